@@ -4729,8 +4729,6 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
     }
 }
 
-static ds_result ds__ways_make(ds_topology *t);
-
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
@@ -4821,6 +4819,19 @@ static int ds__route_most(const ds_topology *t) {
     for (int i = 0; i < t->nodes; i++)
         most += t->node[i].kind == DS__NODE_SWITCH || t->node[i].kind == DS__NODE_SOCKET;
     return most;
+}
+
+/* The routes as the virtual clock of the CPU driver takes them. */
+static ds_result ds__ways_make(ds_topology *t) {
+    size_t n = (size_t)t->devices + 1;
+    t->way = ds__alloc(n * n * sizeof *t->way);
+    if (!t->way)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    for (size_t i = 0; i < n * n; i++)
+        if (i / n != i % n)
+            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
+                                        t->route[i].hops, t->route[i].wire };
+    return DS_OK;
 }
 
 /* The table of routes, when nodes, links and peers are known. */
@@ -5485,18 +5496,6 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     ds__pen pen = { write_fn, user, 0, 0 };
     forms[format](topology, &pen);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
-}
-
-static ds_result ds__ways_make(ds_topology *t) {
-    size_t n = (size_t)t->devices + 1;
-    t->way = ds__alloc(n * n * sizeof *t->way);
-    if (!t->way)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
-    for (size_t i = 0; i < n * n; i++)
-        if (i / n != i % n)
-            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
-                                        t->route[i].hops, t->route[i].wire };
-    return DS_OK;
 }
 
 DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
@@ -10195,10 +10194,10 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
 /* comm/step.h - participants and the list of steps.
 
-   Builds the list of steps of a collective. ds__work_begin and ds__work_end open and close a
-   ds__work; ds__work_take returns memory that lasts until ds__work_end. ds__party_open checks a
-   tensor and finds its lane and region. ds__step_add appends a step, and ds__come_after makes
-   the next step of a lane wait for an earlier step.
+   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
+   returns memory that lasts until ds__work_end (join.h). ds__party_open checks a tensor and
+   finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
+   of a lane wait for an earlier step.
 
    Invariants: all lanes of a list belong to one driver. A lane keeps its stream alive until
    ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
@@ -10281,30 +10280,11 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
+/* Gives a side stream of a device back. */
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
     ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
-}
-
-static void ds__fork_undo(ds__work *w);
-
-static void ds__work_end(ds__work *w) {
-    if (DS__UNLIKELY(w->forked))
-        ds__fork_undo(w);
-    for (size_t i = w->lanes; i-- > 0;) {
-        if (w->lane[i].pinned)
-            ds__stream_unpin(w->lane[i].s);
-        else
-            ds__unref(&ds__g.streams, w->lane[i].s);
-        if (w->lane[i].side)
-            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
-    }
-    while (w->chunks) {
-        void **chunk = w->chunks;
-        w->chunks = *chunk;
-        ds__release(chunk);
-    }
 }
 
 static const char *ds__bare(const char *what) {
@@ -10881,8 +10861,8 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    ds__work_run runs the list that a collective has written. It allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
    frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
-   extends a stream capture to all lanes. ds__event_take and ds__event_give keep a stock of
-   events for each device.
+   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
+   ds__event_give keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
@@ -10950,6 +10930,26 @@ __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     ds__tls.mute++;
     DS_IGNORE(ds__join(w, 1));
     ds__tls.mute--;
+}
+
+/* Closes a ds__work: joins lanes that a failed call has forked into a capture, and releases all
+   lanes and the memory of ds__work_take. */
+static void ds__work_end(ds__work *w) {
+    if (DS__UNLIKELY(w->forked))
+        ds__fork_undo(w);
+    for (size_t i = w->lanes; i-- > 0;) {
+        if (w->lane[i].pinned)
+            ds__stream_unpin(w->lane[i].s);
+        else
+            ds__unref(&ds__g.streams, w->lane[i].s);
+        if (w->lane[i].side)
+            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+    }
+    while (w->chunks) {
+        void **chunk = w->chunks;
+        w->chunks = *chunk;
+        ds__release(chunk);
+    }
 }
 
 /* Lanes wait for those whose regions they touch. */

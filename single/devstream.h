@@ -28363,8 +28363,7 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
 /* alloc/state.h - global and per-thread state of the allocator.
 
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
-   labels, running upstreams. It also declares functions of later rooms for the rooms before
-   them.
+   labels, running upstreams. ds__mem_device_at finds a device that was used.
 
    Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
    it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
@@ -28447,28 +28446,26 @@ static unsigned ds__pushes(void) {
     return ds__mtls.pools;
 }
 
-static const char ds__nobody; /* the address of a thread that is none */
+/* A device's memory, if it was ever used. */
+static ds__mdevice *ds__mem_device_at(int backend, int index) {
+    return index >= 0 && index < DS__MAX_DEVICES
+               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               : NULL;
+}
 
-static int ds__share_hold(ds__mblock *b);
-static size_t ds__share_collect(void);
-static void ds__share_shutdown(void);
-static void ds__pinned_shutdown(void);
-static ds__mdevice *ds__pinned_used(void);
-static void ds__pinned_configure(const ds_mem_config *config, const char *text);
-static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out);
-static ds_result ds__pinned_source_free(const ds__segment *s);
-static void ds__snapshot_shutdown(void);
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
-static void ds__mem_history_join(ds__mdevice *dev);
-struct ds__wanted;
-static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
+/* What the core calls. The value stands in shutdown.h: shutdown uses every room, so no room before
+   it can name its function. */
+static const ds__module ds__mem_module;
+
+static const char ds__nobody; /* the address of a thread that is none */
 
 /* alloc/util.h - helpers of all rooms; labels.
 
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
    (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
-   the device's lock; ds__hold_captures holds back new captures. It declares functions of later
-   rooms. It implements ds_mem_label_push and ds_mem_label_pop.
+   the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
+   ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
+   ds_mem_label_push and ds_mem_label_pop.
 
    Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
    finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
@@ -28536,48 +28533,29 @@ static ds__stream *ds__any_stream(ds_device device) {
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 
+/* The stream that gives back what others cannot, pinned; NULL: there is none. */
+static ds__stream *ds__direct_giver(ds__mdevice *dev) {
+    ds_stream made = { 0 };
+    uint64_t none = 0;
+    if (!atomic_load(&dev->giver) &&
+        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
+        ds__stream_end(made); /* another thread was faster */
+    return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
+}
+
 /* The result of what failed last on this thread: for functions that return an object. */
 static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
 
-static void ds__unpark_all(ds__arena *a);
-static void ds__bins_sort(ds__arena *a);
-static void ds__event_drop(ds_event event);
-static ds_result ds__event_ask(ds_event event);
-static void ds__muses_drop(ds__arena *a, ds__muse *u);
-static void ds__block_end(ds__arena *a, ds__mblock *b);
-static void ds__poison_on(ds__mblock *b, ds_stream stream);
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait);
-static int ds__is_shortage(ds_result r);
-static int ds__is_capturing(ds__stream *s);
-static uint64_t ds__capture_of(ds__stream *s);
-static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
-static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
-static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
+static int ds__is_shortage(ds_result r) {
+    return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
+}
 
 /* What a call may wait for when it gives blocks back that no cache keeps: an allocation for
    nothing, a free for the driver's own free of plain memory. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
-
-static size_t ds__direct_again(ds__mdevice *dev, int wait);
-static int ds__arena_drain(ds__arena *a);
-static size_t ds__async_surplus(ds__mdevice *dev);
-static void ds__async_give(ds__mdevice *dev, size_t keep);
-static void ds__direct_drain(ds__mdevice *dev);
-static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out);
-static ds__stream *ds__direct_giver(ds__mdevice *dev);
-typedef struct ds__wanted ds__wanted;
-static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
-static int ds__align(ds__wanted *q, size_t align, size_t size);
-static ds_result ds__validate(ds__mdevice *dev);
-static ds_result ds__check(ds__mpool *p, int level);
-static void ds__mem_limit(ds__mdevice *dev);
-static void ds__mem_shutdown(void);
-static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out);
-static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size);
-static void ds__tell_leaks(ds__mdevice *dev);
-static void ds__mem_end(ds__mdevice *dev);
 
 /* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
    same type. */
@@ -28612,6 +28590,14 @@ static void ds__mdevice_unlock(ds__mdevice *dev) {
     pthread_mutex_unlock(&dev->lock);
 }
 
+static void ds__arena_lock(ds__arena *a) {
+    ds__lock_take(&a->lock);
+}
+
+static void ds__arena_unlock(ds__arena *a) {
+    ds__lock_give(&a->lock);
+}
+
 /* Between the question whether something captures and work that must not come into a capture
    none begins. Destructors of the user's wait as well: they could free. */
 static void ds__hold_captures(void) {
@@ -28640,327 +28626,143 @@ DSDEF void(ds_mem_label_pop)(void) {
         ds__mtls.labels--;
 }
 
-/* alloc/pool.h - devices and pools: creation, look-up, policies.
+/* alloc/history_state.h - state of history and observers.
 
-   Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mpool_new). ds__mpool_apply sets a pool's configuration and derives the
-   flags of the pool and its arenas. ds__mpool_of returns the pool of a handle. ds__policy
-   returns the configuration to code without a lock.
+   Holds the settings of the history and the list of observers (ds__mh). ds__history_apply tells
+   a device which events to report. ds__mem_history_join lets a new device take part in the
+   history. ds__mem_tell passes an event to all observers. ds__guard and ds__unguard surround
+   calls of user code that must not call devstream.
 
-   Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
-   a valid object. A stored policy never changes; equal policies are stored once, up to
-   differences in padding. Limits are not part of it. A pool without owners and memory may
-   become a new pool, with a new number.
-   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
-   and ds__mh.lock for a new device. ds__mem_device calls the driver under ds__m.lock, for the
-   properties of the device. ds__mpool_at and ds__mpool_again expect ds__m.lock. ds__mpool_apply
-   expects the device stopped (ds__mem_lock_all), or a pool without arenas.
-   Threads: any thread. An existing device is found without a lock. */
+   Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
+   is set there while observers exist. After ds__history_apply has returned, no event of the old
+   setting enters the ring. Inside of an observer, calls of devstream are refused
+   (ds__tls.in_callback), except functions callable anywhere. Function name and call site of the
+   outer call are restored afterwards.
+   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. It guards the
+   settings, the sizes of all rings and the annotations. ds__mh.watch is taken after all other
+   locks, around the calls of observers. dev->history_lock guards one ring; ds__mh.watch and the
+   history lock are not nested. ds__history_apply and ds__history_swap expect ds__mh.lock. The
+   program's memory and log functions may be called under it.
+   Threads: any. ds__mem_history_join runs on the thread that uses a device first, under
+   ds__m.lock. An observer runs on the thread that reports the event. */
 
-/* A device's memory, if it was ever used. */
-static ds__mdevice *ds__mem_device_at(int backend, int index) {
-    return index >= 0 && index < DS__MAX_DEVICES
-               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
-               : NULL;
+typedef struct ds__mremark ds__mremark;
+
+struct ds__mremark { /* the text of an annotation */
+    ds__mremark *next;
+    /* the ring has lost it when it has turned once after so many events */
+    uint64_t until;
+    char text[256];
+};
+
+typedef struct ds__mwatcher {
+    ds_mem_event_fn fn;
+    void *user;
+} ds__mwatcher;
+
+static struct {
+    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
+    int on;
+    size_t entries;
+    unsigned actions; /* that are recorded */
+    /* from the monotonic clock to the time of day, once it is asked for: the same in all
+       snapshots */
+    int64_t to_wall_ns;
+
+    struct {
+        ds__mremark *first;
+        ds__mremark *last;
+    } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+    pthread_mutex_t watch; /* of what follows */
+    ds__mwatcher *watchers;
+    size_t watcher_count;
+    size_t watcher_room;
+} ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
+
+#define DS__EACH_MDEVICE(dev)                                                                   \
+    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
+        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
+            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
+                 ds__once = NULL)
+
+/* Around code of the user's that may not call devstream: when it does it is told so, and the
+   call that runs keeps its name and place. */
+typedef struct ds__guarded {
+    int outer;
+    int mute;
+    const char *fn;
+    ds_site site;
+} ds__guarded;
+
+static ds__guarded ds__guard(void) {
+    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
+    ds__tls.in_callback = 1;
+    ds__tls.mute = 0; /* a refused call has its sentence */
+    return g;
 }
 
-static ds_result ds__mem_setup(void);
-static ds_mem_config ds__usual_config(void);
-
-/* What an arena has from its pool, at hand for every call. */
-static void ds__arena_apply(ds__arena *a) {
-    const ds__mpool *p = a->pool;
-    a->watched = p->watched;
-    a->full = p->full;
-    a->own_pool = p != &p->dev->main;
-    a->measured = a->full || a->own_pool;
-    a->slow = p->watched || p->direct || p->config.poll_on_alloc;
-    a->slow_free |= a->slow || p->oversize; /* for good: blocks of before are counted */
-    a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
+static void ds__unguard(ds__guarded g) {
+    ds__tls.mute = g.mute;
+    ds__tls.in_callback = g.outer;
+    ds__tls.fn = g.fn;
+    ds__tls.site = g.site;
 }
 
-/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
-   of it: they change by themselves. NULL and the sentence: no memory. */
-typedef struct ds__mpolicy {
-    struct ds__mpolicy *next;
-    uint64_t pad;
-    ds_mem_config config;
-} ds__mpolicy;
+static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
+    ds_mem_event event = { .action = (ds_mem_action)e->action,
+                           .address = e->address,
+                           .bytes = e->bytes,
+                           .stream = e->stream,
+                           .time_ns = e->time_ns,
+                           .site = { e->file, (int)e->line },
+                           .label = e->label,
+                           .pool = { e->pool } };
+    pthread_mutex_lock(&ds__mh.watch);
+    ds__guarded g = ds__guard();
+    for (size_t i = 0; i < ds__mh.watcher_count; i++)
+        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
+    ds__unguard(g);
+    pthread_mutex_unlock(&ds__mh.watch);
+}
 
-static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
-    ds_mem_config c;
-    memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
-    c.limit = 0;
-    c.memory_fraction = 1;
-    pthread_mutex_lock(&ds__m.registry);
-    ds__mpolicy *k = ds__m.policies;
-    while (k && memcmp(&k->config, &c, sizeof c) != 0)
-        k = k->next;
-    if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
-        memcpy(&k->config, &c, sizeof c);
-        k->next = ds__m.policies;
-        ds__m.policies = k;
+/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
+   it returns. */
+static void ds__history_apply(ds__mdevice *dev) {
+    pthread_mutex_lock(&ds__mh.watch);
+    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
+                     (ds__mh.watcher_count ? DS__WATCHED : 0);
+    pthread_mutex_unlock(&ds__mh.watch);
+    ds__lock_take(&dev->history_lock);
+    atomic_store(&dev->watch, watch);
+    ds__lock_give(&dev->history_lock);
+}
+
+/* Gives the device this ring (or none), and the old one back. */
+static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t room) {
+    ds__lock_take(&dev->history_lock);
+    ds__mevent *old = dev->history;
+    dev->history = ring;
+    dev->history_room = room;
+    dev->history_at = 0;
+    atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
+    ds__lock_give(&dev->history_lock);
+    return old;
+}
+
+/* The device's memory has just been made: it takes part in what was started before. */
+static void ds__mem_history_join(ds__mdevice *dev) {
+    pthread_mutex_lock(&ds__mh.lock);
+    if (ds__mh.on && !dev->history_room) {
+        ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
+        if (ring)
+            ds__history_swap(dev, ring, ds__mh.entries);
+        else
+            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
+                    "no memory for the history of a device: it is not recorded");
     }
-    pthread_mutex_unlock(&ds__m.registry);
-    if (!k)
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
-    return k ? &k->config : NULL;
-}
-
-static const ds_mem_config *ds__policy(ds__mpool *p) {
-    return atomic_load_explicit(&p->policy, memory_order_acquire);
-}
-
-/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
-   the pool, or nobody knows them yet. 0 and the sentence: no memory. */
-static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
-    const ds_mem_config *policy = ds__policy_keep(config);
-    if (!policy)
-        return 0;
-    int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
-    atomic_store_explicit(&p->policy, policy, memory_order_release);
-    p->config = *config;
-    p->rounds = 0;
-    for (int i = 0; i < 16; i++)
-        p->rounds |= config->roundup_power2_divisions[i] != 0;
-    p->coarse = !config->best_fit_by_address && !config->single_pool;
-    p->oversize = config->max_split_size != SIZE_MAX;
-    p->watched = config->poison || config->guard_bytes || config->debug > 1;
-    /* one level for a device and its pools */
-    p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL;
-    p->direct = config->backend != DS_MEM_NATIVE;
-    p->split_above[DS__SMALL] = DS__UNIT;
-    p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
-                                : config->segment_growth ? 64 * 1024
-                                                         : DS__MIB + 1;
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__arena_apply(a);
-        if (sorts)
-            ds__bins_sort(a);
-    }
-    return 1;
-}
-
-/* The device's configuration as it stands. */
-static ds_mem_config ds__config_of(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
-    ds_mem_config c = dev->main.config;
-    ds__mdevice_unlock(dev);
-    return c;
-}
-
-/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
-   set. */
-static ds__mdevice *ds__mem_device(ds_device device) {
-    int backend = ds__backend_of(device);
-    ds__mdevice *dev = ds__mem_device_at(backend, device.index);
-    if (DS__LIKELY(dev != NULL))
-        return dev;
-    if (ds__mem_setup() < 0)
-        return NULL;
-    pthread_mutex_lock(&ds__m.lock);
-    dev = ds__mem_device_at(backend, device.index);
-    if (!dev) {
-        ds_device_properties properties;
-        ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-        dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
-        if (!dev && r >= 0)
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
-        if (dev) {
-            pthread_mutex_init(&dev->lock, NULL);
-            dev->device = device;
-            dev->total = properties.total_memory;
-            dev->has_space = -1;
-            dev->main.dev = dev;
-            dev->main.owners = 1;
-            if (ds__mpool_apply(&dev->main, &ds__m.config)) {
-                ds__mem_limit(dev);
-                atomic_store_explicit(&ds__m.device[backend][device.index], dev,
-                                      memory_order_release);
-                ds__mem_history_join(dev);
-            } else {
-                dev = NULL;
-            }
-        }
-    }
-    pthread_mutex_unlock(&ds__m.lock);
-    return dev;
-}
-
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
-   is held. */
-static ds__mpool *ds__mpool_at(ds_pool pool) {
-    uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
-    return p && p->id == pool.id ? p : NULL;
-}
-
-/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
-   hold it. */
-static ds__mpool *ds__mpool_of(ds_pool pool) {
-    pthread_mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_at(pool);
-    if (p && p->dead)
-        p = NULL;
-    pthread_mutex_unlock(&ds__m.lock);
-    if (!p)
-        ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
-                                                : "no pool was given (the handle is zero)");
-    return p;
-}
-
-/* Sets what a pool has from its creation on: everything but its configuration and its label. A
-   new pool's number is never another one's, before or after a shutdown. The pool of a capture has
-   the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
-static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
-                            uint64_t capture) {
-    uint64_t number = ++ds__m.next_pool;
-    p->id = number << 32 | slot;
-    p->name[0] = capture;
-    p->name[1] = capture ? 0 : number;
-    p->alloc_fn = desc->alloc_fn;
-    p->free_fn = desc->free_fn;
-    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
-    p->use_on_oom = desc->use_on_oom != 0;
-    p->no_split = desc->no_split != 0;
-    p->shareable = desc->shareable != 0;
-    p->limit = desc->limit;
-    p->owners = 1;
-    p->dead = 0;
-}
-
-static void ds__mem_lock_all(ds__mdevice *dev);
-static void ds__mem_unlock_all(ds__mdevice *dev);
-static void ds__fold(ds__mdevice *dev);
-
-/* It is locked. */
-static int ds__arena_has_memory(const ds__arena *a) {
-    for (const ds__segment *s = a->segments; s; s = s->next)
-        if (s->mapped)
-            return 1;
-    return 0;
-}
-
-/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
-   Programs that capture again and again need no more memory for that. ds__m.lock is held. */
-static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
-                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
-    ds__mpool *found = NULL;
-    ds__mem_lock_all(dev);
-    for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
-        int empty = p->owners == 0;
-        for (const ds__arena *a = p->arenas; a && empty; a = a->next)
-            empty = !ds__arena_has_memory(a);
-        if (empty)
-            found = p;
-    }
-    if (found && !ds__policy_keep(config))
-        found = NULL;
-    if (found) {
-        ds__fold(dev); /* what it has counted remains the device's */
-        memset(&found->stats, 0, sizeof found->stats);
-        ds__release(found->label);
-        found->label = label;
-        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
-        (void)ds__mpool_apply(found, config);
-    }
-    ds__mem_unlock_all(dev);
-    return found;
-}
-
-/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
-   the device and the configuration are not used. NULL: out of memory, the error is set. */
-static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
-                                const ds_pool_desc *desc, uint64_t capture) {
-    char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
-    if (desc->label && !copy) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
-        return NULL;
-    }
-    pthread_mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
-    if (p) {
-        pthread_mutex_unlock(&ds__m.lock);
-        return p;
-    }
-    if (!(p = ds__mkeep(sizeof *p))) {
-        pthread_mutex_unlock(&ds__m.lock);
-        ds__release(copy);
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
-        return NULL;
-    }
-    p->dev = dev;
-    p->label = copy;
-    if (ds__m.pool_count == ds__m.pool_room) {
-        uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
-        ds__mpool **more = ds__alloc(room * sizeof *more);
-        if (!more) {
-            pthread_mutex_unlock(&ds__m.lock);
-            ds__release(copy);
-            p->label = NULL;
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
-            return NULL;
-        }
-        if (ds__m.pool_count)
-            memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
-        ds__release(ds__m.pools);
-        ds__m.pools = more;
-        ds__m.pool_room = room;
-    }
-    ds__mdevice_lock(dev);
-    int applied = ds__mpool_apply(p, config);
-    if (applied) {
-        ds__m.pools[ds__m.pool_count++] = p;
-        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
-        p->next = dev->main.next;
-        dev->main.next = p;
-    }
-    ds__mdevice_unlock(dev);
-    pthread_mutex_unlock(&ds__m.lock);
-    if (applied)
-        return p;
-    ds__release(copy);
-    return NULL;
-}
-
-/* alloc/locks.h - locks of an arena and of a whole device.
-
-   Takes and releases the lock of one arena (ds__arena_lock), or of a device with all its arenas
-   (ds__mem_lock_all). With all locks held, no thread allocates or frees on the device.
-
-   Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
-   arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
-   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
-   on that thread.
-   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
-   arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
-   holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
-   arena.h and record_use.h have exceptions.
-   Threads: any. */
-
-static void ds__arena_lock(ds__arena *a) {
-    ds__lock_take(&a->lock);
-}
-
-static void ds__arena_unlock(ds__arena *a) {
-    ds__lock_give(&a->lock);
-}
-
-/* Stops the device: nobody allocates or frees on it until it is unlocked. */
-static void ds__mem_lock_all(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) {
-            ds__arena_lock(a);
-            ds__unpark_all(a);
-        }
-}
-
-static void ds__mem_unlock_all(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next)
-            ds__arena_unlock(a);
-    ds__mdevice_unlock(dev);
+    ds__history_apply(dev);
+    pthread_mutex_unlock(&ds__mh.lock);
 }
 
 /* alloc/history_ring.h - recording one event.
@@ -29074,8 +28876,9 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
 
    Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
    their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
-   block each. ds__ready and ds__has_room tell whether an arena may count now; ds__make_ready and
-   ds__count_begin see to it. ds__meter_add counts segments and reserved bytes.
+   block each. ds__ready and ds__has_room tell whether an arena may count now; locks.h makes an
+   arena ready. ds__fold moves the counts of arenas to the domains. ds__meter_add counts segments
+   and reserved bytes.
 
    Policy:
    1. While one thread allocates on a device, every call counts in the device's tally and peaks
@@ -29091,11 +28894,11 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
    Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
    do so. All other arenas count in their own tally. A block is counted only after ds__ready or
    ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
-   statistics are full.
-   Locks: The functions that count expect the arena's lock. ds__make_ready gives that lock up,
-   and may take all locks of the device for a moment. ds__count_begin may return 1 with all locks
-   held; ds__count_end releases them. ds__share_room and the functions of domains expect all
-   locks. Meters need no lock; neither the driver nor user code is called.
+   statistics are full. After ds__fold every arena counts exactly, and the search for a thread
+   that allocates alone begins anew.
+   Locks: The functions that count expect the arena's lock. ds__share_room, ds__fold and the
+   functions of domains expect all locks. Meters need no lock; neither the driver nor user code
+   is called.
    Threads: any thread that holds the expected lock. */
 
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
@@ -29389,6 +29192,32 @@ static void ds__share_room(ds__mdevice *dev) {
     ds__top(&dev->stats.sharers, arenas);
 }
 
+/* What arenas have counted goes to the domains. All is locked. */
+static void ds__fold(ds__mdevice *dev) {
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            for (int k = 0; k < 2; k++)
+                for (int m = 0; m < DS__COUNTED + 2; m++) {
+                    int counted = m < DS__COUNTED;
+                    int64_t now =
+                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
+                    for (ds__tally *to = &dev->stats.tally; to;
+                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
+                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
+                            now;
+                        if (counted)
+                            to->kind[k].total[m] += a->own.kind[k].total[m];
+                    }
+                }
+            memset(&a->own, 0, sizeof a->own);
+            ds__count_in(a, 1);
+        }
+    memset(dev->room, 0, sizeof dev->room);
+    if (dev->main.full)
+        ds__at_peak(&dev->stats.tally, dev->room);
+    atomic_store(&dev->owner, NULL);
+}
+
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
 static int ds__claim(ds__mdevice *dev) {
     void *none = NULL;
@@ -29409,45 +29238,6 @@ static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
     return ds__ready(a, kind, size) &&
            (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
-}
-
-/* locked before, unlocked after */
-__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
-    int exact = a->exact;
-    ds__arena_unlock(a);
-    if (exact && ds__claim(a->dev))
-        return;
-    ds__mem_lock_all(a->dev);
-    /* else another thread just did */
-    if (!ds__ready(a, kind, size))
-        ds__share_room(a->dev);
-    ds__mem_unlock_all(a->dev);
-}
-
-/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
-   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
-   been given up meanwhile. */
-__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
-                                                     int64_t asked) {
-    while (!ds__has_room(a, kind, size, asked)) {
-        int exact = a->exact;
-        ds__arena_unlock(a);
-        if (!exact || !ds__claim(a->dev)) {
-            ds__mem_lock_all(a->dev);
-            return 1;
-        }
-        ds__arena_lock(a);
-    }
-    return 0;
-}
-
-static void ds__count_end(ds__arena *a, int all) { /* unlocks */
-    if (!all) {
-        ds__arena_unlock(a);
-        return;
-    }
-    ds__share_room(a->dev);
-    ds__mem_unlock_all(a->dev);
 }
 
 /* alloc/address.h - look-up of a segment by address.
@@ -29549,7 +29339,8 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
 
    Puts free blocks into bins: one for each size below 32 KiB, then 32 for each power of two.
    ds__fit finds the best fitting block for a request, or nearly the best if best_fit_by_address
-   is off. ds__too_large applies max_split_size and max_non_split_rounding.
+   is off. ds__too_large applies max_split_size and max_non_split_rounding to plain segments;
+   ds__grows tells which segments grow.
 
    Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
    bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
@@ -29629,7 +29420,9 @@ static void ds__bins_sort(ds__arena *a) {
         }
 }
 
-static inline int ds__grows(const ds__segment *s);
+static inline int ds__grows(const ds__segment *s) {
+    return s->page != 0;
+}
 
 /* torch's limits on what a large block may be used for. */
 static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
@@ -29706,8 +29499,7 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
    object.
    Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
    and keeps it if a block was found. New descriptions take the registry lock and may call the
-   program's memory functions under both locks. ds__complete may invoke observers under the
-   arena's lock. No driver call is made.
+   program's memory functions under both locks. No driver call is made.
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
 /* A description of a block; NULL: no memory. */
@@ -29760,10 +29552,6 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
 
 static inline int ds__is_split(const ds__mblock *b) {
     return b->prev || b->next;
-}
-
-static inline int ds__grows(const ds__segment *s) {
-    return s->page != 0;
 }
 
 /* Counts a change of free memory in plain segments that are in use. */
@@ -29987,16 +29775,6 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
     return b;
 }
 
-/* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
-static void ds__complete(ds__arena *a, ds__mblock *b) {
-    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
-    (void)ds__merge_in(a, b);
-}
-
 /* The live block that an address is the start of (exact), or lies in. The arena is locked. */
 static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int exact) {
     size_t offset = (size_t)(ptr - s->base);
@@ -30042,23 +29820,694 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
     return b;
 }
 
+/* alloc/locks.h - stopping a device; room for counts.
+
+   Takes and releases the locks of a device with all its arenas (ds__mem_lock_all). With all
+   locks held, no thread allocates or frees on the device. ds__make_ready and ds__count_begin
+   let an arena count a block (counters.h), and stop the device if the room for counts is used
+   up.
+
+   Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
+   arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
+   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
+   on that thread.
+   Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
+   arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
+   holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
+   arena.h and record_use.h have exceptions. ds__make_ready expects the arena's lock and releases
+   it. ds__count_begin expects that lock and may return 1 with all locks of the device held;
+   ds__count_end releases what is held.
+   Threads: any. */
+
+/* Stops the device: nobody allocates or frees on it until it is unlocked. */
+static void ds__mem_lock_all(ds__mdevice *dev) {
+    ds__mdevice_lock(dev);
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            ds__arena_lock(a);
+            ds__unpark_all(a);
+        }
+}
+
+static void ds__mem_unlock_all(ds__mdevice *dev) {
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            ds__arena_unlock(a);
+    ds__mdevice_unlock(dev);
+}
+
+/* locked before, unlocked after */
+__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
+    int exact = a->exact;
+    ds__arena_unlock(a);
+    if (exact && ds__claim(a->dev))
+        return;
+    ds__mem_lock_all(a->dev);
+    /* else another thread just did */
+    if (!ds__ready(a, kind, size))
+        ds__share_room(a->dev);
+    ds__mem_unlock_all(a->dev);
+}
+
+/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
+   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
+   been given up meanwhile. */
+__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
+                                                     int64_t asked) {
+    while (!ds__has_room(a, kind, size, asked)) {
+        int exact = a->exact;
+        ds__arena_unlock(a);
+        if (!exact || !ds__claim(a->dev)) {
+            ds__mem_lock_all(a->dev);
+            return 1;
+        }
+        ds__arena_lock(a);
+    }
+    return 0;
+}
+
+static void ds__count_end(ds__arena *a, int all) { /* unlocks */
+    if (!all) {
+        ds__arena_unlock(a);
+        return;
+    }
+    ds__share_room(a->dev);
+    ds__mem_unlock_all(a->dev);
+}
+
+/* alloc/pool.h - devices and pools: creation, look-up, policies.
+
+   Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
+   reuses pools (ds__mpool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   enters the functions for stream end and shutdown. ds__mpool_apply sets a pool's configuration
+   and derives the flags of the pool and its arenas. ds__mpool_of returns the pool of a handle.
+   ds__policy returns the configuration to code without a lock. ds__mpool_own and
+   ds__mpool_disown count the owners of a pool: its handle, pushes, captures and graphs.
+
+   Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
+   a valid object. A stored policy never changes; equal policies are stored once, up to
+   differences in padding. Limits are not part of it. A pool without owners and memory may
+   become a new pool, with a new number. dev->limit follows from `limit` and `memory_fraction` of
+   the device's configuration. If DEVSTREAM_ALLOC_CONF is invalid, each call of ds__mem_setup
+   reads the variable again and returns the error.
+   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
+   ds__mh.lock for a new device, and ds__m.leaving for ds__mem_setup. ds__mem_device calls the
+   driver under ds__m.lock, for the properties of the device. ds__mpool_at and ds__mpool_again
+   expect ds__m.lock. ds__mpool_apply expects the device stopped (ds__mem_lock_all), or a pool
+   without arenas.
+   Threads: any thread. An existing device is found without a lock. ds__mem_closing(1) runs on
+   the thread of ds_shutdown and waits for threads that release the pool of a graph.
+   ds__mpool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
+
+/* What an arena has from its pool, at hand for every call. */
+static void ds__arena_apply(ds__arena *a) {
+    const ds__mpool *p = a->pool;
+    a->watched = p->watched;
+    a->full = p->full;
+    a->own_pool = p != &p->dev->main;
+    a->measured = a->full || a->own_pool;
+    a->slow = p->watched || p->direct || p->config.poll_on_alloc;
+    a->slow_free |= a->slow || p->oversize; /* for good: blocks of before are counted */
+    a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
+}
+
+/* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
+   of it: they change by themselves. NULL and the sentence: no memory. */
+typedef struct ds__mpolicy {
+    struct ds__mpolicy *next;
+    uint64_t pad;
+    ds_mem_config config;
+} ds__mpolicy;
+
+static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
+    ds_mem_config c;
+    memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
+    c.limit = 0;
+    c.memory_fraction = 1;
+    pthread_mutex_lock(&ds__m.registry);
+    ds__mpolicy *k = ds__m.policies;
+    while (k && memcmp(&k->config, &c, sizeof c) != 0)
+        k = k->next;
+    if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
+        memcpy(&k->config, &c, sizeof c);
+        k->next = ds__m.policies;
+        ds__m.policies = k;
+    }
+    pthread_mutex_unlock(&ds__m.registry);
+    if (!k)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
+    return k ? &k->config : NULL;
+}
+
+static const ds_mem_config *ds__policy(ds__mpool *p) {
+    return atomic_load_explicit(&p->policy, memory_order_acquire);
+}
+
+/* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
+   the pool, or nobody knows them yet. 0 and the sentence: no memory. */
+static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
+    const ds_mem_config *policy = ds__policy_keep(config);
+    if (!policy)
+        return 0;
+    int sorts = config->best_fit_by_address && !p->config.best_fit_by_address;
+    atomic_store_explicit(&p->policy, policy, memory_order_release);
+    p->config = *config;
+    p->rounds = 0;
+    for (int i = 0; i < 16; i++)
+        p->rounds |= config->roundup_power2_divisions[i] != 0;
+    p->coarse = !config->best_fit_by_address && !config->single_pool;
+    p->oversize = config->max_split_size != SIZE_MAX;
+    p->watched = config->poison || config->guard_bytes || config->debug > 1;
+    /* one level for a device and its pools */
+    p->full = p->dev->main.config.statistics == DS_STATISTICS_FULL;
+    p->direct = config->backend != DS_MEM_NATIVE;
+    p->split_above[DS__SMALL] = DS__UNIT;
+    p->split_above[DS__LARGE] = config->single_pool      ? DS__UNIT
+                                : config->segment_growth ? 64 * 1024
+                                                         : DS__MIB + 1;
+    for (ds__arena *a = p->arenas; a; a = a->next) {
+        ds__arena_apply(a);
+        if (sorts)
+            ds__bins_sort(a);
+    }
+    return 1;
+}
+
+/* The device's configuration as it stands. */
+static ds_mem_config ds__config_of(ds__mdevice *dev) {
+    ds__mdevice_lock(dev);
+    ds_mem_config c = dev->main.config;
+    ds__mdevice_unlock(dev);
+    return c;
+}
+
+/* The configuration of devices that are used later. */
+static ds_mem_config ds__usual_config(void) {
+    pthread_mutex_lock(&ds__m.lock);
+    ds_mem_config c = ds__m.config;
+    pthread_mutex_unlock(&ds__m.lock);
+    return c;
+}
+
+/* The smaller of a configuration's limits; 0: none. */
+static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
+    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
+    size_t limit = c->limit;
+    /* nothing may be reserved */
+    if (c->memory_fraction < 1 && by_fraction == 0)
+        by_fraction = 1;
+    if (by_fraction && (!limit || by_fraction < limit))
+        limit = by_fraction;
+    return limit;
+}
+
+/* The limit that counts follows from the configuration. */
+static void ds__mem_limit(ds__mdevice *dev) {
+    atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
+}
+
+/* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
+static void ds__mem_closing(int closing) {
+    pthread_mutex_lock(&ds__m.leaving);
+    ds__m.closing = closing;
+    while (closing && ds__m.leavers)
+        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
+    pthread_mutex_unlock(&ds__m.leaving);
+}
+
+/* Reads the environment and enters the module at the first use. */
+static ds_result ds__mem_setup(void) {
+    pthread_mutex_lock(&ds__m.lock);
+    if (!ds__m.tick_base) {
+        ds__m.tick_base_ns = ds__now_ns();
+        ds__m.tick_base = ds__ticks();
+    }
+    if (!ds__m.configured) {
+        const char *text = getenv("DEVSTREAM_ALLOC_CONF");
+        ds__m.config = ds_mem_config_default();
+        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
+        if (ds__m.conf_result < 0)
+            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
+        ds__m.configured = ds__m.conf_result == DS_OK;
+        ds__mem_closing(0);
+        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
+    }
+    ds_result r = ds__m.conf_result;
+    pthread_mutex_unlock(&ds__m.lock);
+    return r;
+}
+
+/* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
+   set. */
+static ds__mdevice *ds__mem_device(ds_device device) {
+    int backend = ds__backend_of(device);
+    ds__mdevice *dev = ds__mem_device_at(backend, device.index);
+    if (DS__LIKELY(dev != NULL))
+        return dev;
+    if (ds__mem_setup() < 0)
+        return NULL;
+    pthread_mutex_lock(&ds__m.lock);
+    dev = ds__mem_device_at(backend, device.index);
+    if (!dev) {
+        ds_device_properties properties;
+        ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
+        dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
+        if (!dev && r >= 0)
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
+        if (dev) {
+            pthread_mutex_init(&dev->lock, NULL);
+            dev->device = device;
+            dev->total = properties.total_memory;
+            dev->has_space = -1;
+            dev->main.dev = dev;
+            dev->main.owners = 1;
+            if (ds__mpool_apply(&dev->main, &ds__m.config)) {
+                ds__mem_limit(dev);
+                atomic_store_explicit(&ds__m.device[backend][device.index], dev,
+                                      memory_order_release);
+                ds__mem_history_join(dev);
+            } else {
+                dev = NULL;
+            }
+        }
+    }
+    pthread_mutex_unlock(&ds__m.lock);
+    return dev;
+}
+
+/* The device's memory if it was used; DS_OK and NULL: it was not. */
+static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
+    *out = NULL;
+    DS__RESOLVE(device);
+    *out = ds__mem_device_at(ds__backend_of(device), device.index);
+    return DS_OK;
+}
+
+/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
+   is held. */
+static ds__mpool *ds__mpool_at(ds_pool pool) {
+    uint32_t index = (uint32_t)pool.id;
+    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
+    return p && p->id == pool.id ? p : NULL;
+}
+
+/* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
+   hold it. */
+static ds__mpool *ds__mpool_of(ds_pool pool) {
+    pthread_mutex_lock(&ds__m.lock);
+    ds__mpool *p = ds__mpool_at(pool);
+    if (p && p->dead)
+        p = NULL;
+    pthread_mutex_unlock(&ds__m.lock);
+    if (!p)
+        ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
+                                                : "no pool was given (the handle is zero)");
+    return p;
+}
+
+/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
+   read while nothing is locked. */
+static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
+    ds__mdevice_lock(dev);
+    ds__arena *a = p->arenas;
+    ds__mdevice_unlock(dev);
+    return a;
+}
+
+static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
+    ds__mdevice_lock(dev);
+    p = p ? p->next : &dev->main;
+    ds__mdevice_unlock(dev);
+    return p;
+}
+
+/* Sets what a pool has from its creation on: everything but its configuration and its label. A
+   new pool's number is never another one's, before or after a shutdown. The pool of a capture has
+   the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
+static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
+                            uint64_t capture) {
+    uint64_t number = ++ds__m.next_pool;
+    p->id = number << 32 | slot;
+    p->name[0] = capture;
+    p->name[1] = capture ? 0 : number;
+    p->alloc_fn = desc->alloc_fn;
+    p->free_fn = desc->free_fn;
+    p->upstream = desc->upstream ? *desc->upstream : (ds_resource){ 0 };
+    p->use_on_oom = desc->use_on_oom != 0;
+    p->no_split = desc->no_split != 0;
+    p->shareable = desc->shareable != 0;
+    p->limit = desc->limit;
+    p->owners = 1;
+    p->dead = 0;
+}
+
+/* It is locked. */
+static int ds__arena_has_memory(const ds__arena *a) {
+    for (const ds__segment *s = a->segments; s; s = s->next)
+        if (s->mapped)
+            return 1;
+    return 0;
+}
+
+/* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
+   Programs that capture again and again need no more memory for that. ds__m.lock is held. */
+static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
+                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
+    ds__mpool *found = NULL;
+    ds__mem_lock_all(dev);
+    for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
+        int empty = p->owners == 0;
+        for (const ds__arena *a = p->arenas; a && empty; a = a->next)
+            empty = !ds__arena_has_memory(a);
+        if (empty)
+            found = p;
+    }
+    if (found && !ds__policy_keep(config))
+        found = NULL;
+    if (found) {
+        ds__fold(dev); /* what it has counted remains the device's */
+        memset(&found->stats, 0, sizeof found->stats);
+        ds__release(found->label);
+        found->label = label;
+        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
+        (void)ds__mpool_apply(found, config);
+    }
+    ds__mem_unlock_all(dev);
+    return found;
+}
+
+/* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
+   the device and the configuration are not used. NULL: out of memory, the error is set. */
+static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
+                                const ds_pool_desc *desc, uint64_t capture) {
+    char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
+    if (desc->label && !copy) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+        return NULL;
+    }
+    pthread_mutex_lock(&ds__m.lock);
+    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
+    if (p) {
+        pthread_mutex_unlock(&ds__m.lock);
+        return p;
+    }
+    if (!(p = ds__mkeep(sizeof *p))) {
+        pthread_mutex_unlock(&ds__m.lock);
+        ds__release(copy);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+        return NULL;
+    }
+    p->dev = dev;
+    p->label = copy;
+    if (ds__m.pool_count == ds__m.pool_room) {
+        uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
+        ds__mpool **more = ds__alloc(room * sizeof *more);
+        if (!more) {
+            pthread_mutex_unlock(&ds__m.lock);
+            ds__release(copy);
+            p->label = NULL;
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
+            return NULL;
+        }
+        if (ds__m.pool_count)
+            memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
+        ds__release(ds__m.pools);
+        ds__m.pools = more;
+        ds__m.pool_room = room;
+    }
+    ds__mdevice_lock(dev);
+    int applied = ds__mpool_apply(p, config);
+    if (applied) {
+        ds__m.pools[ds__m.pool_count++] = p;
+        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
+        p->next = dev->main.next;
+        dev->main.next = p;
+    }
+    ds__mdevice_unlock(dev);
+    pthread_mutex_unlock(&ds__m.lock);
+    if (applied)
+        return p;
+    ds__release(copy);
+    return NULL;
+}
+
+/* Owners come and go; the last one leaves the pool to be emptied. */
+static void ds__mpool_own(ds__mpool *p) {
+    ds__mdevice_lock(p->dev);
+    p->owners++;
+    ds__mdevice_unlock(p->dev);
+}
+
+/* no lock: a graph's end comes on a thread of CUDA's */
+static void ds__mpool_disown(ds__mpool *p) {
+    atomic_fetch_sub(&p->owners, 1);
+}
+
+/* alloc/stream_use.h - uses of blocks by other streams, and their events.
+
+   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
+   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
+   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
+   stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
+   the events that are missing at a free.
+
+   Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
+   DS__RECORDING while one thread records it. An event stays with the device of its first
+   record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
+   inside a capture counts as done once no capture is open, because the graph
+   orders it. A query that fails for another reason than failed work does not count as done.
+   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
+   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
+   ds__record_uses do so themselves.
+   Threads: any. ds__uses_awaited and ds__device_wait block the host. */
+
+static void ds__event_drop(ds_event event) {
+    ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
+    if (!e)
+        return;
+    ds__table_kill(&ds__g.events, e);
+    ds__event_unpin(e);
+}
+
+/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
+   sentence: there is no memory. */
+static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
+    if (!u && !(u = ds__mkeep(sizeof *u))) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+        return NULL;
+    }
+    /* an event stays with the device of its first record */
+    if (u->event.id && u->device != ds__device_key(device)) {
+        ds__event_drop(u->event);
+        u->event.id = 0;
+    }
+    u->next = NULL;
+    u->recorded = 0;
+    u->lost = 0;
+    u->capture = 0;
+    u->device = ds__device_key(device);
+    /* the description is lost until shutdown */
+    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0)
+        u = NULL;
+    return u;
+}
+
+/* One from the arena's stock. The arena is not locked. */
+static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
+    ds__arena_lock(a);
+    ds__muse *u = a->spare_uses;
+    if (u)
+        a->spare_uses = u->next;
+    ds__arena_unlock(a);
+    return ds__muse_ready(u, device);
+}
+
+/* The events of uses may be recorded again. The arena is locked. */
+static void ds__muses_drop(ds__arena *a, ds__muse *u) {
+    while (u) {
+        ds__muse *next = u->next;
+        u->next = a->spare_uses;
+        a->spare_uses = u;
+        u = next;
+    }
+}
+
+static ds_result ds__event_ask(ds_event event) {
+    ds__event *e = ds__pin(&ds__g.events, event.id);
+    void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
+    ds_result r = native ? e->driver->event_query(native) : DS_OK;
+    if (e)
+        ds__event_unpin(e);
+    return r;
+}
+
+#define DS__BROKEN UINT64_MAX
+
+/* The capture that a stream is in; 0: none; DS__BROKEN: one that cannot be added to. */
+static uint64_t ds__capture_of(ds__stream *s) {
+    ds_capture_info info;
+    if (DS__LIKELY(!ds__captures_open()))
+        return 0;
+    memset(&info, 0, sizeof info);
+    if (s->driver->capture_query(s->native, &info) != DS_OK)
+        return DS__BROKEN;
+    return info.status == DS_CAPTURE_NONE     ? 0
+           : info.status == DS_CAPTURE_ACTIVE ? info.id
+                                              : DS__BROKEN;
+}
+
+static uint64_t ds__capture_of_handle(ds_stream stream) {
+    ds__stream *s = ds__captures_open() ? ds__pin(&ds__g.streams, stream.id) : NULL;
+    uint64_t capture = s ? ds__capture_of(s) : 0;
+    if (s)
+        ds__stream_unpin(s);
+    return capture;
+}
+
+static int ds__is_capturing(ds__stream *s) {
+    ds_capture_info info;
+    memset(&info, 0, sizeof info);
+    return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
+}
+
+/* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
+static int ds__use_claim(ds__muse *u) {
+    for (;;) {
+        uint8_t was = 0;
+        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
+            return 1;
+        if (was == 1)
+            return 0;
+        ds__pause();
+    }
+}
+
+/* Gives a use the event that it was to get when a capture is over. 0: one is open still.
+   Captures are held. */
+static int ds__record_held(ds__muse *u) {
+    if (ds__captures_open())
+        return 0;
+    if (!ds__use_claim(u))
+        return 1;
+    ds__tls.mute++;
+    ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
+    ds__tls.mute--;
+    u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* one that has failed needs none */
+    /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
+    u->lost |= r == DS_ERR_INVALID_HANDLE;
+    return u->recorded;
+}
+
+static int ds__record_now(ds__muse *u) {
+    if (ds__captures_open())
+        return 0;
+    ds__hold_captures();
+    int recorded = ds__record_held(u);
+    ds__let_captures();
+    return recorded;
+}
+
+/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
+   none. Uses of streams that capture what the block belongs to are ordered by the graph.
+   Captures are held; the block is in no list. */
+static ds_result ds__record_uses_held(ds__mblock *b) {
+    for (ds__muse *u = b->uses; u; u = u->next) {
+        if (!ds__use_claim(u))
+            continue;
+        uint64_t capture = ds__capture_of_handle(u->stream);
+        /* what counts is the work from before: when the capture is over */
+        if (capture && capture != u->capture) {
+            u->recorded = 0;
+            continue;
+        }
+        u->capture = capture;
+        ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
+        /* a stream that has ended and saw the use has recorded it */
+        if (r == DS_ERR_INVALID_HANDLE) {
+            u->lost = 1;
+            u->recorded = 0;
+            continue;
+        }
+        u->recorded = r >= 0;
+        if (r < 0)
+            return r;
+    }
+    return DS_OK;
+}
+
+static ds_result ds__record_uses(ds__mblock *b) {
+    const ds__muse *u = b->uses;
+    while (u && u->recorded == 1)
+        u = u->next;
+    if (!u)
+        return DS_OK;
+    ds__hold_captures();
+    ds_result r = ds__record_uses_held(b);
+    ds__let_captures();
+    return r;
+}
+
+/* Whether the uses of a block are done; a use whose stream or device has failed is. What was
+   used in a capture is used in the order of its graph. No lock is held. */
+static int ds__uses_done(ds__muse *u) {
+    for (; u; u = u->next) {
+        if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
+            return 0;
+        if (DS__UNLIKELY(u->capture)) {
+            if (ds__captures_open())
+                return 0;
+            continue;
+        }
+        ds_result r = ds__event_ask(u->event);
+        /* an answer that says nothing of the work is no "done" */
+        if (r != DS_OK && r != DS_ERR_FAILED)
+            return 0;
+    }
+    return 1;
+}
+
+static ds_result ds__device_wait(int64_t key) {
+    ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
+    return ds__driver_of(d)->device_synchronize(d.index);
+}
+
+static int ds__uses_awaited(ds__muse *u) {
+    for (; u; u = u->next) {
+        if (u->recorded != 1 && !ds__record_now(u)) {
+            if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0)
+                return 0;
+            u->recorded = 1;
+            continue;
+        }
+        if (u->capture) {
+            if (ds__captures_open())
+                return 0;
+            continue;
+        }
+        ds_result r = ds__event_sync(u->event, DS__FOREVER);
+        if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT)
+            return 0;
+    }
+    return 1;
+}
+
 /* alloc/arena.h - arenas: one per stream and pool.
 
    Finds or makes the arena of a stream in a pool (ds__arena_main, ds__arena_in) and prepares
-   arenas for the end of their stream (ds__mem_stream_gone). ds__use_claim decides which thread
-   records the event of a stream use (ds__muse).
+   arenas for the end of their stream (ds__mem_stream_gone). ds__arena_drain waits for the work
+   of an arena's stream.
 
    Invariants: Wrappers of one native stream share an arena in each pool; the arena stores up to
    three further handles as aliases (twin). An arena stays until shutdown. When its stream ends,
    an arena becomes an orphan; `end` is an event behind the stream's work, or 0 if there is none.
-   An orphan without memory may serve a new stream. Only a thread for which ds__use_claim
-   returned 1 records the event of a use.
+   An orphan without memory may serve a new stream.
    Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
    expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
    under the device lock. ds__record_late even records events under an arena's lock, because the
-   block may be freed at any time.
-   Threads: any caller's thread. ds__mem_stream_gone is called by ds_stream_destroy, and by
-   ds__reclaim for the streams of ended threads. */
+   block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
+   Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
+   by ds_stream_destroy, and by ds__reclaim for the streams of ended threads. */
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -30231,18 +30680,6 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     return r;
 }
 
-/* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
-static int ds__use_claim(ds__muse *u) {
-    for (;;) {
-        uint8_t was = 0;
-        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
-            return 1;
-        if (was == 1)
-            return 0;
-        ds__pause();
-    }
-}
-
 /* Uses that a stream was to get an event for at the free get it now, before it ends. Its event
    is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
@@ -30300,178 +30737,101 @@ static void ds__mem_stream_gone(ds__stream *s) {
     ds__mdevice_unlock(dev);
 }
 
-/* alloc/stream_use.h - uses of blocks by other streams, and their events.
-
-   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
-   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
-   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
-   stream.
-
-   Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
-   DS__RECORDING while one thread records it. An event stays with the device of its first
-   record. A use inside a capture counts as done once no capture is open, because the graph
-   orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
-   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held expects new
-   captures to be held back (ds__g.begin); ds__record_now does so itself.
-   Threads: any. ds__uses_awaited and ds__device_wait block the host. */
-
-static void ds__event_drop(ds_event event) {
-    ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
-    if (!e)
-        return;
-    ds__table_kill(&ds__g.events, e);
-    ds__event_unpin(e);
-}
-
-/* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
-   sentence: there is no memory. */
-static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
-    if (!u && !(u = ds__mkeep(sizeof *u))) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
-        return NULL;
+/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
+   not known to be done. */
+static int ds__arena_drain(ds__arena *a) {
+    ds_result r;
+    ds__owner o = ds__owner_of(a);
+    ds__tls.quiet++;
+    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    ds__tls.upper_locked++;
+    if (o.orphan && o.end.id) {
+        r = ds__event_sync(o.end, DS__FOREVER);
+    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
+        ds__muse *u = ds__muse_new(a, a->dev->device);
+        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
+        if (r == DS_OK)
+            r = ds__event_sync(u->event, DS__FOREVER);
+        ds__arena_lock(a);
+        ds__muses_drop(a, u);
+        ds__arena_unlock(a);
     }
-    /* an event stays with the device of its first record */
-    if (u->event.id && u->device != ds__device_key(device)) {
-        ds__event_drop(u->event);
-        u->event.id = 0;
-    }
-    u->next = NULL;
-    u->recorded = 0;
-    u->lost = 0;
-    u->capture = 0;
-    u->device = ds__device_key(device);
-    /* the description is lost until shutdown */
-    if (!u->event.id && ds__event_new(0, NULL, &u->event) < 0)
-        u = NULL;
-    return u;
+    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
+        r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
+    ds__tls.upper_locked--;
+    ds__tls.quiet--;
+    return r == DS_OK || r == DS_ERR_FAILED;
 }
 
-/* One from the arena's stock. The arena is not locked. */
-static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
-    ds__arena_lock(a);
-    ds__muse *u = a->spare_uses;
-    if (u)
-        a->spare_uses = u->next;
-    ds__arena_unlock(a);
-    return ds__muse_ready(u, device);
+/* alloc/poison.h - poison in freed blocks.
+
+   Overwrites freed blocks of pools with poison: ds__poison_on on a stream that has passed all
+   uses of the block, ds__poison_late on the block's own stream or, if the stream has ended, on a
+   stream of the allocator. ds__may_write tells whether the allocator may write to a pool.
+
+   Invariants: Poison is a fill in stream order. It is not made while a capture is open, because
+   work in a capture is the user's only, nor in a pool that a graph uses, because its launches
+   write to the pool's memory at any time. A block with `stale` set must be poisoned before it is
+   free.
+   Locks: expects no lock; the block is quiet and in no list. New captures are held back
+   (ds__g.begin) around the fills.
+   Threads: caller's threads. With `wait`, ds__poison_late blocks the host. */
+
+#define DS__POISON 0xDBDBDBDBu
+
+/* Whether the allocator may write to memory of a pool now. */
+static int ds__may_write(const ds__mpool *p) {
+    return !ds__captures_open() && !p->graphs;
 }
 
-/* The events of uses may be recorded again. The arena is locked. */
-static void ds__muses_drop(ds__arena *a, ds__muse *u) {
-    while (u) {
-        ds__muse *next = u->next;
-        u->next = a->spare_uses;
-        a->spare_uses = u;
-        u = next;
-    }
-}
-
-static ds_result ds__event_ask(ds_event event) {
-    ds__event *e = ds__pin(&ds__g.events, event.id);
-    void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
-    ds_result r = native ? e->driver->event_query(native) : DS_OK;
-    if (e)
-        ds__event_unpin(e);
-    return r;
-}
-
-#define DS__BROKEN UINT64_MAX
-
-/* The capture that a stream is in; 0: none; DS__BROKEN: one that cannot be added to. */
-static uint64_t ds__capture_of(ds__stream *s) {
-    ds_capture_info info;
-    if (DS__LIKELY(!ds__captures_open()))
-        return 0;
-    memset(&info, 0, sizeof info);
-    if (s->driver->capture_query(s->native, &info) != DS_OK)
-        return DS__BROKEN;
-    return info.status == DS_CAPTURE_NONE     ? 0
-           : info.status == DS_CAPTURE_ACTIVE ? info.id
-                                              : DS__BROKEN;
-}
-
-static uint64_t ds__capture_of_handle(ds_stream stream) {
-    ds__stream *s = ds__captures_open() ? ds__pin(&ds__g.streams, stream.id) : NULL;
-    uint64_t capture = s ? ds__capture_of(s) : 0;
-    if (s)
-        ds__stream_unpin(s);
-    return capture;
-}
-
-/* Gives a use the event that it was to get when a capture is over. 0: one is open still.
-   Captures are held. */
-static int ds__record_held(ds__muse *u) {
-    if (ds__captures_open())
-        return 0;
-    if (!ds__use_claim(u))
-        return 1;
+/* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
+static void ds__poison_on(ds__mblock *b, ds_stream stream) {
+    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
     ds__tls.mute++;
-    ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-    ds__tls.mute--;
-    u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* one that has failed needs none */
-    /* it has ended, or was given away, and did not see the use: nobody knows when it is done */
-    u->lost |= r == DS_ERR_INVALID_HANDLE;
-    return u->recorded;
-}
-
-static int ds__record_now(ds__muse *u) {
-    if (ds__captures_open())
-        return 0;
     ds__hold_captures();
-    int recorded = ds__record_held(u);
+    if (ds__may_write(p))
+        DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
     ds__let_captures();
-    return recorded;
+    ds__tls.mute--;
+    b->stale = 0;
 }
 
-/* Whether the uses of a block are done; a use whose stream or device has failed is. What was
-   used in a capture is used in the order of its graph. No lock is held. */
-static int ds__uses_done(ds__muse *u) {
-    for (; u; u = u->next) {
-        if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
-            return 0;
-        if (DS__UNLIKELY(u->capture)) {
-            if (ds__captures_open())
-                return 0;
-            continue;
-        }
-        ds_result r = ds__event_ask(u->event);
-        /* an answer that says nothing of the work is no "done" */
-        if (r != DS_OK && r != DS_ERR_FAILED)
-            return 0;
+/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
+   one of the allocator's, once its end has come, which is later from then on. 0: it has not.
+   Nothing is locked. */
+static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
+    ds__owner o = ds__owner_of(a);
+    ds_result r = DS_ERR_FAILED;
+    if (!o.orphan) {
+        ds__poison_on(b, o.stream);
+        return 1;
     }
-    return 1;
-}
-
-static ds_result ds__device_wait(int64_t key) {
-    ds_device d = { (int32_t)(key >> 32), (int32_t)(key & INT32_MAX) };
-    return ds__driver_of(d)->device_synchronize(d.index);
-}
-
-static int ds__uses_awaited(ds__muse *u) {
-    for (; u; u = u->next) {
-        if (u->recorded != 1 && !ds__record_now(u)) {
-            if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0)
-                return 0;
-            u->recorded = 1;
-            continue;
-        }
-        if (u->capture) {
-            if (ds__captures_open())
-                return 0;
-            continue;
-        }
-        ds_result r = ds__event_sync(u->event, DS__FOREVER);
-        if (r != DS_OK && r != DS_ERR_FAILED && r != DS_ERR_CAPTURED_EVENT)
-            return 0;
+    ds__tls.mute++;
+    if (o.end.id && !ds__captures_open())
+        r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
+    ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
+    if (s) {
+        ds_stream giver = { ds__handle(&s->slot) };
+        ds__hold_captures(); /* also keeps two threads' fills and records in one order */
+        if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
+            ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
+            DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
+        ds__let_captures();
+        ds__stream_unpin(s);
     }
-    return 1;
+    ds__tls.mute--;
+    if (r != DS_NOT_READY)
+        b->stale = 0;
+    return r != DS_NOT_READY;
 }
 
 /* alloc/pending.h - pending blocks: freed, still used by streams.
 
-   Manages freed blocks until the streams that used them are done. ds__poll frees blocks with
-   completed uses. ds__take_oldest serves a request from the block that has been pending longest.
+   Manages freed blocks until the streams that used them are done. ds__complete ends a pending
+   block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a block
+   that comes back from other processes. ds__poll frees blocks with completed uses.
+   ds__take_oldest serves a request from the block that has been pending longest.
    ds__take_pending takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
@@ -30479,10 +30839,10 @@ static int ds__uses_awaited(ds__muse *u) {
    alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
    the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
-   Locks: ds__pending_in, ds__pending_out and ds__uses_within expect the arena's lock.
-   ds__take_oldest expects that lock, gives it up meanwhile and returns with it held. The other
-   functions expect no lock. Events are queried, recorded and waited for without the arena's
-   lock; observers may be invoked under that lock.
+   Locks: ds__pending_in, ds__pending_out, ds__complete, ds__block_over and ds__uses_within
+   expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
+   with it held. The other functions expect no lock. Events are queried, recorded and waited for
+   without the arena's lock; observers may be invoked under that lock.
    Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
 
 /* Takes a block out of the pending ones. The arena is locked. */
@@ -30508,6 +30868,59 @@ static void ds__pending_in(ds__arena *a, ds__mblock *b) {
         a->pending = b;
     a->pending_last = b;
     a->pending_bytes += b->size;
+}
+
+/* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
+static void ds__complete(ds__arena *a, ds__mblock *b) {
+    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
+    (void)ds__merge_in(a, b);
+}
+
+/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
+   and ready. */
+static void ds__block_over(ds__arena *a, ds__mblock *b) {
+    ds__live_out(b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
+    b->guarded = 0;
+    b->stale = 0;
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
+    ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+    (void)ds__merge_in(a, b);
+}
+
+static void ds__block_end(ds__arena *a, ds__mblock *b) {
+    ds__arena_lock(a);
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
+    ds__block_over(a, b);
+    ds__arena_unlock(a);
+}
+
+/* A block that other processes had comes back: called without locks. */
+__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
+    ds__arena *a = atomic_load(&b->seg->arena);
+    ds__arena_lock(a);
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
+    b->exported = 0;
+    if (!b->uses && !b->stale)
+        ds__complete(a, b);
+    else
+        ds__pending_in(a, b);
+    ds__arena_unlock(a);
 }
 
 #define DS__POLLS 64 /* pending blocks that are asked for in one go */
@@ -30647,11 +31060,1223 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
     return r == DS_OK;
 }
 
+/* alloc/capture_pool.h - pools of captures.
+
+   Gives captures their memory. A capture has one pool: a pool of its own, made at the first
+   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
+   capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
+   graph.
+
+   Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
+   count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
+   owner of the pool. A capture has one attachment for its pool (key: the device) and one for
+   each pool that requests name (key: the pool). After ds__m.closing is set,
+   ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
+   Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
+   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
+   ds__is_capturing calls the driver.
+   Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
+   CUDA's, and calls neither the driver nor a public function. */
+
+typedef struct ds__capture_wish {
+    ds__mdevice *dev;
+    ds__mpool *pool;
+} ds__capture_wish;
+
+static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
+    ds__capture_wish *wish = user;
+    ds__mpool *p = wish->pool;
+    if (!p) {
+        ds_mem_config c = ds__config_of(wish->dev);
+        c.backend = DS_MEM_NATIVE;
+        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
+            return DS_ERR_OUT_OF_MEMORY;
+    } else {
+        ds__mpool_own(p);
+    }
+    atomic_fetch_add(&p->graphs, 1);
+    *out = p;
+    return DS_OK;
+}
+
+/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
+   given back when memory is next looked for. */
+static void ds__capture_pool_release(void *user) {
+    ds__mpool *p = user;
+    pthread_mutex_lock(&ds__m.leaving);
+    int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
+    ds__m.leavers += !closing;
+    pthread_mutex_unlock(&ds__m.leaving);
+    if (closing)
+        return;
+    atomic_fetch_sub(&p->graphs, 1);
+    ds__mpool_disown(p);
+    pthread_mutex_lock(&ds__m.leaving);
+    if (!--ds__m.leavers)
+        pthread_cond_broadcast(&ds__m.left);
+    pthread_mutex_unlock(&ds__m.leaving);
+}
+
+/* What is allocated in a pool by name while the stream captures stays as long as the graph. */
+static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
+    ds__capture_wish wish = { p->dev, p };
+    ds__object *kept;
+    ds_result r = ds__capture_attachment(s, p, ds__capture_pool_make, &wish,
+                                         ds__capture_pool_release, NULL, &kept);
+    ds__object_drop(kept);
+    return r;
+}
+
+/* The pool of the capture that a stream is in; NULL: it does not capture. */
+static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
+    ds__mdevice *dev = ds__mem_device(s->device);
+    ds__capture_wish wish = { dev, NULL };
+    ds__object *kept;
+    if (!dev)
+        return ds__mem_error();
+    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
+                                         ds__capture_pool_release, NULL, &kept);
+    *out = kept ? kept->user : NULL;
+    ds__object_drop(kept);
+    return r;
+}
+
+DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
+    DS__ENTER("ds_capture_pool");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__capture_wish wish = { p->dev, p };
+    ds__object *kept = NULL;
+    ds_result r = p->dev != ds__mem_device(s->device)
+                      ? ds__fail(DS_ERR_DEVICE_MISMATCH,
+                                 "the pool and the stream belong to different devices")
+                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
+                                               ds__capture_pool_release, NULL, &kept);
+    if (r == DS_OK && !kept)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
+    else if (r == DS_OK && kept->user != p)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+    ds__object_drop(kept);
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* alloc/pinned.h - state and policy of the pinned memory allocator.
+
+   Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
+   at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
+   it exists already, and ds__mem_asked any device's. ds__pinned_configure applies a new
+   configuration. Blocks are handled in
+   pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
+   functions.
+
+   Policy:
+   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
+      KiB, one for blocks of whole pages. The arenas belong to no stream.
+   2. The program may use an allocated block at once. A freed block with recorded uses is
+      therefore pending until the events of these uses are complete. Allocations query the
+      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
+      too. Frees never query events, and no call does while a capture is open. No call waits for
+      an event.
+   3. A block that a capture used stays pending until the last graph with this use is gone.
+   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size (1
+      MiB if it is 0). A new segment for a larger request has the request's size. Both kinds are
+      split and merged.
+   5. pinned_max_round_threshold rounds requests up to powers of two. If
+      pinned_reserve_segment_size is 0, such a request takes only a block of exactly its size. A
+      new segment for it has that size too, as in torch.
+   6. Blocks are taken and freed with the arena's lock and ds__host.count held, so all counts
+      are exact.
+
+   Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
+   the tally of the device record. The atomic settings are copies of members of ds__host.config.
+   ds__host.limit is the exception: ds_pinned_set_limit sets it.
+   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
+   registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
+   the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
+   calls; no other lock is taken under it. No driver call runs under any of these locks.
+   Threads: any thread. ds__pinned_device takes no lock once the record exists. Only ds_shutdown
+   removes the record. */
+
+#define DS__HOST_PAGE ((size_t)4096)
+
+/* The graphs that a capture makes: owned by them and by the uses. */
+struct ds__hold {
+    _Atomic int owners;
+    _Atomic int gone;
+};
+
+typedef struct ds__clock {
+    int64_t total; /* ns */
+    int64_t max;   /* ns */
+    int64_t min;   /* ns; 0: none yet */
+    int64_t count;
+} ds__clock;
+
+static struct {
+    pthread_mutex_t lock; /* of the first use, and of `config` */
+    ds__mdevice *_Atomic dev;
+    ds__arena *arena[2];  /* below 4 KiB; pages */
+    ds_mem_config config; /* as it was set last */
+    int configured;
+    _Atomic size_t round_threshold; /* from `config` */
+    _Atomic size_t max_cached;      /* from `config` */
+    _Atomic size_t segment_size;    /* from `config` */
+    _Atomic size_t limit;           /* from ds_pinned_set_limit */
+    _Atomic int registers;
+    _Atomic int polls;
+    _Atomic int debug;
+    _Atomic unsigned threads;
+    ds__lock count;
+    ds__lock clock_lock;
+    ds__clock made;
+    ds__clock ended;
+} ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* The locked configuration counts from now on. */
+static void ds__pinned_apply(const ds_mem_config *c) {
+    ds__host.config = *c;
+    ds__host.configured = 1;
+    atomic_store(&ds__host.round_threshold, c->pinned_max_round_threshold);
+    atomic_store(&ds__host.max_cached, c->pinned_max_cached_size);
+    atomic_store(&ds__host.segment_size, c->pinned_reserve_segment_size);
+    atomic_store(&ds__host.registers, c->pinned_use_cuda_host_register);
+    atomic_store(&ds__host.threads, c->pinned_num_register_threads);
+    atomic_store(&ds__host.polls, c->poll_on_alloc);
+    atomic_store(&ds__host.debug, c->debug);
+}
+
+/* A configuration, or what a text (which was read once already) makes of the one that is there,
+   has been set. */
+static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
+    pthread_mutex_lock(&ds__host.lock);
+    ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
+    if (config || ds__mconfig_read(text, &c) == DS_OK)
+        ds__pinned_apply(&c);
+    pthread_mutex_unlock(&ds__host.lock);
+}
+
+static ds__arena *ds__host_arena(ds__mdevice *dev) {
+    ds__arena *a = ds__mkeep(sizeof *a);
+    if (!a)
+        return NULL;
+    pthread_mutex_init(&a->grow, NULL);
+    pthread_mutex_init(&a->giving, NULL);
+    a->pool = &dev->main;
+    a->dev = dev;
+    a->stream_id = UINT64_MAX;
+    ds__arena_apply(a);
+    a->slow = 1;
+    ds__count_in(a, 1);
+    a->next = dev->main.arenas;
+    dev->main.arenas = a;
+    return a;
+}
+
+/* The host's memory if it was used; NULL: it was not. */
+static ds__mdevice *ds__pinned_used(void) {
+    return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
+}
+
+/* The memory of a device if it was used; DS_OK and NULL: it was not. DS_DEVICE_HOST is pinned
+   memory. */
+static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
+    if (device.type != DS_DEVICE_HOST)
+        return ds__mem_used(device, out);
+    *out = ds__pinned_used();
+    return DS_OK;
+}
+
+/* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
+static ds__mdevice *ds__pinned_device(void) {
+    ds__mdevice *dev = ds__pinned_used();
+    if (DS__LIKELY(dev != NULL))
+        return dev;
+    if (ds__mem_setup() < 0)
+        return NULL;
+    pthread_mutex_lock(&ds__host.lock);
+    if (!ds__host.configured) {
+        ds_mem_config usual = ds__usual_config();
+        ds__pinned_apply(&usual);
+    }
+    dev = ds__pinned_used();
+    if (!dev && (dev = ds__mkeep(sizeof *dev)) != NULL) {
+        ds_mem_config c = (ds_mem_config_default)();
+        c.single_pool = 1; /* segments are as large as they are asked for */
+        c.segment_growth = 0;
+        c.expandable_segments = 0;
+        pthread_mutex_init(&dev->lock, NULL);
+        dev->device.type = DS_DEVICE_HOST;
+        dev->total = ds__os_memory();
+        dev->main.dev = dev;
+        dev->main.owners = 1;
+        atomic_store(&dev->limit, atomic_load(&ds__host.limit));
+        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
+            (ds__host.arena[1] = ds__host_arena(dev)))
+            atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
+        else
+            dev = NULL;
+    }
+    pthread_mutex_unlock(&ds__host.lock);
+    if (!dev)
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
+    return dev;
+}
+
+/* alloc/pinned_source.h - memory of pinned segments.
+
+   Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
+   ds__pinned_source_free). The memory is the driver's pinned memory. With
+   pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
+   registered. Both functions record their duration for ds_pinned_get_stats.
+
+   Invariants: Every segment stands in the table of known memory as held by the allocator
+   (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
+   it counts as gone even if the driver reports an error.
+   Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
+   spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
+   Threads: caller's threads. */
+
+static void ds__clock_add(ds__clock *c, uint64_t since) {
+    int64_t ns = (int64_t)(ds__now_ns() - since);
+    ds__lock_take(&ds__host.clock_lock);
+    if (!c->min || ns < c->min)
+        c->min = ns ? ns : 1;
+    if (ns > c->max)
+        c->max = ns;
+    c->total += ns;
+    c->count++;
+    ds__lock_give(&ds__host.clock_lock);
+}
+
+/* Ordinary memory that is registered. */
+static ds_result ds__registered_alloc(size_t size, void **out) {
+    int b = ds__host_backend();
+    if (!ds__g.driver[b])
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+    size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
+    ds__found f;
+    char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
+    if (!ptr)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
+    ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
+    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, b, 0);
+    if (r < 0)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
+    else {
+        ds__tls.quiet++;
+        r = ds__g.driver[b]->host_register(ptr, size);
+        ds__tls.quiet--;
+        if (r < 0)
+            (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
+    }
+    if (r < 0)
+        free(ptr);
+    else
+        *out = ptr;
+    return r;
+}
+
+static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out) {
+    int registers = atomic_load(&ds__host.registers);
+    uint64_t since = ds__now_ns();
+    *out = NULL;
+    *out_source = registers ? DS__FROM_REGISTERED : DS__FROM_PINNED;
+    ds_result r = registers ? ds__registered_alloc(size, out) : ds__pinned_segment_alloc(size, out);
+    if (r == DS_OK)
+        ds__clock_add(&ds__host.made, since);
+    return r;
+}
+
+/* Nobody uses the memory, so nothing is waited for; it is gone whatever the driver says. */
+static ds_result ds__pinned_source_free(const ds__segment *s) {
+    uint64_t since = ds__now_ns();
+    ds__tls.mute++;
+    if (s->source == DS__FROM_REGISTERED) {
+        DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
+        free(s->base);
+    } else {
+        DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
+    }
+    ds__tls.mute--;
+    ds__clock_add(&ds__host.ended, since);
+    return DS_OK;
+}
+
+/* alloc/validate.h - consistency check of all structures.
+
+   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
+   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
+   the automatic checks of a policy with `debug` (ds__check).
+
+   Invariants: The check changes nothing, except that parked blocks are merged. If a thread
+   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
+   a call in progress, or changes, the limits are not compared.
+   Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
+   caller must hold none of these locks. The driver is not called.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
+
+#define DS__SOUND(condition, ...)                               \
+    do {                                                        \
+        if (!(condition))                                       \
+            return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); \
+    } while (0)
+
+/* Checks an arena and adds up its blocks. Everything is locked. */
+static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
+                                    int64_t meter[2][DS__METERS]) {
+    size_t binned = 0;
+    size_t listed = 0;
+    size_t pending = 0;
+    size_t deferred = 0;
+    size_t holes = 0;
+    size_t held = 0;
+    size_t seen_free = 0;
+    size_t seen_holes = 0;
+    size_t seen_pending = 0;
+    size_t free_bytes = 0;
+    for (int kind = 0; kind < 2; kind++) {
+        for (unsigned i = 0; i < DS__BINS; i++) {
+            const ds__mblock *before = NULL;
+            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1),
+                      "bin %u and its bit disagree", i);
+            for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
+                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i,
+                          (void *)b->ptr);
+                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i &&
+                              b->seg && b->seg->kind == kind && !b->uses,
+                          "%p does not belong into bin %u", (void *)b->ptr, i);
+                binned++;
+            }
+        }
+        for (unsigned w = 0; w < DS__BINS / 64; w++)
+            DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1),
+                      "word %u and its bit disagree", w);
+        for (const ds__mblock *b = a->holes[kind], *before = NULL; b;
+             before = b, b = b->list_next) {
+            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
+                      "the list of holes is broken at %p", (void *)b->ptr);
+            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+                      (void *)b->ptr);
+            holes++;
+        }
+    }
+    for (const ds__mblock *b = a->pending; b; b = b->list_next) {
+        /* a thread that handles a quiet block changes its uses and its poison without the lock */
+        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
+                  "%p does not belong to the pending blocks", (void *)b->ptr);
+        pending += b->size;
+        listed++;
+    }
+    for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
+        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
+                      (b->list_next || b == a->deferred_last),
+                  "%p does not belong to the deferred blocks", (void *)b->ptr);
+    DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last,
+              "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
+    DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending,
+              a->pending_bytes);
+    for (const ds__segment *s = a->segments; s; s = s->next) {
+        const char *at = s->base;
+        size_t mapped = 0;
+        const ds__mblock *before = NULL;
+        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
+                  "the segment at %p belongs to another stream", (void *)s->base);
+        meter[s->kind][DS__SEGMENT] += !s->page;
+        for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
+            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
+                          b->size % DS__UNIT == 0,
+                      "the segment at %p is broken at %p", (void *)s->base, (void *)at);
+            at += b->size;
+            if (b->state != DS_BLOCK_UNMAPPED)
+                mapped += b->size;
+            if (b->quiet) {
+                held++;
+                continue;
+            }
+            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
+                      "the block at %p is freed and still guarded", (void *)b->ptr);
+            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
+                      "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
+            if (b->state == DS_BLOCK_FREE) {
+                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+                          "two free blocks meet at %p", (void *)b->ptr);
+                free_bytes += b->size;
+                seen_free++;
+                if (!s->page && ds__is_split(b)) {
+                    meter[s->kind][DS__SPLIT]++;
+                    meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
+                }
+            } else if (b->state == DS_BLOCK_UNMAPPED) {
+                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 &&
+                              b->size % s->page == 0,
+                          "the hole at %p is no whole pages", (void *)b->ptr);
+                seen_holes++;
+            } else {
+                int live = b->state == DS_BLOCK_LIVE;
+                const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
+                DS__SOUND(found == b, "the block at %p is not found by its address",
+                          (void *)b->ptr);
+                DS__SOUND(!live || ds__segment_of(b->ptr) == s,
+                          "the block at %p leads to another segment", (void *)b->ptr);
+                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
+                          (void *)b->ptr);
+                sum[s->kind][DS__ALLOCATION] += live;
+                sum[s->kind][DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
+                sum[s->kind][DS__ACTIVE]++;
+                sum[s->kind][DS__ACTIVE_BYTES] += (int64_t)b->size;
+                sum[s->kind][DS__REQUESTED_BYTES] += (int64_t)b->asked;
+                seen_pending += !live && !b->exported;
+            }
+        }
+        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p",
+                  (void *)s->base, (void *)at);
+        DS__SOUND(held || mapped == s->mapped,
+                  "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
+                  mapped, s->mapped);
+        meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
+    }
+    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes,
+              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes,
+              a->free_bytes);
+    listed += deferred;
+    DS__SOUND(held || (seen_holes == holes && seen_pending == listed),
+              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes,
+              seen_pending, listed);
+    return held ? DS_NOT_READY : DS_OK;
+}
+
+/* Checks what a device counts, or a pool: the sums of its blocks and segments. */
+static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS],
+                                   int64_t meter[2][DS__METERS]) {
+    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
+                                         "active", "active_bytes" };
+    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split",
+                                        "inactive_split_bytes" };
+    const char *where = only ? " of a pool" : "";
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    int64_t now[2][DS__METRICS];
+    ds__domain_now(dev, only, now, NULL);
+    for (int k = 0; k < 2; k++) {
+        for (int m = 0; m < DS__METRICS; m++)
+            DS__SOUND(sum[k][m] == now[k][m], "%s of the %s blocks%s are %lld, %lld were counted",
+                      names[m], k ? "large" : "small", where, (long long)sum[k][m],
+                      (long long)now[k][m]);
+        for (int m = 0; m < DS__METERS; m++) {
+            long long counted = (long long)atomic_load(&d->meter[k][m].now);
+            DS__SOUND(meter[k][m] == counted, "%s of the %s blocks%s are %lld, %lld were counted",
+                      more[m], k ? "large" : "small", where, (long long)meter[k][m], counted);
+        }
+    }
+    for (int m = 0; m < DS__METERS; m++) {
+        long long all = (long long)atomic_load(&d->all[m].now);
+        long long both = (long long)(meter[0][m] + meter[1][m]);
+        DS__SOUND(all == both, "%s of both kinds%s are %lld, %lld were counted", more[m], where,
+                  both, all);
+    }
+    return DS_OK;
+}
+
+/* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
+typedef struct ds__mcount {
+    size_t segments;
+    size_t bytes;
+    size_t async;
+    int64_t over_blocks;
+    int64_t over_segments;
+} ds__mcount;
+
+static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    int64_t blocks = atomic_load(&d->oversize_allocations.now);
+    int64_t segments = atomic_load(&d->oversize_segments.now);
+    DS__SOUND(n->over_blocks == blocks && n->over_segments == segments,
+              "%lld blocks and %lld segments%s are oversize, %lld and %lld were counted",
+              (long long)n->over_blocks, (long long)n->over_segments, only ? " of a pool" : "",
+              (long long)blocks, (long long)segments);
+    return DS_OK;
+}
+
+/* The registry is locked. The segment is where its address belongs; where one has just been
+   given back another may be. */
+static int ds__is_sorted(const ds__segment *s) {
+    size_t i = ds__sorted_after((uintptr_t)s->base);
+    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base)
+        i--;
+    return i > 0 && ds__m.sorted[i - 1] == s;
+}
+
+/* The table of all segments by address: in order, no two in one place, all of the device's there
+   and no others. *out_listed: the device's. Everything is locked. */
+static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+    ds_result r = DS_OK;
+    *out_listed = 0;
+    pthread_mutex_lock(&ds__m.registry);
+    for (size_t i = 0; i < ds__m.sorted_count; i++) {
+        ds__segment *s = ds__m.sorted[i];
+        const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
+        const ds__arena *a = atomic_load(&s->arena);
+        if (next && r == DS_OK &&
+            (next->base < s->base ||
+             (next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
+              atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
+            r = ds__fail(
+                DS_ERR_ILLEGAL_STATE,
+                "in the table by address the segment at %p reaches into the next one at %p",
+                (void *)s->base, (void *)next->base);
+        *out_listed += a && a->dev == dev;
+    }
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
+                if (!ds__is_sorted(s))
+                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                                 "the segment at %p is not in its place in the table by address",
+                                 (void *)s->base);
+    pthread_mutex_unlock(&ds__m.registry);
+    return r;
+}
+
+/* Checks what limits go by, the oversize ones and the table by address. Everything is locked;
+   but who takes memory from the driver or gives some back has no lock meanwhile. */
+static ds_result ds__validate_reserved(ds__mdevice *dev) {
+    uint64_t moving = atomic_load(&dev->moving);
+    ds__mcount all = { 0, 0, 0, 0, 0 };
+    size_t listed;
+    size_t wrong = 0;
+    size_t held = 0;
+    size_t has = 0;
+    ds_result r = ds__validate_sorted(dev, &listed);
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
+        ds__mcount n = { 0, 0, 0, 0, 0 };
+        for (ds__arena *a = p->arenas; a; a = a->next)
+            for (const ds__segment *s = a->segments; s; s = s->next) {
+                n.segments++;
+                n.bytes += s->mapped;
+                n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
+                n.over_segments += !s->page && s->oversize;
+                for (const ds__mblock *b = s->first; b; b = b->next)
+                    n.over_blocks += b->oversize;
+            }
+        size_t reserved = atomic_load(&p->reserved);
+        if (reserved != n.bytes && !wrong++) {
+            held = reserved;
+            has = n.bytes;
+        }
+        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
+                            all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
+        if (p != &dev->main)
+            r = ds__validate_count(&n, dev, p);
+    }
+    size_t reserved = atomic_load(&dev->reserved);
+    size_t async = atomic_load(&dev->async_bytes);
+    if (r == DS_OK)
+        r = ds__validate_count(&all, dev, NULL);
+    if (r < 0)
+        return r;
+    if ((uint32_t)moving || atomic_load(&dev->moving) != moving)
+        return DS_OK;
+    DS__SOUND(async == all.async,
+              "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
+    DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
+    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved,
+              all.bytes);
+    DS__SOUND(listed == all.segments,
+              "the table by address has %zu segments of the device, which has %zu", listed,
+              all.segments);
+    return DS_OK;
+}
+
+/* Checks a device: every arena, and that the statistics are the sums. */
+static ds_result ds__validate(ds__mdevice *dev) {
+    int64_t sum[2][DS__METRICS];
+    int64_t meter[2][DS__METERS];
+    int busy = 0;
+    ds_result r = DS_OK;
+    memset(sum, 0, sizeof sum);
+    memset(meter, 0, sizeof meter);
+    ds__mem_lock_all(dev);
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
+        int64_t of_pool[2][DS__METRICS];
+        int64_t metered[2][DS__METERS];
+        int working = 0; /* another thread works on a block: the sums are not all there */
+        memset(of_pool, 0, sizeof of_pool);
+        memset(metered, 0, sizeof metered);
+        for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
+            r = ds__validate_arena(a, of_pool, metered);
+            if (r == DS_NOT_READY) {
+                working = 1;
+                r = DS_OK;
+            }
+        }
+        for (int k = 0; k < 2; k++) {
+            for (int m = 0; m < DS__METRICS; m++)
+                sum[k][m] += of_pool[k][m];
+            for (int m = 0; m < DS__METERS; m++)
+                meter[k][m] += metered[k][m];
+        }
+        if (r == DS_OK && !working && p != &dev->main)
+            r = ds__validate_sums(dev, p, of_pool, metered);
+        busy |= working;
+    }
+    if (r == DS_OK && !busy)
+        r = ds__validate_sums(dev, NULL, sum, meter);
+    if (r == DS_OK)
+        r = ds__validate_reserved(dev);
+    ds__mem_unlock_all(dev);
+    return r;
+}
+
+/* The check of a policy whose debug is at least this. */
+static ds_result ds__check(ds__mpool *p, int level) {
+    return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK;
+}
+
+DSDEF ds_result(ds_mem_validate)(ds_device device) {
+    ds__mdevice *dev = NULL;
+    DS__ENTER("ds_mem_validate");
+    ds_result r = ds__mem_asked(device, &dev);
+    return dev ? ds__validate(dev) : r;
+}
+
+/* alloc/ipc_types.h - sharing between processes: types and state.
+
+   Defines the records for memory that processes share, and their global state (ds__share). The
+   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
+   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
+   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
+
+   Policy:
+   1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
+      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
+      The slot names the block's segment, the place in the segment, and an event behind the work
+      enqueued so far on the block's stream. So a changed handle cannot give another size.
+   2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
+      when it opens the segment. A lease is a number that only a living process holds. So any
+      process that looks at a lease of a dead process takes it back.
+   3. Closing an import enqueues a callback on the stream of the last use; the block's lease ends
+      in that callback. A later call of this process closes the segment when no block of the
+      segment is left; then the segment's lease ends.
+   4. A freed block without leases is free. A freed block with leases is in `limbo` until the
+      leases are gone. `limbo` is looked at when a block is exported, imported, closed or freed,
+      by ds_mem_ipc_collect, and when memory is short.
+   5. A slot is closed before its leases are looked at, and a lease is taken before the slot is
+      looked at. So of a free and an import at the same time, one sees the other.
+   6. A freed segment stays until all processes that have it open have closed it, as CUDA
+      requires.
+
+   Invariants: ds__got.left counts open imports and closed imports before their callback. When
+   `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
+   `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
+   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
+   ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
+   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
+   holds a mutex.
+   Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
+
+enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
+
+/* A segment of this process. */
+typedef struct ds__hoard {
+    struct ds__hoard *next;
+    ds_device device;
+    char *base;
+    size_t size;
+    uint32_t stake;      /* from the first export on */
+    uint32_t generation; /* from the first export on: not 0 */
+    int over;            /* the allocator has given it back */
+} ds__hoard;
+
+/* An exported block, until it is free. */
+typedef struct ds__sent {
+    /* in its bucket, in limbo, or in the list of those that are over */
+    struct ds__sent *next;
+    ds__mblock *block;
+    char *ptr;
+    uint32_t stake;
+    uint32_t generation;
+    ds_event event; /* 0: more than DS__SENT_EVENTS have one */
+} ds__sent;
+
+/* A segment of another process. */
+typedef struct ds__guest {
+    struct ds__guest *next;
+    ds_device device;
+    ds__board *board;
+    char *base;
+    size_t size;
+    uint32_t stake;
+    uint32_t generation;
+    uint32_t lease;
+    size_t blocks;
+} ds__guest;
+
+/* A block of it. */
+typedef struct ds__got {
+    struct ds__got *next;
+    ds__guest *guest;
+    char *ptr;
+    size_t size;
+    uint32_t stake;
+    uint32_t generation;
+    int open; /* imports that were not closed */
+    uint32_t lease;
+    _Atomic int left; /* those, and closed ones whose stream has not come there */
+    _Atomic int gone; /* the lease is dropped, and no callback will come */
+} ds__got;
+
+static struct {
+    pthread_mutex_t mutex;
+    ds__lock lock; /* of the next two, and the buckets */
+    ds__sent *limbo;
+    ds__sent *over;
+    ds__sent *bucket[DS__SENT_BUCKETS];
+    ds__hoard *hoards;
+    ds__guest *guests;
+    ds__got *got;
+    size_t events;
+    _Atomic size_t in_limbo;
+    int warned;
+    int ending;
+    uint64_t looked_ns;
+} ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+/* The content of a handle. It comes from outside: all but `inner` names the export slot, and
+   `inner` is checked against the size there. */
+typedef struct ds__parcel {
+    uint8_t version;
+    uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
+    uint8_t zero[2];
+    int32_t pid;
+    int32_t fd;
+    uint32_t stake;
+    uint32_t generation;
+    uint32_t zero_too;
+    uint64_t cookie;
+    uint64_t inner;          /* where the pointer is in the block */
+    unsigned char rest[216]; /* zero */
+} ds__parcel;
+
+enum { DS__PARCEL_VERSION = 2 };
+
+/* alloc/ipc_lease.h - export slots and leases.
+
+   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
+   slots. A slot stands for one exported block or segment, a lease for one process that uses it.
+   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
+   importers call ds__lease_take and ds__lease_drop.
+
+   Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
+   after it was closed and had no lease, and then has a new generation. An importer enters its
+   lease before it checks the word; the exporter closes the slot before it looks at leases. A
+   lease of an ended process may be removed or replaced by any process.
+   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
+   other functions use atomic operations only and may run under spinlocks, with two exceptions.
+   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
+   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
+   on driver threads. */
+
+/* A stake on the own board, with what importers read of it. The boards' mutex is held. */
+static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
+                               uint32_t *out_generation) {
+    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
+    if (i >= DS__STAKES)
+        return ds__fail(DS_ERR_LIMIT_EXCEEDED,
+                        "a process can have %d blocks and segments exported at a time", DS__STAKES);
+    ds__stake *s = &b->sheet->stake[i];
+    if (b->free_stake)
+        b->free_stake = (uint32_t)s->next;
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
+        atomic_fetch_add(&b->sheet->stakes, 1);
+    else
+        return ds__board_short();
+    memcpy(&s->facts, facts, sizeof s->facts);
+    uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
+    atomic_store(&s->word, generation << 1 | 1);
+    *out = i;
+    *out_generation = (uint32_t)generation;
+    return DS_OK;
+}
+
+/* Nobody has a lease of it. The boards' mutex is held. */
+static void ds__stake_end(ds__board *b, uint32_t i) {
+    ds__stake *s = &b->sheet->stake[i];
+    atomic_fetch_and(&s->word, ~(uint64_t)1);
+    s->next = b->free_stake;
+    b->free_stake = i + 1;
+}
+
+static void ds__stake_close(uint32_t i) {
+    atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1);
+}
+
+/* A lease says who has it as a lane does: number << 24 | process id. */
+static uint64_t ds__lease_number(uint64_t lease) {
+    return lease >> 24;
+}
+
+/* Whether somebody has a lease of the own stake; look: those of processes that are gone are
+   ended first. */
+static int ds__stake_leased(uint32_t i, int look) {
+    ds__board *b = ds__boards.own;
+    ds__stake *s = &b->sheet->stake[i];
+    int leased = 0;
+    for (int k = 0; k < DS__LEASES; k++) {
+        uint64_t who = atomic_load(&s->lease[k]);
+        if (who && look && !ds__board_alive(b, ds__lease_number(who)) &&
+            atomic_compare_exchange_strong(&s->lease[k], &who, 0))
+            continue;
+        leased |= who != 0;
+    }
+    return leased;
+}
+
+/* Takes a lease of another process's stake; that of a process that is gone when no other is
+   free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
+static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
+                "the handle names export slot %u, and process %d has %u", stake, b->pid,
+                atomic_load(&b->sheet->stakes));
+    ds__stake *s = &b->sheet->stake[stake];
+    for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
+        _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
+        uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
+        if (who && ds__board_alive(b, ds__lease_number(who)))
+            continue;
+        if (!atomic_compare_exchange_strong(lease, &who,
+                                            b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
+            continue;
+        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
+            *out = k % DS__LEASES;
+            return DS_OK;
+        }
+        atomic_store(lease, 0);
+        return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
+    }
+    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",
+                    DS__LEASES);
+}
+
+static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
+    atomic_store(&b->sheet->stake[stake].lease[lease], 0);
+}
+
+/* alloc/ipc_records.h - sharing between processes: records of segments, exports and imports.
+
+   Looks up and ends the records of memory that processes share. ds__share_segment_alloc and
+   ds__share_segment_free are the memory source of shareable pools; each segment has a record
+   (ds__hoard). ds__share_hold keeps a freed block back while other processes have leases of it.
+   ds__got_collect ends imports after their streams have passed them.
+
+   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
+   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. An imported segment (ds__guest) stays open as long
+   as it has a record of a block (ds__got).
+   Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
+   usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
+   ds__share.lock. ds__sent_find expects ds__share.lock. The other functions expect
+   ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
+   run under ds__share.mutex.
+   Threads: any caller's thread. */
+
+static ds__sent **ds__sent_bucket(const char *ptr) {
+    return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
+}
+
+/* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
+static ds__sent *ds__sent_find(const char *ptr, int take) {
+    ds__sent **p = ds__sent_bucket(ptr);
+    while (*p && (*p)->ptr != ptr)
+        p = &(*p)->next;
+    ds__sent *s = *p;
+    if (s && take)
+        *p = s->next;
+    return s;
+}
+
+/* The user has freed the block; its arena is locked. 1: other processes still have it. */
+static int ds__share_hold(ds__mblock *b) {
+    ds__lock_take(&ds__share.lock);
+    ds__sent *s = ds__sent_find(b->ptr, 1);
+    int leased = 0;
+    if (s) {
+        ds__stake_close(s->stake);
+        leased = ds__stake_leased(s->stake, 0);
+        ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
+        s->next = *list;
+        *list = s;
+        if (leased)
+            atomic_fetch_add(&ds__share.in_limbo, 1);
+        else
+            b->exported = 0;
+    }
+    ds__lock_give(&ds__share.lock);
+    return leased;
+}
+
+/* Ends what the record of a block that nobody else has stands for. The mutex is held. */
+static void ds__sent_clear(ds__sent *s) {
+    if (s->event.id) {
+        ds__event_drop(s->event);
+        ds__share.events--;
+    }
+    ds__boards_lock();
+    ds__stake_end(ds__boards.own, s->stake);
+    ds__boards_unlock();
+}
+
+static void ds__sent_end(ds__sent *s) {
+    ds__sent_clear(s);
+    ds__release(s);
+}
+
+/* The segment's memory, which the allocator has given back and nobody has open, or which stays
+   where it is. The mutex is held. */
+static void ds__hoard_end(ds__hoard *h, int stays) {
+    ds__found f;
+    if (stays)
+        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+    else
+        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
+                                          1)); /* the allocator has waited for the device */
+    if (h->generation && !stays) {
+        ds__boards_lock();
+        ds__stake_end(ds__boards.own, h->stake);
+        ds__boards_unlock();
+    }
+    ds__release(h);
+}
+
+/* The mutex is held. */
+static void ds__hoards_collect(void) {
+    for (ds__hoard **p = &ds__share.hoards; *p;) {
+        ds__hoard *h = *p;
+        int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
+        /* on a CPU device only the name goes */
+        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
+        if (stays)
+            ds__warn("%zu bytes at %p stay until the process ends: other processes have them open",
+                     h->size, (void *)h->base);
+        if (!h->over || (leased && !ds__share.ending)) {
+            p = &h->next;
+            continue;
+        }
+        *p = h->next;
+        ds__hoard_end(h, stays);
+    }
+}
+
+static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
+    ds__hoard *h = ds__alloc(sizeof *h);
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
+    ds_result r = ds__shared_segment_alloc(device, size, out);
+    if (r < 0) {
+        ds__release(h);
+        return r;
+    }
+    h->device = device;
+    h->base = *out;
+    h->size = size;
+    pthread_mutex_lock(&ds__share.mutex);
+    ds__share.ending = 0;
+    h->next = ds__share.hoards;
+    ds__share.hoards = h;
+    pthread_mutex_unlock(&ds__share.mutex);
+    return DS_OK;
+}
+
+static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
+    (void)size;
+    ds__tls.quiet++;
+    ds_result r = ds__driver_of(device)->memory_wait(device.index);
+    ds__tls.quiet--;
+    pthread_mutex_lock(&ds__share.mutex);
+    if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
+        pthread_mutex_unlock(&ds__share.mutex);
+        return r;
+    }
+    for (ds__hoard *h = ds__share.hoards; h; h = h->next)
+        if (h->base == ptr) {
+            h->over = 1;
+            if (h->generation)
+                ds__stake_close(h->stake);
+        }
+    ds__hoards_collect();
+    pthread_mutex_unlock(&ds__share.mutex);
+    return DS_OK;
+}
+
+/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
+   held. */
+static ds__got *ds__got_of(const void *ptr) {
+    ds__got *g = ds__share.got;
+    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
+        g = g->next;
+    return g;
+}
+
+/* Closes a segment of which no block is left. The mutex is held. */
+static void ds__guest_end(ds__guest *q) {
+    ds__guest **p = &ds__share.guests;
+    while (*p != q)
+        p = &(*p)->next;
+    *p = q->next;
+    ds__shared_segment_close(q->device, q->base);
+    ds__lease_drop(q->board, q->stake, q->lease);
+    ds__boards_lock();
+    ds__board_close(q->board);
+    ds__boards_unlock();
+    ds__release(q);
+}
+
+/* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
+static void ds__got_collect(int all) {
+    for (ds__got **p = &ds__share.got; *p;) {
+        ds__got *g = *p;
+        if (!atomic_load(&g->gone) && !all) {
+            p = &g->next;
+            continue;
+        }
+        if (!atomic_load(&g->gone))
+            ds__lease_drop(g->guest->board, g->stake, g->lease);
+        *p = g->next;
+        if (--g->guest->blocks == 0)
+            ds__guest_end(g->guest);
+        ds__release(g);
+    }
+}
+
+/* alloc/ipc_collect.h - collecting exports that are no longer used.
+
+   Gives exported blocks back to their arenas when no other process has a lease of them, and ends
+   imports and segments (ds__share_collect_now, ds_mem_ipc_collect). ds__share_shutdown ends all
+   records.
+
+   Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
+   are released and its block becomes free or pending. By the way (DS__COLLECT_BY_THE_WAY), a
+   limbo of 32 blocks or more is looked at no more than once per millisecond. More than 1,000
+   blocks in `limbo` cause one warning.
+   Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
+   the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
+   are returned (ds__mem_return) after the mutex is released, because a thread may wait for the
+   mutex while it holds locks of the allocator.
+   Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
+
+/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
+   is held. */
+static ds__sent *ds__share_sort(void) {
+    ds__sent *ready = NULL;
+    ds__sent *over;
+    ds__sent *limbo;
+    ds__got_collect(0);
+    ds__lock_take(&ds__share.lock);
+    over = ds__share.over;
+    limbo = ds__share.limbo;
+    ds__share.over = ds__share.limbo = NULL;
+    ds__lock_give(&ds__share.lock);
+    while (over) {
+        ds__sent *s = over;
+        over = s->next;
+        ds__sent_end(s);
+    }
+    while (limbo) {
+        ds__sent *s = limbo;
+        limbo = s->next;
+        if (!ds__stake_leased(s->stake, 1)) {
+            ds__sent_clear(s);
+            atomic_fetch_sub(&ds__share.in_limbo, 1);
+            s->next = ready;
+            ready = s;
+            continue;
+        }
+        ds__lock_take(&ds__share.lock);
+        s->next = ds__share.limbo;
+        ds__share.limbo = s;
+        ds__lock_give(&ds__share.lock);
+    }
+    ds__hoards_collect();
+    ds__share.looked_ns = ds__now_ns();
+    return ready;
+}
+
+/* How much trouble to take: none while another thread is at it, or while many are in limbo and
+   were looked at a moment ago. */
+enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
+
+static void ds__share_collect_now(int how, size_t *out_count) {
+    size_t count = 0;
+    if (how == DS__COLLECT_ALL)
+        pthread_mutex_lock(&ds__share.mutex);
+    else if (pthread_mutex_trylock(&ds__share.mutex))
+        return;
+    size_t many = atomic_load(&ds__share.in_limbo);
+    int now =
+        how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
+    ds__sent *ready = now ? ds__share_sort() : NULL;
+    int warn = many > DS__LIMBO_MANY && !ds__share.warned;
+    if (warn)
+        ds__share.warned = 1;
+    pthread_mutex_unlock(&ds__share.mutex);
+    if (warn)
+        ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
+    while (ready) { /* the allocator's locks may be held by who waits for the mutex */
+        ds__sent *s = ready;
+        ready = s->next;
+        ds__mem_return(s->block);
+        ds__release(s);
+        count++;
+    }
+    if (out_count)
+        *out_count = count;
+}
+
+static void ds__share_collect_by_the_way(void) {
+    ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL);
+}
+
+static size_t ds__share_collect(void) {
+    size_t count = 0;
+    ds__share_collect_now(DS__COLLECT_IF_FREE, &count);
+    return count;
+}
+
+DSDEF ds_result(ds_mem_ipc_collect)(void) {
+    DS__ENTER("ds_mem_ipc_collect");
+    ds__share_collect_now(DS__COLLECT_ALL, NULL);
+    return DS_OK;
+}
+
+/* When all work is done, before the segments go. */
+static void ds__share_shutdown(void) {
+    pthread_mutex_lock(&ds__share.mutex);
+    ds__share.ending = 1;
+    ds__got_collect(1);
+    for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
+        ds__sent **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
+                          : i == DS__SENT_BUCKETS ? &ds__share.limbo
+                                                  : &ds__share.over;
+        while (*list) {
+            ds__sent *s = *list;
+            *list = s->next;
+            ds__sent_end(s);
+        }
+    }
+    atomic_store(&ds__share.in_limbo, 0);
+    ds__share.warned = 0;
+    pthread_mutex_unlock(&ds__share.mutex);
+}
+
 /* alloc/segment.h - descriptions of segments, and limits.
 
    Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
    ds__reserve and ds__unreserve keep the reserved bytes within the limits of the device and the
    pool. Growing segments, plain segments and blocks without a cache use these functions.
+   ds__async_has and ds__async_surplus return what the driver's own pool has.
 
    Invariants: ds__m.sorted has every segment in the order of base addresses. Reserved bytes may
    exceed the bytes of the segments only while dev->moving counts a call between ds__move_begin
@@ -30662,6 +32287,30 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
    it expects no spinning lock.
    Threads: any. A late look-up may still have a dropped description, so ds__find_live checks
    `arena` under the arena's lock. */
+
+/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
+   give out again. No spinning lock is held. */
+static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
+    size_t reserved = 0;
+    size_t used = 0;
+    if (atomic_load(&dev->async)) {
+        ds__tls.mute++;
+        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0)
+            reserved = 0;
+        ds__tls.mute--;
+    }
+    if (out_cached)
+        *out_cached = reserved > used ? reserved - used : 0;
+    return reserved;
+}
+
+/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
+   that are enqueued. */
+static size_t ds__async_surplus(ds__mdevice *dev) {
+    size_t has = ds__async_has(dev, NULL);
+    size_t blocks = atomic_load(&dev->async_bytes);
+    return has > blocks ? has - blocks : 0;
+}
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
@@ -30838,37 +32487,200 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
         ds__meter_add(&a->pool->stats.oversize_segments, sign);
 }
 
-/* alloc/upstream.h - sources of the memory of plain segments.
+/* alloc/stats_sum.h - sums of statistics.
 
-   ds__source_alloc takes memory for a plain segment from its pool's source: the driver, the
-   user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
-   ds__leave and ds__return surround user code. An upstream is user code and may call devstream
-   and CUDA, also while a stream captures.
+   Adds up the counts of a device or a pool (ds__stats) for the public functions of statistics,
+   for pinned memory, and before the driver's own pool shrinks.
 
-   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
-   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
-   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
-   allocator has entered it already, it stays theirs. Other memory known there is refused.
-   Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
-   ds__source_free often with `giving` and `grow`. The driver and user code run with these
-   mutexes held.
-   Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
-   and on that of ds_shutdown. */
+   Invariants: The block counts in one result belong to one moment. Peaks of reserved bytes
+   include the driver's own pool as it was at each call (`async_peak`).
+   Locks: ds__stats stops the device (ds__mem_lock_all) and asks the driver before that.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
-typedef struct ds__inside {
-    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
-    const struct ds__inside *outer;
-} ds__inside;
-
-static int ds__is_inside(const ds__mpool *p) {
-    const ds__inside *i = ds__mtls.inside;
-    while (i && i->pool != p)
-        i = i->outer;
-    return i != NULL;
+static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
+    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
+                      full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
+    return s;
 }
 
-static ds_result ds__inside_fail(void) {
-    return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
+/* The sums of a domain: a device's (only NULL) or a pool's. */
+static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
+    int64_t now[2][DS__METRICS];
+    int64_t total[2][DS__METRICS];
+    int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
+    ds__domain *d = only ? &only->stats : &dev->stats;
+    memset(out, 0, sizeof *out);
+    out->size = sizeof *out;
+    out->version = DS_MEM_STATS_VERSION;
+    ds__mem_lock_all(dev);
+    ds__domain_now(dev, only, now, total);
+    ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes,
+                                       out->active, out->active_bytes };
+    for (int m = 0; m < DS__METRICS; m++) {
+        for (int k = 0; k < 2; k++) {
+            ds_mem_stat *s = &stat[m][1 + k];
+            s->current = now[k][m];
+            s->peak = ds__tally_peak(&d->tally, 1 + k, m);
+            s->allocated = total[k][m];
+            s->freed =
+                dev->main.full ? total[k][m] - now[k][m] + d->freed_base[k][m] : d->frozen[k][m];
+            stat[m][0].current += s->current;
+            stat[m][0].allocated += s->allocated;
+            stat[m][0].freed += s->freed;
+        }
+        stat[m][0].peak = ds__tally_peak(&d->tally, 0, m);
+    }
+    ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split,
+                                       out->inactive_split_bytes };
+    for (int m = 0; m < DS__METERS; m++) {
+        meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
+        for (int k = 0; k < 2; k++)
+            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
+    }
+    kept -= (int64_t)atomic_load(&dev->async_bytes);
+    /* the driver's pool knows no kinds: what it keeps is large */
+    for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) {
+        ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
+        if (kept > 0)
+            s->current += kept;
+        ds__top(&dev->async_peak[k], s->current);
+        ds__top(&s->peak, dev->async_peak[k]);
+    }
+    out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
+    out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
+    out->num_alloc_retries = atomic_load(&d->retries);
+    out->num_ooms = atomic_load(&d->ooms);
+    out->num_sync_all_streams = atomic_load(&d->syncs);
+    out->num_device_alloc = atomic_load(&d->driver_allocs);
+    out->num_device_free = atomic_load(&d->driver_frees);
+    out->num_oom_rejections = atomic_load(&d->rejections);
+    size_t split = only ? only->config.max_split_size : dev->main.config.max_split_size;
+    out->max_split_size = split == SIZE_MAX ? -1 : (int64_t)split;
+    out->peak_bound = 2 * d->sharers * DS__ROOM_BYTES;
+    out->peak_bound_count = 2 * d->sharers * DS__ROOM_COUNT;
+    ds__mem_unlock_all(dev);
+}
+
+/* alloc/resource.h - resources: records, numbers, calls of upstreams.
+
+   Defines the record of a resource (ds__res) and the table of all records (ds__rs).
+   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
+   ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
+   own functions. ds__leave and ds__return surround user code.
+
+   Policy:
+   1. Every resource made by devstream has a number, and its `user` member is that number. A
+      copy of a destroyed resource is therefore recognised.
+   2. Each resource counts the allocations that were not freed, and the adaptors upon it. It
+      cannot be destroyed before both counts are 0.
+   3. Upstreams are called without the locks of resources. Allocations refused by them are not
+      counted.
+
+   Invariants: No number is used twice, also after ds_shutdown. Until ds_shutdown a record
+   exists as long as its `live` or its `standing` is above 0. `live` counts allocations and the
+   calls inside.
+   Locks: ds__rs.lock guards the table and every record's `live` and `standing`. A record's own
+   lock guards `used` and the members behind it. The two are never held together, and no
+   upstream is called under them.
+   Threads: any number of threads at once. The program's own functions run on the caller's
+   thread and may call devstream, and CUDA, also while a stream captures. */
+
+enum {
+    DS__RES_DEVICE,
+    DS__RES_POOL,
+    DS__RES_DRIVER,
+    DS__RES_LIMIT,
+    DS__RES_STATISTICS,
+    DS__RES_LOG,
+    DS__RES_FAILURE,
+    DS__RES_ALIGNED
+};
+
+#define DS__RES_PUSHES 16
+
+typedef struct ds__moved {
+    struct ds__moved *next;
+    void *ptr;
+    void *whole;
+    size_t size;
+} ds__moved;
+
+typedef struct ds__res {
+    uint64_t id;
+    int kind;
+    ds_site made;
+    ds_resource up;
+    /* allocations and calls that are inside; under the list's lock, as `standing` */
+    int64_t live;
+    int standing;
+    ds_device device;
+    ds_pool pool;
+    size_t limit;
+    size_t used;
+    size_t alignment;
+    size_t threshold;
+    ds_write_fn write_fn;
+    ds_resource_failure_fn failure_fn;
+    void *user;
+    pthread_mutex_t lock; /* of `used` and what follows */
+    int stopped;
+    unsigned depth;
+    ds_resource_stats stats[DS__RES_PUSHES + 1];
+    ds__moved *moved[64]; /* what the aligned one gave, by its address */
+} ds__res;
+
+static struct {
+    pthread_mutex_t lock;
+    ds__res **at;
+    uint32_t count;
+    uint32_t serial; /* no number is used twice */
+} ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* The functions of every resource made by devstream. The values stand in resource_kinds.h, which
+   uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource. */
+static const ds_resource ds__res_made;
+
+/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it
+   had. NULL and the sentence: there is none. */
+static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
+    uint64_t id = (uint64_t)(uintptr_t)user;
+    uint32_t i = (uint32_t)id;
+    pthread_mutex_lock(&ds__rs.lock);
+    ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
+    if (r && r->id != id)
+        r = NULL;
+    if (r && out_live)
+        *out_live = r->live;
+    if (r)
+        r->live++;
+    pthread_mutex_unlock(&ds__rs.lock);
+    if (!r)
+        ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
+    return r;
+}
+
+static void ds__res_leave(ds__res *r, int64_t by) {
+    pthread_mutex_lock(&ds__rs.lock);
+    r->live -= by;
+    pthread_mutex_unlock(&ds__rs.lock);
+}
+
+static ds_result ds__res_good(const ds_resource *resource, const char *what) {
+    DS__REQUIRE(resource, "%s is NULL", what);
+    DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?",
+                what);
+    return DS_OK;
+}
+
+/* Calls of another resource. The program's own functions may do what they like, and need not say
+   why they fail. */
+static ds_result ds__res_said(ds_result r, const char *what) {
+    if (r > 0)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the resource's own %s returned %d, which is no error", what, (int)r);
+    return r == DS_OK || ds__tls.code == r
+               ? r
+               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
 
 typedef struct ds__outside {
@@ -30897,8 +32709,61 @@ static void ds__return(ds__outside o) {
 }
 
 static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
-                              ds_stream stream, void **out);
-static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream);
+                              ds_stream stream, void **out) {
+    *out = NULL;
+    if (up->alloc_fn == ds__res_made.alloc_fn)
+        return up->alloc_fn(up->user, size, alignment, stream, out);
+    ds__outside o = ds__leave();
+    ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
+    ds__return(o);
+    r = ds__res_said(r, "alloc_fn");
+    if (r == DS_OK && !*out)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
+    if (r < 0)
+        *out = NULL;
+    return r;
+}
+
+static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
+    if (up->free_fn == ds__res_made.free_fn)
+        return up->free_fn(up->user, ptr, size, stream);
+    ds__outside o = ds__leave();
+    ds_result r = up->free_fn(up->user, ptr, size, stream);
+    ds__return(o);
+    return ds__res_said(r, "free_fn");
+}
+
+/* alloc/upstream.h - sources of the memory of plain segments.
+
+   ds__source_alloc takes memory for a plain segment from its pool's source: the driver, the
+   user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
+   An upstream is user code and may call devstream and CUDA, also while a stream captures.
+
+   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
+   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
+   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
+   allocator has entered it already, it stays theirs. Other memory known there is refused.
+   Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
+   ds__source_free often with `giving` and `grow`. The driver and user code run with these
+   mutexes held.
+   Threads: caller's threads. An upstream runs on the thread whose allocation or trim needs it,
+   and on that of ds_shutdown. */
+
+typedef struct ds__inside {
+    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
+    const struct ds__inside *outer;
+} ds__inside;
+
+static int ds__is_inside(const ds__mpool *p) {
+    const ds__inside *i = ds__mtls.inside;
+    while (i && i->pool != p)
+        i = i->outer;
+    return i != NULL;
+}
+
+static ds_result ds__inside_fail(void) {
+    return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
+}
 
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__mtls.inside };
@@ -31419,1660 +33284,11 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     return done;
 }
 
-/* alloc/trim.h - returning cached memory to the driver.
-
-   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
-   torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
-   ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
-   shrinks the driver's own pool.
-
-   Invariants: Memory is returned only if the work of its arena's stream is known to be done
-   (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
-   has no stream. Pools of graphs keep their memory, and an upstream cannot trim its own pool.
-   While a capture is open, ds__mem_flush, ds__release_oversize and ds__collect_garbage return
-   nothing.
-   Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
-   once. The driver and the user's upstream run with the two mutexes held, and with no spinning
-   lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
-   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
-   expect no spinning lock.
-   Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
-   block in work is quiet. */
-
-/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
-   not known to be done. */
-static int ds__arena_drain(ds__arena *a) {
-    ds_result r;
-    ds__owner o = ds__owner_of(a);
-    ds__tls.quiet++;
-    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
-    ds__tls.upper_locked++;
-    if (o.orphan && o.end.id) {
-        r = ds__event_sync(o.end, DS__FOREVER);
-    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
-        ds__muse *u = ds__muse_new(a, a->dev->device);
-        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
-        if (r == DS_OK)
-            r = ds__event_sync(u->event, DS__FOREVER);
-        ds__arena_lock(a);
-        ds__muses_drop(a, u);
-        ds__arena_unlock(a);
-    }
-    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
-    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
-        r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
-    ds__tls.upper_locked--;
-    ds__tls.quiet--;
-    return r == DS_OK || r == DS_ERR_FAILED;
-}
-
-/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
-   a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
-static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
-    size_t done = 0;
-    int stays = 0; /* something cannot be given back now */
-    if (a->pool->graphs || ds__is_inside(a->pool))
-        return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
-    for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
-        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
-            ds__mblock *found;
-            ds__arena_lock(a);
-            ds__unpark_all(a);
-            ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
-            do {
-                found = NULL;
-                /* since just now: what is free may be a graph's */
-                if (a->pool->graphs) {
-                    stays = 1;
-                    break;
-                }
-                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found;
-                     b = b->list_next) {
-                    ds__segment *s = b->seg;
-                    size_t from =
-                        s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page
-                                : 0;
-                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base)
-                                      : !ds__is_split(b);
-                    if (can && b->size >= least)
-                        found = b;
-                    else
-                        skip = b;
-                }
-                if (!found)
-                    break;
-                ds__bin_out(a, found);
-                found->quiet = 1;
-                ds__segment *s = found->seg;
-                ds__arena_unlock(a);
-                /* now, for each: others may use the stream meanwhile */
-                if (s->page && ds__drain_aside(a)) {
-                    size_t unmapped = ds__unmap_block(a, found, most - done);
-                    done += unmapped;
-                    stays = !unmapped; /* the block is in its bin again */
-                } else if (s->page) {
-                    ds__arena_lock(a);
-                    found->quiet = 0;
-                    (void)ds__merge_in(a, found);
-                    ds__arena_unlock(a);
-                    stays = 1;
-                } else {
-                    size_t size = s->size;
-                    if (ds__segment_return(a, s) == DS_OK)
-                        done += size;
-                    else
-                        stays = 1;
-                }
-                ds__arena_lock(a);
-                skip = NULL;
-            } while (done < most && !stays);
-            ds__arena_unlock(a);
-        }
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
-    return done;
-}
-
-/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
-   read while nothing is locked. */
-static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
-    ds__arena *a = p->arenas;
-    ds__mdevice_unlock(dev);
-    return a;
-}
-
-static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
-    p = p ? p->next : &dev->main;
-    ds__mdevice_unlock(dev);
-    return p;
-}
-
-/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
-   the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
-   is open: it could forbid what this does. */
-static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
-    size_t done = 0;
-    if (ds__captures_open())
-        return 0;
-    (void)ds__share_collect();
-    if (!only)
-        done = ds__direct_again(dev, DS__WAIT_ALL);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
-            continue;
-        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
-            (void)ds__poll(a, 1);
-    }
-    /* as in torch, a single pool's wait is not one for all streams */
-    if (!only)
-        atomic_fetch_add(&dev->stats.syncs, 1);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
-            continue;
-        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
-            size_t now = atomic_load(&dev->reserved);
-            if (now <= keep)
-                return done;
-            done += ds__arena_trim(a, now - keep, 0);
-        }
-    }
-    return done;
-}
-
-/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
-   give out again. No spinning lock is held. */
-static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
-    size_t reserved = 0;
-    size_t used = 0;
-    if (atomic_load(&dev->async)) {
-        ds__tls.mute++;
-        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0)
-            reserved = 0;
-        ds__tls.mute--;
-    }
-    if (out_cached)
-        *out_cached = reserved > used ? reserved - used : 0;
-    return reserved;
-}
-
-/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
-   that are enqueued. */
-static size_t ds__async_surplus(ds__mdevice *dev) {
-    size_t has = ds__async_has(dev, NULL);
-    size_t blocks = atomic_load(&dev->async_bytes);
-    return has > blocks ? has - blocks : 0;
-}
-
-/* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
-   as far as the driver can. No capture is open. */
-static void ds__async_give(ds__mdevice *dev, size_t keep) {
-    ds_mem_stats before;
-    if (!atomic_load(&dev->async))
-        return;
-    ds__direct_drain(dev);
-    /* the pool shrinks here only: so the peak of what is reserved is the truth */
-    ds__stats(dev, NULL, &before);
-    ds__tls.mute++;
-    DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
-    ds__tls.mute--;
-}
-
-/* A plain segment of large blocks that is free as a whole. The arena is locked. */
-static int ds__is_whole(const ds__segment *s) {
-    const ds__mblock *b = s->first;
-    return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
-           !b->quiet;
-}
-
-/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and
-   `grow` are held. */
-static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
-    size_t size = s->size;
-    ds__bin_out(a, s->first);
-    s->first->quiet = 1;
-    ds__arena_unlock(a);
-    ds_result r = ds__segment_return(a, s);
-    ds__arena_lock(a);
-    return r == DS_OK ? size : 0;
-}
-
-/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
-   the smallest one that is enough for the request, else the largest ones until they are. */
-static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = ds__policy(a->pool)->max_split_size;
-    size_t enough = size > split ? size : split;
-    size_t done = 0;
-    size_t given = 1;
-    if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool))
-        return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
-    ds__arena_lock(a);
-    /* since it was asked: what is free may be a graph's */
-    for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
-        ds__segment *best = NULL;
-        for (ds__segment *s = a->segments; s; s = s->next)
-            if (ds__is_whole(s) && s->size >= split &&
-                (!best || (best->size >= enough ? s->size >= enough && s->size < best->size
-                                                : s->size > best->size)))
-                best = s;
-        given = best ? ds__give_whole(a, best) : 0;
-    }
-    ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
-    /* growing ones: enough only with them */
-    return done < enough ? ds__arena_trim(a, enough - done, split) : done;
-}
-
-/* How many requests came to the pool since it was freed. */
-static uint32_t ds__age(const ds__arena *a, const ds__segment *s) {
-    return ds__requests(a) - (uint32_t)s->first->asked;
-}
-
-/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
-   together, on the average, or older. Nothing is locked. */
-static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
-    size_t done = 0;
-    size_t given = 1;
-    /* another thread gives back, and may be waiting */
-    if (pthread_mutex_trylock(&a->giving) != 0)
-        return 0;
-    pthread_mutex_lock(&a->grow);
-    ds__arena_lock(a);
-    /* since it was asked: what is free may be a graph's */
-    for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
-        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) {
-            s = s->next;
-            continue;
-        }
-        given = ds__give_whole(a, s);
-        done += given;
-        s = a->segments; /* the list may have changed */
-    }
-    ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
-    return done;
-}
-
-/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used
-   for as long as the average, or longer, are given back, whichever stream had them, until what
-   is reserved is below the threshold. One arena after the other: of two nobody holds the locks
-   at once. */
-static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
-    size_t limit = atomic_load(&dev->limit);
-    size_t freed = 1;
-    double threshold = ds__policy(p)->garbage_collection_threshold;
-    if (threshold <= 0 || !limit || ds__captures_open() || p->graphs)
-        return;
-    size_t bytes = (size_t)(threshold * (double)limit);
-    size_t reserved = atomic_load(&dev->reserved);
-    size_t target = reserved > bytes ? reserved - bytes : 0;
-    for (size_t done = 0; done < target && freed > 0; done += freed) {
-        uint64_t ages = 0;
-        uint64_t count = 0;
-        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
-            ds__arena_lock(a);
-            for (const ds__segment *s = a->segments; s; s = s->next)
-                if (ds__is_whole(s)) {
-                    ages += ds__age(a, s);
-                    count++;
-                }
-            ds__arena_unlock(a);
-        }
-        freed = 0;
-        for (ds__arena *a = ds__first_arena(dev, p); a && count; a = a->next)
-            freed += ds__collect_older(a, ages, count);
-    }
-}
-
-/* alloc/reuse.h - requests and cross-stream reuse.
-
-   Defines a request in progress (ds__wanted) and finds a cached block for it. ds__try searches
-   the request's own arena. ds__borrow takes a block of another stream's arena and makes the
-   request's stream wait for that stream (cross-stream reuse). ds__borrow_any and
-   ds__borrow_pools search the arenas of a pool, and the pools with use_on_oom.
-
-   Invariants: A lent block is live on a stream other than its arena's, or was so until its
-   free. The first of its uses names that stream. A pending block of another stream is taken whole
-   and not split, because only the request's stream waited for its uses. No stream waits across
-   the border of a capture (ds__can_await).
-   Locks: ds__try may be called with the arena's `grow` held; the other functions expect no
-   lock. One arena's lock is held at a time, or all of the device's (ds__mem_lock_all) if the
-   arena has no room to count the block. ds__borrow holds back new captures (ds__g.begin) while
-   it records the event and enqueues the wait; no arena's lock is held then.
-   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
-   an arena again after it took a block. */
-
-/* One request on its way. */
-struct ds__wanted {
-    ds__arena *a;
-    ds_stream stream;
-    ds__stream *s;
-    int kind;
-    size_t size;
-    size_t asked;
-    ds__mblock *block; /* found */
-    /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
-    uint8_t fresh;
-    uint8_t aligned; /* the front may be cut off */
-    /* a pending block of another stream may be much larger than the request: there is nothing
-       else */
-    uint8_t wasteful;
-};
-
-/* Looks in the request's own arena. */
-static int ds__try(ds__wanted *q) {
-    ds__arena *a = q->a;
-    int all = 0;
-    ds__arena_lock(a);
-    a->fresh = q->fresh; /* while this thread has the lock */
-    /* peaks follow, and others are stopped, only for what is there */
-    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
-        ds__unpark_all(a);
-        int there = ds__fit(a, q->kind, q->size) != NULL;
-        a->fresh = 0;
-        if (!there) {
-            ds__arena_unlock(a);
-            return 0;
-        }
-        all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-        a->fresh = q->fresh;
-    }
-    q->block = ds__take(a, q->kind, q->size, q->asked);
-    a->fresh = 0;
-    ds__count_end(a, all);
-    return q->block != NULL;
-}
-
-/* Whether the request's stream can wait for the owner. */
-static int ds__can_await(const ds__wanted *q, ds__owner o) {
-    /* nobody knows when its stream was done */
-    if (o.orphan && !o.end.id)
-        return 0;
-    if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
-        uint64_t capture = ds__capture_of(q->s);
-        if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream)))
-            return 0;
-    }
-    return 1;
-}
-
-/* Looks in another stream's arena of the pool: the request's stream waits for what is on that
-   one. */
-static int ds__borrow(ds__wanted *q, ds__arena *from) {
-    if (from == q->a)
-        return 0;
-    ds__owner o = ds__owner_of(from);
-    if (!ds__can_await(q, o))
-        return 0;
-    ds__wanted other = *q;
-    other.a = from;
-    other.fresh = 0;
-    /* nobody else asks there, unless memory is short */
-    if (o.orphan && !ds__captures_open())
-        (void)ds__poll(from, 0);
-    ds__arena_lock(from);
-    ds__unpark_all(from);
-    int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
-    ds__arena_unlock(from);
-    /* first: nothing fails for lack of it afterwards */
-    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL;
-    if (!u)
-        return 0;
-    int pending = !ds__try(&other);
-    /* A pending block is taken whole, as it is: only the request's stream has waited for those
-       who used it. */
-    size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
-    ds_result r = !pending ? DS_OK
-                  : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream,
-                                                    q->asked, &other.block)
-                      ? DS_OK
-                      : DS_ERR_OUT_OF_MEMORY;
-    int found = r == DS_OK;
-    if (found)
-        o = ds__owner_of(from);
-    /* else one may begin on the other stream, and the request's would come into it by the event */
-    if (found)
-        ds__hold_captures();
-    /* another pool's, but the same stream's: nobody waits */
-    int own = !o.orphan && o.stream.id == q->stream.id;
-    /* it has become another's, nobody's, or a graph's */
-    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) {
-        r = DS_ERR_ILLEGAL_STATE;
-    } else if (found && o.orphan) {
-        r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
-    } else if (found && !own) {
-        r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
-        if (r == DS_OK)
-            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
-    }
-    if (found)
-        ds__let_captures();
-    if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
-        DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
-        u->stream = q->stream;
-        u->recorded = 1;
-        ds__arena_lock(from);
-        while (!ds__ready(from, q->kind, 0)) {
-            ds__make_ready(from, q->kind, 0);
-            ds__arena_lock(from);
-        }
-        ds__live_out(other.block);
-        other.block->uses = u;
-        ds__count_pending(from, q->kind, (int64_t)other.block->size);
-        ds__pending_in(from, other.block);
-        ds__arena_unlock(from);
-        return 0;
-    }
-    if (r < 0) {
-        ds__arena_lock(from);
-        ds__muses_drop(from, u);
-        ds__arena_unlock(from);
-        if (found)
-            ds__block_end(from, other.block);
-        return 0;
-    }
-    u->stream = q->stream;
-    u->stream_id = q->s->id;
-    ds__arena_lock(from);
-    if (own) {
-        ds__muses_drop(from, u);
-    } else {
-        other.block->lent = 1;
-        u->next = other.block->uses;
-        other.block->uses = u;
-        atomic_fetch_add(&from->dev->late_uses, 1);
-    }
-    ds__arena_unlock(from);
-    q->block = other.block;
-    /* which is behind everything now */
-    if (DS__UNLIKELY(q->block->stale))
-        ds__poison_on(q->block, q->stream);
-    return 1;
-}
-
-/* Looks in all arenas of a pool, or only in those of ended streams. */
-static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
-    for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
-        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a))
-            return 1;
-    return 0;
-}
-
-/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
-   later. */
-static int ds__borrow_pools(ds__wanted *q) {
-    ds__mdevice *dev = q->a->dev;
-    if (q->a->pool != &dev->main)
-        return 0;
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
-        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0))
-            return 1;
-    return 0;
-}
-
-/* alloc/fallback.h - fallback chain of a request.
-
-   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
-   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
-   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
-   (oom_report.h) sets the error.
-
-   Policy: The arena is searched again after each step.
-   1. Free the pending blocks of the arena if their uses are done (not while a capture is open).
-   2. Take a pending block and make the request's stream wait for its uses, if `reuse` permits
-      this, or graph_capture_record_stream_reuse during a capture.
-   3. Cross-stream reuse of ended streams' blocks in the pool; with DS_REUSE_ALWAYS, of all
-      streams'.
-   4. Collect exported blocks without users, then garbage (garbage_collection_threshold).
-   5. Grow, by pages or by a plain segment.
-   6. Cross-stream reuse in pools with use_on_oom.
-   7. Give back blocks of max_split_size or more, and grow.
-   8. Unless `reuse` is never: cross-stream reuse of all arenas of the pool.
-   9. Empty the caches, shrink the driver's pool, and grow (not while a capture is open).
-   10. Repeat the cross-stream reuse of steps 3, 6 and 8, now also of pending blocks of more than
-       twice the size.
-   11. Invoke the shortage callbacks. If memory was freed, repeat once from step 5.
-
-   Invariants: A request that fails has taken no block. Errors of single steps are muted
-   (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
-   upstream for the same pool is refused.
-   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
-   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
-   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
-   Threads: any caller's thread. Other threads may take memory that a step has found, so growing
-   is tried up to 16 times. */
-
-static ds_result ds__grow(ds__wanted *q) {
-    ds__arena *a = q->a;
-    ds__mdevice *dev = a->dev;
-    ds_result r = DS_ERR_UNSUPPORTED;
-    pthread_mutex_lock(&a->grow);
-    if (ds__try(q)) { /* another thread was faster */
-        pthread_mutex_unlock(&a->grow);
-        return DS_OK;
-    }
-    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
-        !a->pool->shareable && !a->pool->no_split) {
-        r = ds__grow_mapped(a, q->kind, q->size);
-        if (r != DS_ERR_UNSUPPORTED)
-            dev->has_space = 1;
-        else if (!dev->space_missed)
-            dev->has_space = 0;
-    }
-    if (r == DS_ERR_UNSUPPORTED)
-        r = ds__grow_plain(a, q->kind, q->size);
-    pthread_mutex_unlock(&a->grow);
-    q->fresh = r == DS_OK;
-    return r;
-}
-
-static int ds__is_shortage(ds_result r) {
-    return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
-}
-
-static int ds__call_shortage(ds__mdevice *dev, size_t size) {
-    int freed = 0;
-    if (ds__mtls.in_shortage)
-        return 0;
-    for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
-        ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
-        void *user = fn ? ds__m.shortage[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
-        if (!fn)
-            return freed;
-        const char *name = ds__tls.fn;
-        ds_site site = ds__tls.site;
-        int mute = ds__tls.mute;
-        ds__mtls.in_shortage = 1;
-        ds__tls.mute = 0; /* errors of the callback are the user's */
-        freed |= fn(dev->device, size, user) != 0;
-        ds__tls.mute = mute;
-        ds__mtls.in_shortage = 0;
-        ds__tls.fn = name;
-        ds__tls.site = site;
-    }
-}
-
-/* Everything that may find memory, in order; the arena is searched again after every step. */
-static ds_result ds__ladder(ds__wanted *q) {
-    ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    ds__mdevice *dev = a->dev;
-    const ds_mem_config *c = ds__policy(p);
-    int quiet = ds__captures_open() != 0; /* then no event is asked for */
-    ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (ds__is_inside(p))
-        return ds__inside_fail();
-    if (!quiet && ds__poll(a, 0) && ds__try(q))
-        return DS_OK;
-    int behind = c->reuse != DS_REUSE_NEVER ||
-                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
-    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q))
-        return DS_OK;
-    /* what ended streams had is anyone's */
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
-        return DS_OK;
-    if (ds__share_collect() && ds__try(q))
-        return DS_OK;
-    ds__collect_garbage(dev, p);
-    for (int round = 0; round < 2; round++) {
-        for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
-            r = ds__grow(q);
-            if (q->block)
-                return DS_OK;
-            if (r == DS_OK && ds__try(q))
-                return DS_OK;
-            if (r < 0)
-                break;
-        }
-        if (r < 0 && !ds__is_shortage(r))
-            return r;
-        if (ds__borrow_pools(q))
-            return DS_OK;
-        if (ds__release_oversize(a, q->size)) {
-            r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q)))
-                return DS_OK;
-        }
-        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
-            return DS_OK;
-        if (!quiet) {
-            (void)ds__mem_flush(dev, NULL, 0);
-            if (p != &dev->main)
-                (void)ds__mem_flush(dev, p, 0);
-            ds__async_give(dev, 0);
-            if (ds__try(q))
-                return DS_OK;
-            DS__COUNT_CALL(a, retries, 1);
-            r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q)))
-                return DS_OK;
-        }
-        q->wasteful = 1;
-        int found = ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q);
-        q->wasteful = 0;
-        if (found)
-            return DS_OK;
-        if (round > 0 || !ds__call_shortage(dev, q->asked))
-            break;
-        if (!quiet && c->poll_on_alloc)
-            (void)ds__poll(a, 0);
-        if (ds__try(q))
-            return DS_OK;
-    }
-    return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
-}
-
-static void ds__tell_oom(ds__arena *a, size_t needed) {
-    ds__mdevice *dev = a->dev;
-    size_t avail = 0;
-    size_t total = 0;
-    size_t limit = atomic_load(&dev->limit);
-    DS_IGNORE(ds__driver_of(dev->device)->device_memory(dev->device.index, &avail, &total));
-    size_t reserved = atomic_load(&dev->reserved);
-    if (limit && avail > limit - (reserved < limit ? reserved : limit))
-        avail = limit - (reserved < limit ? reserved : limit);
-    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, ds__mem_label());
-    for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
-        ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
-        void *user = fn ? ds__m.oom[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
-        if (!fn)
-            return;
-        int outer = ds__tls.in_callback;
-        const char *name = ds__tls.fn;
-        ds_site site = ds__tls.site;
-        int mute = ds__tls.mute;
-        ds__tls.in_callback = 1;
-        ds__tls.mute = 0;
-        fn(dev->device, needed, limit ? limit : total, avail, user);
-        ds__tls.mute = mute;
-        ds__tls.in_callback = outer;
-        ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
-        ds__tls.site = site;
-    }
-}
-
-/* The long way of a request. */
-static ds_result ds__ask_slow(ds__wanted *q) {
-    ds__arena *a = q->a;
-    ds_result r = ds__check(a->pool, 1);
-    ds__mtls.upstream_empty = 0;
-    if (r < 0)
-        return r;
-    if (q->size >= (size_t)1 << 60) {
-        r = DS_ERR_OUT_OF_MEMORY;
-    } else {
-        ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
-        r = ds__ladder(q);
-        ds__tls.mute--;
-        if (r == DS_OK)
-            return r;
-        if (!ds__is_shortage(r) && !ds__tls.mute)
-            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
-    }
-    if (!ds__is_shortage(r))
-        return r;
-    DS__COUNT_CALL(a, ooms, 1);
-    const ds_mem_config *c = ds__policy(a->pool);
-    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom)
-        DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size),
-                   r);
-    return r;
-}
-
-/* alloc/allocate.h - allocation requests.
-
-   Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
-   free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
-   arena: in a named or pushed pool, in the capture's pool, or in the default pool. ds__rounded
-   and ds__kind_of compute the size of the block and its kind.
-
-   Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
-   needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
-   allocated last; the fast path checks the stream's slot again under the arena's lock. A request
-   for 0 bytes gives NULL and DS_OK. A failed request leaves no block behind.
-   Locks: The fast path takes the arena's lock only; ds__take_oldest gives that lock up while
-   events are queried. ds__request expects no lock; fallback.h lists the locks of its steps. On
-   the fast path observers are invoked under the arena's lock, in ds__request without a lock.
-   Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
-   shortage callback are refused. */
-
-/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
-   capture's. */
-static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
-    ds__mpool *p = NULL;
-    if (!pool.id && ds__captures_open()) {
-        if (ds__capture_pool_of(s, &p) < 0)
-            return NULL;
-    }
-    /* what an upstream allocates is not meant */
-    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0;) {
-        ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
-        if (!pushed)
-            return NULL;
-        if (pushed->dev->device.type == s->device.type &&
-            pushed->dev->device.index == s->device.index)
-            p = pushed;
-    }
-    if (pool.id) {
-        p = ds__mpool_of(pool);
-        if (p &&
-            (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
-            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
-                     ds__type_name(p->dev->device.type), p->dev->device.index,
-                     ds__type_name(s->device.type), s->device.index);
-            return NULL;
-        }
-        if (!p)
-            return NULL;
-        if (ds__captures_open() && ds__capture_keep(s, p) < 0)
-            return NULL;
-    }
-    return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
-}
-
-static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
-    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
-        return ds__mround(c, size);
-    /* nearly equal sizes become equal: less is left over */
-    if (size > 4 * DS__MIB && coarse)
-        return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
-    return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
-}
-
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
-    return ds__round(&p->config, p->rounds, p->coarse, size);
-}
-
-static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
-    return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL;
-}
-
-/* The same of a policy that was read without a lock. */
-static int ds__rounds(const ds_mem_config *c) {
-    int some = 0;
-    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
-        some |= c->roundup_power2_divisions[i];
-    return some != 0;
-}
-
-static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
-    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
-}
-
-static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
-static void ds__watched_free(ds__arena *a, ds__mblock *b);
-
-/* A request with everything that can be said. */
-__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
-                                                       void **out) {
-    if (ds__mtls.in_shortage)
-        return ds__fail(DS_ERR_NOT_PERMITTED,
-                        "a callback that is asked to free memory cannot allocate some");
-    ds__arena *a = ds__route(s, request->stream, request->pool);
-    ds_result r = DS_OK;
-    if (!a)
-        return ds__mem_error();
-    ds__mpool *p = a->pool;
-    const ds_mem_config *c = ds__policy(p);
-    size_t guard = c->guard_bytes;
-    size_t align = request->alignment > DS__UNIT ? request->alignment : 0;
-    ds__wanted q = {
-        .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0
-    };
-    if (c->backend != DS_MEM_NATIVE && !p->id)
-        return ds__direct_alloc(&q, request, out);
-    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align
-                                           : SIZE_MAX / 2;
-    q.kind = ds__kind_of(c, q.size);
-    if (align && p->no_split)
-        return ds__fail(
-            DS_ERR_INVALID_VALUE,
-            "an alignment of %zu needs blocks that are split, and those of the pool are not",
-            align);
-    if (request->label)
-        ds_mem_label_push(request->label);
-    if (c->poll_on_alloc && !ds__captures_open())
-        (void)ds__poll(a, 0);
-    if (!ds__try(&q))
-        r = ds__ask_slow(&q);
-    if (request->label)
-        ds_mem_label_pop();
-    if (r < 0)
-        return r;
-    if (align && !ds__align(&q, align, q.size - align))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
-    else if (DS__UNLIKELY(a->watched))
-        r = ds__watched_alloc(&q, guard);
-    if (r < 0) {
-        ds__block_end(atomic_load(&q.block->seg->arena), q.block);
-        return r;
-    }
-    ds__note_block(a, DS_ACTION_ALLOC, q.block);
-    *out = q.block->ptr;
-    return DS_OK;
-}
-
-/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
-   stream has none yet, or is no stream. */
-__attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
-    ds__tls_block *t = &ds__tls;
-    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
-    if (!s)
-        return NULL;
-    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
-    if (a) {
-        t->arena = a;
-        t->arena_slot = (ds__slot *)s;
-        t->arena_stream = stream.id;
-    }
-    ds__unpin_inline(&ds__g.streams, s);
-    return a;
-}
-
-/* What the short way did not do. */
-__attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream,
-                                                          void **out) {
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    if (size) {
-        ds_mem_request request = { size, stream, { 0 }, 0, NULL };
-        r = ds__request(s, &request, out);
-    }
-    ds__unpin_inline(&ds__g.streams, s);
-    return r;
-}
-
-DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
-    ds_result r = ds__enter_inline("ds_mem_alloc");
-    if (DS__LIKELY(out != NULL))
-        *out = NULL;
-    if (DS__UNLIKELY(r < 0))
-        return r;
-    DS__REQUIRE(out, "out is NULL");
-    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets
-       them; a stream's end locks its arena. */
-    ds__arena *a = ds__tls.arena;
-    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream))
-        a = ds__arena_again(stream);
-    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
-                     size - 1 >= SIZE_MAX / 4))
-        return ds__alloc_slow(size, stream, out);
-    ds__mblock *b = NULL;
-    ds__lock_take(&a->lock);
-    size_t rounded = ds__rounded(a->pool, size);
-    int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) &&
-                   ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
-        b = ds__take_parked(a, kind, rounded, size);
-        if (!b)
-            b = ds__take(a, kind, rounded, size);
-        if (DS__UNLIKELY(!b && a->pending))
-            b = ds__take_oldest(a, kind, rounded, size);
-        if (DS__LIKELY(b != NULL))
-            *out = b->ptr;
-        if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
-            ds__note_block(a, DS_ACTION_ALLOC, b);
-    }
-    ds__lock_give(&a->lock);
-    return DS__LIKELY(b != NULL) ? DS_OK : ds__alloc_slow(size, stream, out);
-}
-
-DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
-    if (out)
-        *out = NULL;
-    DS__ENTER("ds_mem_alloc_with");
-    DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
-    DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 &&
-                    request->alignment <= 2 * DS__MIB,
-                "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);
-    ds__stream *s = ds__stream_pin(request->stream);
-    if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds_result r = request->size ? ds__request(s, request, out) : DS_OK;
-    ds__stream_unpin(s);
-    return r;
-}
-
-/* alloc/free.h - freeing blocks.
-
-   Implements ds_mem_free: a fast path that parks the block, ds__free_other for blocks with
-   recorded uses or observers, and ds__free_slow for all other cases. ds__block_end frees a block
-   for good inside the allocator. ds__mem_return takes back a block that other processes had.
-
-   Invariants: A block with uses, with poison to write, or with users in other processes becomes
-   pending. All other blocks from a cache become free at once. While ds__free_slow works without
-   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
-   without a recorded event gets an event at the free. If its stream is in another capture, the
-   use gets the event after that capture.
-   Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
-   driver calls. Events are recorded under ds__g.begin (ds__hold_captures), never under the
-   arena's lock. ds__share_hold takes ds__share.lock under the arena's lock. Observers may be
-   invoked under the arena's lock. ds__block_over expects the arena's lock; the other functions
-   expect no lock, except ds__free_slow and ds__free_other, which release it.
-   Threads: any caller's thread, in any order to the streams' work. */
-
-/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
-   and ready. */
-static void ds__block_over(ds__arena *a, ds__mblock *b) {
-    ds__live_out(b);
-    ds__muses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
-    b->guarded = 0;
-    b->stale = 0;
-    if (b->oversize) {
-        b->oversize = 0;
-        ds__count_oversize(a, -1);
-    }
-    ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-    (void)ds__merge_in(a, b);
-}
-
-static void ds__block_end(ds__arena *a, ds__mblock *b) {
-    ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
-    ds__block_over(a, b);
-    ds__arena_unlock(a);
-}
-
-/* A block that other processes had comes back: called without locks. */
-__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
-    ds__arena *a = atomic_load(&b->seg->arena);
-    ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
-    b->exported = 0;
-    if (!b->uses && !b->stale)
-        ds__complete(a, b);
-    else
-        ds__pending_in(a, b);
-    ds__arena_unlock(a);
-}
-
-/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
-   none. Uses of streams that capture what the block belongs to are ordered by the graph.
-   Captures are held; the block is in no list. */
-static ds_result ds__record_uses_held(ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
-        if (!ds__use_claim(u))
-            continue;
-        uint64_t capture = ds__capture_of_handle(u->stream);
-        /* what counts is the work from before: when the capture is over */
-        if (capture && capture != u->capture) {
-            u->recorded = 0;
-            continue;
-        }
-        u->capture = capture;
-        ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        /* a stream that has ended and saw the use has recorded it */
-        if (r == DS_ERR_INVALID_HANDLE) {
-            u->lost = 1;
-            u->recorded = 0;
-            continue;
-        }
-        u->recorded = r >= 0;
-        if (r < 0)
-            return r;
-    }
-    return DS_OK;
-}
-
-static ds_result ds__record_uses(ds__mblock *b) {
-    const ds__muse *u = b->uses;
-    while (u && u->recorded == 1)
-        u = u->next;
-    if (!u)
-        return DS_OK;
-    ds__hold_captures();
-    ds_result r = ds__record_uses_held(b);
-    ds__let_captures();
-    return r;
-}
-
-/* The long way of a free. The arena is locked and the block is live; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {
-    int kind = b->seg->kind;
-    if (a->dev->device.type == DS_DEVICE_HOST) {
-        char *ptr = b->ptr;
-        ds__arena_unlock(a);
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free",
-                        (void *)ptr);
-    }
-    while (!ds__ready(a, kind, 0)) {
-        char *ptr = b->ptr;
-        ds__make_ready(a, kind, 0);
-        ds__arena *again = NULL;
-        b = ds__find_live(ptr, 1, &again); /* it may have been freed meanwhile */
-        if (!b)
-            return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
-                            (void *)ptr);
-        a = again;
-    }
-    int exported = b->exported;
-    ds__live_out(b);
-    b->quiet = 1;
-    b->state = DS_BLOCK_PENDING;
-    ds__count_pending(a, kind, (int64_t)b->size);
-    if (b->oversize) {
-        b->oversize = 0;
-        ds__count_oversize(a, -1);
-    }
-    ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
-    ds__arena_unlock(a);
-    if (a->watched || b->guarded)
-        ds__watched_free(a, b);
-    if (b->seg->direct)
-        return ds__direct_free(a, b);
-    ds__tls.mute++;
-    ds_result r = ds__record_uses(b);
-    /* there is nothing to wait for; after any other error they are recorded later */
-    if (r == DS_ERR_FAILED)
-        for (ds__muse *u = b->uses; u; u = u->next)
-            u->recorded = 1;
-    ds__tls.mute--;
-    ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
-    b->quiet = 0;
-    /* it comes back by ds__mem_return */
-    if (b->exported && ds__share_hold(b))
-        ;
-    else if (b->uses || b->stale)
-        ds__pending_in(a, b);
-    else
-        ds__complete(a, b);
-    ds__arena_unlock(a);
-    if (exported)
-        (void)ds__share_collect();
-    return DS_OK;
-}
-
-/* A free with events to record in the ring, of a block that other streams used, or in a plain
-   segment. The arena is locked; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind,
-                                                          unsigned watch) {
-    if (DS__UNLIKELY(b->uses != NULL)) {
-        if (b->lent)
-            return ds__free_slow(a, b);
-        for (const ds__muse *u = b->uses; u; u = u->next)
-            if (u->recorded != 1)
-                return ds__free_slow(a, b);
-        ds__live_out(b);
-        ds__count_pending(a, kind, (int64_t)b->size);
-        if (watch)
-            ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
-        ds__pending_in(a, b);
-        ds__lock_give(&a->lock);
-        return DS_OK;
-    }
-    if (DS__UNLIKELY(watch))
-        ds__note_free(a, b, watch);
-    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    if (DS__LIKELY(ds__grows(b->seg))) {
-        ds__park(a, b, kind);
-    } else {
-        ds__live_out(b);
-        (void)ds__merge_in(a, b);
-    }
-    ds__lock_give(&a->lock);
-    return DS_OK;
-}
-
-DSDEF ds_result(ds_mem_free)(void *ptr) {
-    ds_result r = ds__enter_inline("ds_mem_free");
-    if (DS__UNLIKELY(r < 0))
-        return r;
-    if (DS__UNLIKELY(!ptr))
-        return DS_OK;
-    ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 1, &a);
-    DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
-    int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
-        return ds__free_slow(a, b);
-    unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
-    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg)))
-        return ds__free_other(a, b, kind, watch);
-    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__park(a, b, kind);
-    ds__lock_give(&a->lock);
-    return DS_OK;
-}
-
-/* alloc/record_use.h - recording the use of a block by another stream.
-
-   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
-   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
-   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
-   of live blocks is an error.
-
-   Invariants: The block's own stream needs no use. A lent block's first use belongs to the
-   borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
-   too high.
-   Locks: Takes the arena's lock to find the block, and once more to add the use. Between the
-   two, the event is created and recorded without a lock. If a capture is open, the driver is
-   asked for the stream's capture under the arena's lock (ds__capture_of).
-   Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
-   DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
-
-/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
-   lock, so the block is looked at again afterwards. */
-static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
-    ds__arena *a = NULL;
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds__expect_end(s);
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
-    ds_result r = DS_OK;
-    if (b && DS__UNLIKELY(a->watched)) {
-        ds__arena_unlock(a);
-        if ((r = ds__check(a->pool, 2)) < 0) {
-            ds__stream_unpin(s);
-            return r;
-        }
-        b = ds__find_live(ptr, 0, &a);
-    }
-    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) {
-        ds__arena_unlock(a);
-        b = NULL;
-    }
-    if (!b) {
-        ds__stream_unpin(s);
-        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr,
-                                 pinned ? " of pinned memory" : "")
-                      : DS_OK;
-    }
-    int foreign = !pinned && s->driver != ds__driver_of(a->dev->device);
-    int own = b->lent ? b->uses->stream.id == stream.id
-                      : a->stream_id == s->id ||
-                            (!foreign && a->identity && a->dev->device.index == s->device.index &&
-                             a->identity == s->driver->stream_identity(s->native));
-    uint64_t capture = pinned ? 0 : ds__capture_of(s);
-    /* the graph's uses are its owner's care; work from before the capture is noted */
-    if (capture && !a->pool->graphs) {
-        now = 0;
-        capture = 0;
-    }
-    /* the first of a lent one is the borrower's own */
-    ds__muse *u = b->lent ? b->uses->next : b->uses;
-    ds__muse *fresh = NULL;
-    /* work of before a capture counts for itself */
-    while (u && (u->stream.id != stream.id || u->capture != capture))
-        u = u->next;
-    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL)
-        a->spare_uses = fresh->next;
-    if (u && !own && !now && !ds__use_claim(u)) { /* the work until the free counts from now on */
-        atomic_fetch_add(&a->dev->late_uses, 1);
-        u->capture = 0;
-        u->recorded = DS__RECORDING;
-    }
-    if (u && !own && !now)
-        u->recorded = 0;
-    /* its event is recorded later than this */
-    if (u && u->recorded != 1)
-        now = 0;
-    char *start = b->ptr;
-    ds_event event = { u ? u->event.id : 0 };
-    ds__arena_unlock(a);
-    if (!own && foreign)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (own || foreign || (u && !now)) {
-        ds__stream_unpin(s);
-        return r;
-    }
-    /* The event of an earlier use by the same stream may be recorded again: the later point is
-       behind it. */
-    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) {
-        ds__stream_unpin(s);
-        return ds__mem_error();
-    }
-    if (now)
-        r = ds__event_record(u ? event : fresh->event, stream, DS__OP_RECORD);
-    ds__arena_lock(a);
-    int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
-    if (fresh && r == DS_OK && still) {
-        fresh->capture = capture;
-        ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
-        fresh->stream = stream;
-        fresh->recorded = (uint8_t)now;
-        fresh->next = *at;
-        *at = fresh;
-        /* counts some twice: it only says whether to look */
-        if (!now)
-            atomic_fetch_add(&a->dev->late_uses, 1);
-    } else if (fresh) {
-        ds__muses_drop(a, fresh);
-    }
-    ds__arena_unlock(a);
-    if (r == DS_OK && !still)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
-    ds__stream_unpin(s);
-    return r;
-}
-
-DSDEF ds_result(ds_mem_record_use)(void *ptr, ds_stream stream) {
-    DS__ENTER("ds_mem_record_use");
-    return ptr ? ds__note_use(ptr, stream, 1, 1, 0) : DS_OK;
-}
-
-DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
-    DS__ENTER("ds_mem_record_stream");
-    return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
-}
-
-/* alloc/align.h - aligned allocations.
-
-   Serves requests with an alignment above 512 bytes. ds__align cuts the front off a live block,
-   so that the block starts aligned. The front and the unused end go back to the arena. The
-   caller is ds__request in allocate.h.
-
-   Invariants: The block is live, was found for this request, and is larger than the request by
-   the alignment. Label, call site and stream uses (ds__muse) move to the aligned block. If
-   ds__align returns 0, nothing was cut and the caller must free the block. The unused end stays
-   part of the block if the policy does not split there or if host memory is short.
-   Locks: ds__align expects no lock and takes the lock of the block's arena. After cross-stream
-   reuse, that arena is not the request's arena. If the counters need room, all locks of the
-   device are taken for a moment (ds__make_ready). New descriptions may call the program's memory
-   functions under the arena's lock. No driver call is made.
-   Threads: any caller's thread; no other thread knows the block yet. */
-
-/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
-   request was larger by the alignment. 0: no memory. */
-static int ds__align(ds__wanted *q, size_t align, size_t size) {
-    ds__mblock *b = q->block;
-    ds__arena *a = atomic_load(&b->seg->arena);
-    size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
-    ds__arena_lock(a);
-    while (!ds__ready(a, q->kind, 0)) {
-        ds__make_ready(a, q->kind, 0);
-        ds__arena_lock(a);
-    }
-    ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
-    if (front && !rest) {
-        ds__arena_unlock(a);
-        return 0;
-    }
-    if (rest) { /* the front is freed, the rest is the block */
-        ds__live_out(b);
-        rest->asked = b->asked;
-        rest->label = b->label;
-        rest->file = b->file;
-        rest->line = b->line;
-        rest->uses = b->uses;
-        rest->lent = b->lent;
-        rest->oversize = b->oversize;
-        b->oversize = 0;
-        rest->state = DS_BLOCK_LIVE;
-        b->uses = NULL;
-        b->lent = 0;
-        ds__live_in(a, rest);
-        ds__count_less(a, q->kind, 0, (int64_t)front, 0);
-        b->asked = 0;
-        (void)ds__merge_in(a, b);
-        q->block = b = rest;
-    }
-    const ds__mpool *p = a->pool;
-    size_t behind = b->size - size;
-    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
-              (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
-    if (cut && (rest = ds__cut(a, b, size)) != NULL) {
-        ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
-        (void)ds__merge_in(a, rest);
-    }
-    ds__arena_unlock(a);
-    return 1;
-}
-
-/* alloc/watched.h - poison, guards and checks of watched pools.
-
-   Does the extra work of pools with poison, guard_bytes or debug from 2 on. ds__watched_alloc
-   fills the guard behind a new block. ds__watched_free checks it, warns about damage, and
-   poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
-
-   Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
-   open, because work in a capture is the user's only, nor in a pool that a graph uses, because
-   its launches write to the pool's memory at any time. A guard begins directly
-   behind the requested bytes, rounded up to 4, and is checked only where one was filled
-   (`guarded`). The policy may have changed since, or a capture was open then. A block with
-   `stale` set must be poisoned before it is free.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc,
-   ds__poison_on and ds__poison_late hold back new captures (ds__g.begin) around their fills.
-   ds__watched_free may block the host until the uses of the block and the work of its stream are
-   done.
-   Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
-   allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
-
-#define DS__POISON 0xDBDBDBDBu
-#define DS__GUARD 0x5AFE5AFEu
-
-static char *ds__guard_of(const ds__mblock *b) {
-    return b->ptr + ((b->asked + 3) & ~(size_t)3);
-}
-
-/* Whether the allocator may write to memory of a pool now. */
-static int ds__may_write(const ds__mpool *p) {
-    return !ds__captures_open() && !p->graphs;
-}
-
-static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
-    ds__mblock *b = q->block;
-    ds_result r = ds__check(q->a->pool, 2);
-    if (r < 0 || !guard)
-        return r;
-    ds__hold_captures();
-    if (ds__may_write(q->a->pool) &&
-        (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
-        b->guarded = (uint32_t)guard;
-    ds__let_captures();
-    return r;
-}
-
-/* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
-static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
-    ds__tls.mute++;
-    ds__hold_captures();
-    if (ds__may_write(p))
-        DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
-    ds__let_captures();
-    ds__tls.mute--;
-    b->stale = 0;
-}
-
-/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
-   one of the allocator's, once its end has come, which is later from then on. 0: it has not.
-   Nothing is locked. */
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
-    ds__owner o = ds__owner_of(a);
-    ds_result r = DS_ERR_FAILED;
-    if (!o.orphan) {
-        ds__poison_on(b, o.stream);
-        return 1;
-    }
-    ds__tls.mute++;
-    if (o.end.id && !ds__captures_open())
-        r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
-    ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
-    if (s) {
-        ds_stream giver = { ds__handle(&s->slot) };
-        ds__hold_captures(); /* also keeps two threads' fills and records in one order */
-        if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
-            ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
-            DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
-        ds__let_captures();
-        ds__stream_unpin(s);
-    }
-    ds__tls.mute--;
-    if (r != DS_NOT_READY)
-        b->stale = 0;
-    return r != DS_NOT_READY;
-}
-
-/* What the device's work has left there. It is read on a stream that nobody captures: a capture
-   that begins on the block's own one is not spoilt. */
-static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t size) {
-    ds_result r;
-    ds__stream *s = ds__direct_giver(a->dev);
-    if (!s)
-        return ds__mem_error();
-    ds_stream reader = { ds__handle(&s->slot) };
-    DS__KEEPING(r, (ds_copy)(to, from, size, reader));
-    if (r == DS_OK)
-        r = ds__stream_sync(reader, DS__FOREVER);
-    ds__stream_unpin(s);
-    return r;
-}
-
-/* Is called with the block in no list. A damaged guard is told through the log: the free itself
-   has done nothing wrong. */
-static void ds__watched_free(ds__arena *a, ds__mblock *b) {
-    size_t guard = b->guarded;
-    b->guarded = 0;
-    if (ds__captures_open())
-        return;
-    ds__tls.mute++;
-    /* a borrower is one of the uses */
-    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
-        const char *at = ds__guard_of(b);
-        uint32_t *seen = ds__alloc(guard);
-        if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
-            for (size_t i = 0; i < guard / sizeof *seen; i++)
-                if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes "
-                             "behind their end at the latest when they were freed at %s:%d",
-                             b->asked, (void *)b->ptr, b->label ? " of " : "",
-                             b->label ? b->label : "", b->file ? b->file : "?", b->line,
-                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
-                             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
-                    break;
-                }
-        ds__release(seen);
-    }
-    /* at once on the stream that has it, if nobody else does; else when all are done, or by who
-       takes it before */
-    if (ds__policy(a->pool)->poison) {
-        const ds__muse *u = b->uses;
-        ds__owner o = ds__owner_of(a);
-        int alone =
-            !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
-        b->stale = 1;
-        if (alone)
-            ds__poison_on(b, b->lent ? u->stream : o.stream);
-        else if (!u && !b->exported && !b->seg->direct)
-            (void)ds__poison_late(a, b, 0);
-    }
-    if (ds__check(a->pool, 2) < 0)
-        ds__warn("%s", ds__tls.aside);
-    ds__tls.mute--;
-}
-
-/* alloc/direct_alloc.h - allocation without a cache.
-
-   Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
-   ds__direct_take reserves the bytes under the limits and calls the driver. ds__direct_drain
-   waits for frees that are on their way to the driver's pool. direct_free.h implements the
-   frees.
-
-   Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
-   1. Driver's pool: the block's stream waits for the other uses and gives the block back in
-      stream order. Memory of an ended stream is given back on a stream of the allocator, behind
-      the end of the ended stream. The host waits only when a limit is near. The limit also
-      covers memory of the pool that no block has: enqueued frees and cached memory. An
-      allocation that would pass the limit first waits for these frees and shrinks the pool.
-   2. Plain memory: the host waits for the block's stream and for the uses of other streams. The
-      host waits for the device only if nothing else is known to wait for.
-   3. If a block cannot be given back now, because of a capture or a failed driver call, the
-      block is deferred. A deferred block stays pending in its arena's list. Allocations, frees,
-      flushes and changes of the policy try again. At shutdown a deferred block ends with its
-      segment.
-
-   Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
-   default pool of a device has such a backend. Reserved bytes either become a segment, or are
-   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
-   Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
-   a lock. The new block is entered under the arena's lock, or under all locks of the device if
-   the counters need room. Observers may be invoked under these locks.
-   Threads: any caller's thread. Near a limit the host may wait. */
-
-/* Waits for frees that are on their way to the driver's pool. */
-static void ds__direct_drain(ds__mdevice *dev) {
-    ds_stream giver = { atomic_load(&dev->giver) };
-    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
-        (void)ds__arena_drain(a);
-    ds__tls.quiet++;
-    if (giver.id)
-        DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
-    ds__tls.quiet--;
-}
-
-/* Returns memory of ds__direct_take that became no block. */
-static void ds__direct_untake(ds__wanted *q, int async, void *base) {
-    DS_IGNORE(async ? ds__async_free(q->s, base)
-                    : ds__segment_free(q->a->dev->device, base, q->size, 0));
-    if (async)
-        atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
-    ds__unreserve(q->a, q->size);
-}
-
-static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
-    ds__mdevice *dev = q->a->dev;
-    size_t limit = atomic_load(&dev->limit);
-    size_t cached = 0;
-    if (async && limit)
-        (void)ds__async_has(dev, &cached);
-    /* the pool may have a fitting piece, so that it does not grow: found out by trying */
-    int reuse = cached >= q->size;
-    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
-    if (r < 0)
-        return r;
-    r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
-    if (async && r == DS_OK) {
-        atomic_store(&dev->async, 1);
-        atomic_fetch_add(&dev->async_bytes, q->size);
-        /* it has grown */
-        if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) {
-            ds__direct_untake(q, async, *out);
-            *out = NULL;
-            return DS_ERR_LIMIT_EXCEEDED;
-        }
-    }
-    if (r < 0)
-        ds__unreserve(q->a, q->size);
-    return r;
-}
-
-static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
-    ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    const ds_mem_config *c = ds__policy(p);
-    int async = c->backend == DS_MEM_DRIVER_POOL;
-    size_t guard = c->guard_bytes;
-    void *base = NULL;
-    q->size =
-        request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
-    q->kind = ds__kind_of(c, q->size);
-    DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend",
-                request->alignment);
-    if (ds__captures_open() && ds__is_capturing(q->s))
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "only the native backend has memory for captures");
-    ds_result r = ds__check(p, 1);
-    if (r < 0)
-        return r;
-    r = DS_ERR_OUT_OF_MEMORY;
-    (void)ds__direct_again(a->dev, DS__WAIT_NONE);
-    ds__tls.mute++;
-    /* what other backends have cached goes, then the user is asked: as in ds__ladder */
-    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
-        r = ds__direct_take(q, async, &base);
-        if (ds__is_shortage(r) && !ds__captures_open()) {
-            (void)ds__mem_flush(a->dev, NULL, 0);
-            ds__async_give(a->dev, 0);
-            DS__COUNT_CALL(a, retries, 1);
-            r = ds__direct_take(q, async, &base);
-        }
-        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
-            break;
-    }
-    ds__tls.mute--;
-    ds__segment *seg = r == DS_OK
-                           ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER,
-                                             base, q->size, 0)
-                           : NULL;
-    if (r == DS_OK && !seg)
-        r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) {
-        ds__arena_lock(a);
-        int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-        ds__mblock *b = ds__mblock_new(a);
-        if (b) {
-            memset(b, 0, sizeof *b);
-            b->ptr = base;
-            b->size = q->size;
-            b->seg = seg;
-            seg->first = b;
-            seg->direct = 1;
-            ds__segment_in(a, seg);
-            ds__count_reserved(a, q->kind, (int64_t)q->size);
-            ds__count_segment(a, seg, 1);
-            DS__COUNT_CALL(a, driver_allocs, 1);
-            if (q->size >= c->max_split_size) {
-                b->oversize = 1;
-                ds__count_oversize(a, 1);
-            }
-            b->state = DS_BLOCK_LIVE;
-            b->asked = q->asked;
-            b->label = request->label ? request->label : ds__mem_label();
-            b->file = ds__tls.site.file;
-            b->line = (uint32_t)ds__tls.site.line;
-            ds__live_in(a, b);
-            ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size,
-                         a->stream_id, a->pool->id, b->file, b->line, NULL);
-            ds__note_block(a, DS_ACTION_ALLOC, b);
-        }
-        ds__count_end(a, all);
-        q->block = b;
-        if (b && a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
-            ds__arena_lock(a);
-            DS_IGNORE(ds__free_slow(a, b));
-            return r;
-        }
-        if (b) {
-            *out = base;
-            return DS_OK;
-        }
-        r = DS_ERR_OUT_OF_MEMORY;
-    }
-    if (base) {
-        if (seg)
-            ds__segment_drop(seg);
-        ds__direct_untake(q, async, base);
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
-    }
-    if (!ds__is_shortage(r)) {
-        if (!ds__tls.mute)
-            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
-        return r;
-    }
-    DS__COUNT_CALL(a, ooms, 1);
-    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
-        DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, q->size);
-    ds__oom_report(q, q->size, r);
-    return r;
-}
-
 /* alloc/direct_free.h - free without a cache.
 
    Gives blocks of the backends without a cache back to the driver (ds__direct_free) and tries
    deferred blocks again (ds__direct_again). ds__direct_try does the work for one block.
-   ds__direct_giver is the allocator's own stream for memory of ended streams. direct_alloc.h
-   states the policy.
+   direct_alloc.h states the policy.
 
    Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
    no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
@@ -33117,17 +33333,6 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
         ds__let_captures();
     }
     return r;
-}
-
-/* The stream that gives back what others cannot, pinned; NULL: there is none. */
-static ds__stream *ds__direct_giver(ds__mdevice *dev) {
-    ds_stream made = { 0 };
-    uint64_t none = 0;
-    if (!atomic_load(&dev->giver) &&
-        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
-        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
-        ds__stream_end(made); /* another thread was faster */
-    return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
 }
 
 /* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
@@ -33316,2010 +33521,641 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
     return DS_OK;
 }
 
-/* alloc/api_block.h - block query and emptying the cache.
+/* alloc/trim.h - returning cached memory to the driver.
 
-   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
-   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
-   ds__mem_used and ds__mem_asked find the memory of a device for queries and statistics.
+   ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
+   torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
+   ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
+   shrinks the driver's own pool; ds__direct_drain waits for frees that are on their way there.
 
-   Invariants: Label and call site are reported only for live and pending blocks. ds__mem_used
-   and ds__mem_asked never create the memory of a device: DS_OK with NULL means an unused device.
-   While a capture is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
-   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
-   functions that give memory back expect no lock; trim.h takes the locks for them. While the
-   host waits for a stream, no spinlock is held.
-   Threads: any caller's thread. The functions that give memory back may block the host until
-   streams have done their work. */
+   Invariants: Memory is returned only if the work of its arena's stream is known to be done
+   (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
+   has no stream. Pools of graphs keep their memory, and an upstream cannot trim its own pool.
+   While a capture is open, ds__mem_flush, ds__release_oversize and ds__collect_garbage return
+   nothing.
+   Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
+   once. The driver and the user's upstream run with the two mutexes held, and with no spinning
+   lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
+   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
+   expect no spinning lock.
+   Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
+   block in work is quiet. */
 
-static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
-    memset(out, 0, sizeof *out);
-    out->ptr = b->ptr;
-    out->size = b->size;
-    out->requested = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->asked : 0;
-    out->segment = b->seg->base;
-    out->segment_size = b->seg->mapped;
-    out->device = a->dev->device;
-    out->stream = ds__stream_of(a, b);
-    out->pool.id = a->pool->id;
-    out->state = (ds_mem_state)b->state;
-    if (b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING) {
-        out->label = b->label;
-        out->site.file = b->file;
-        out->site.line = (int)b->line;
-    }
-}
-
-DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
-    if (out)
-        memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_find");
-    DS__REQUIRE(out, "out is NULL");
-    ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
-    DS__REQUIRE(b, "%p is in no block that is allocated", ptr);
-    ds__describe(a, b, out);
-    ds__arena_unlock(a);
-    return DS_OK;
-}
-
-/* The device's memory if it was used; DS_OK and NULL: it was not. */
-static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
-    *out = NULL;
-    DS__RESOLVE(device);
-    *out = ds__mem_device_at(ds__backend_of(device), device.index);
-    return DS_OK;
-}
-
-/* The same; DS_DEVICE_HOST is pinned memory. */
-static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
-    if (device.type != DS_DEVICE_HOST)
-        return ds__mem_used(device, out);
-    *out = ds__pinned_used();
-    return DS_OK;
-}
-
-static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
-    ds__mdevice *dev;
-    ds_result r = ds__mem_used(device, &dev);
-    if (r < 0 || !dev)
-        return r;
-    if (ds__captures_open())
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
+/* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
+   a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
+static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     size_t done = 0;
-    if ((r = ds__check(&dev->main, 1)) < 0)
-        return r;
-    if (DS__UNLIKELY(ds__sync_watched()) &&
-        (r = ds__sync_tell("waits for blocks that other streams use")) < 0)
-        return r;
-    size_t pool = ds__async_has(dev, NULL);
-    if (atomic_load(&dev->reserved) > keep)
-        done = ds__mem_flush(dev, NULL, keep);
-    else
-        atomic_fetch_add(&dev->stats.syncs, keep == 0);
-    size_t blocks = atomic_load(&dev->async_bytes);
-    size_t others = atomic_load(&dev->reserved);
-    others = others > blocks ? others - blocks : 0;
-    keep = keep > others ? keep - others : 0;
-    if (pool > keep) { /* a pool gives back only what streams are done with */
-        ds__async_give(dev, keep);
-        size_t left = ds__async_has(dev, NULL);
-        done += pool > left ? pool - left : 0;
-    }
-    if (out_released)
-        *out_released = done;
-    return r;
+    int stays = 0; /* something cannot be given back now */
+    if (a->pool->graphs || ds__is_inside(a->pool))
+        return 0;
+    pthread_mutex_lock(&a->giving);
+    pthread_mutex_lock(&a->grow);
+    for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
+        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
+            ds__mblock *found;
+            ds__arena_lock(a);
+            ds__unpark_all(a);
+            ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
+            do {
+                found = NULL;
+                /* since just now: what is free may be a graph's */
+                if (a->pool->graphs) {
+                    stays = 1;
+                    break;
+                }
+                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found;
+                     b = b->list_next) {
+                    ds__segment *s = b->seg;
+                    size_t from =
+                        s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page
+                                : 0;
+                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base)
+                                      : !ds__is_split(b);
+                    if (can && b->size >= least)
+                        found = b;
+                    else
+                        skip = b;
+                }
+                if (!found)
+                    break;
+                ds__bin_out(a, found);
+                found->quiet = 1;
+                ds__segment *s = found->seg;
+                ds__arena_unlock(a);
+                /* now, for each: others may use the stream meanwhile */
+                if (s->page && ds__drain_aside(a)) {
+                    size_t unmapped = ds__unmap_block(a, found, most - done);
+                    done += unmapped;
+                    stays = !unmapped; /* the block is in its bin again */
+                } else if (s->page) {
+                    ds__arena_lock(a);
+                    found->quiet = 0;
+                    (void)ds__merge_in(a, found);
+                    ds__arena_unlock(a);
+                    stays = 1;
+                } else {
+                    size_t size = s->size;
+                    if (ds__segment_return(a, s) == DS_OK)
+                        done += size;
+                    else
+                        stays = 1;
+                }
+                ds__arena_lock(a);
+                skip = NULL;
+            } while (done < most && !stays);
+            ds__arena_unlock(a);
+        }
+    pthread_mutex_unlock(&a->grow);
+    pthread_mutex_unlock(&a->giving);
+    return done;
 }
 
-DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
-    if (out_released)
-        *out_released = 0;
-    DS__ENTER("ds_mem_empty_cache");
-    return ds__mem_empty(device, 0, out_released);
-}
-
-DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
-    if (out_released)
-        *out_released = 0;
-    DS__ENTER("ds_mem_empty_cache_of");
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
-    ds_result r = DS_OK;
+/* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
+   the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
+   is open: it could forbid what this does. */
+static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
+    size_t done = 0;
     if (ds__captures_open())
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                     "memory cannot be given back while a capture is open");
-    else if (DS__UNLIKELY(ds__sync_watched()))
-        r = ds__sync_tell("waits for blocks that other streams use");
-    if (r == DS_OK && dev)
-        r = ds__check(&dev->main, 1);
-    ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
-    if (r == DS_OK && dev && !a)
-        r = ds__mem_error();
-    if (a) {
-        (void)ds__poll(a, 1);
-        size_t done = ds__arena_trim(a, SIZE_MAX, 0);
-        if (out_released)
-            *out_released = done;
+        return 0;
+    (void)ds__share_collect();
+    if (!only)
+        done = ds__direct_again(dev, DS__WAIT_ALL);
+    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+            continue;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
+            (void)ds__poll(a, 1);
     }
-    ds__stream_unpin(s);
-    return r;
-}
-
-DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
-    if (out_released)
-        *out_released = 0;
-    DS__ENTER("ds_mem_trim");
-    return ds__mem_empty(device, keep, out_released);
-}
-
-/* alloc/api_config.h - configuration, limits and shortage callbacks.
-
-   Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
-   and the lists of shortage and out-of-memory callbacks. ds__mem_setup reads
-   DEVSTREAM_ALLOC_CONF at the first use and installs the hooks for stream end and shutdown.
-   ds__mem_set changes the policy of one device.
-
-   Invariants: dev->limit follows from `limit` and `memory_fraction` of the device's
-   configuration. The backend changes only while no block of the device is active.
-   ds_mem_configure_text asks all devices before any device changes. If DEVSTREAM_ALLOC_CONF is
-   invalid, each call of ds__mem_setup reads the variable again and returns the error.
-   Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
-   ds__mem_setup takes ds__m.lock, then ds__m.leaving. Limits change under the device lock,
-   callback lists under ds__m.lock. Under these locks the program's memory and log functions may
-   be called, the driver is not.
-   Threads: any caller's thread. ds__mem_closing(1) runs on the thread of ds_shutdown and waits
-   for threads that release the pool of a graph. A callback that was removed may still run on
-   another thread. */
-
-/* The smaller of a configuration's limits; 0: none. */
-static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
-    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
-    size_t limit = c->limit;
-    /* nothing may be reserved */
-    if (c->memory_fraction < 1 && by_fraction == 0)
-        by_fraction = 1;
-    if (by_fraction && (!limit || by_fraction < limit))
-        limit = by_fraction;
-    return limit;
-}
-
-/* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) {
-    atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
-}
-
-static void ds__mem_closing(int closing) {
-    pthread_mutex_lock(&ds__m.leaving);
-    ds__m.closing = closing;
-    while (closing && ds__m.leavers)
-        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
-    pthread_mutex_unlock(&ds__m.leaving);
-}
-
-/* Reads the environment at the first use. */
-static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
-                                           .thread_end = ds__release, /* its report */
-                                           .shutdown = ds__mem_shutdown };
-
-static ds_result ds__mem_setup(void) {
-    pthread_mutex_lock(&ds__m.lock);
-    if (!ds__m.tick_base) {
-        ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__ticks();
-    }
-    if (!ds__m.configured) {
-        const char *text = getenv("DEVSTREAM_ALLOC_CONF");
-        ds__m.config = ds_mem_config_default();
-        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
-        if (ds__m.conf_result < 0)
-            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
-        ds__m.configured = ds__m.conf_result == DS_OK;
-        ds__mem_closing(0);
-        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
-    }
-    ds_result r = ds__m.conf_result;
-    pthread_mutex_unlock(&ds__m.lock);
-    return r;
-}
-
-/* Totals stop, or go on where they stopped. All is locked. */
-static void ds__freeze(ds__mdevice *dev, int stop) {
-    for (ds__mpool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        int64_t now[2][DS__METRICS];
-        int64_t total[2][DS__METRICS];
-        ds__domain_now(dev, p, now, total);
-        for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__METRICS; m++) {
-                if (stop)
-                    d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
-                else
-                    d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
-            }
-        if (p ? !p->next : !dev->main.next)
-            return;
-    }
-}
-
-/* All is locked. */
-static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) {
-    int64_t now[2][DS__METRICS];
-    ds__domain_now(dev, NULL, now, NULL);
-    if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
-        return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "backend cannot be changed while blocks are allocated");
-    return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
-}
-
-/* Sets a device's policy, which was checked, or what a text makes of the one that is there;
-   `only_ask`: whether that could be done. */
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text,
-                             int only_ask) {
-    ds_mem_config made;
-    ds_result r = DS_OK;
-    (void)ds__direct_again(dev, DS__WAIT_NONE);
-    ds__mem_lock_all(dev);
-    if (text) {
-        made = dev->main.config;
-        r = ds__mconfig_read(text, &made);
-        config = &made;
-    }
-    if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
-        int full = dev->main.full;
-        int changes = full != (config->statistics == DS_STATISTICS_FULL);
-        ds__fold(dev); /* peaks may be counted from now on */
-        if (changes)
-            ds__freeze(dev, full);
-        (void)ds__mpool_apply(&dev->main, config);
-        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) {
-            ds_mem_config own = p->config;
-            (void)ds__mpool_apply(p, &own);
-        }
-        if (dev->main.full)
-            ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
-            ds__at_peak(&p->stats.tally, NULL);
-        ds__mem_limit(dev);
-    }
-    ds__mem_unlock_all(dev);
-    return r;
-}
-
-DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config) {
-    DS__ENTER("ds_mem_configure");
-    DS__REQUIRE(config, "config is NULL");
-    DS__RESOLVE(device);
-    ds_result r = ds__mconfig_check(config);
-    if (r < 0)
-        return r;
-    ds__mdevice *dev = ds__mem_device(device);
-    if (!dev)
-        return ds__mem_error();
-    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
-        ds__pinned_configure(config, NULL);
-    return r;
-}
-
-DSDEF ds_result(ds_mem_configure_text)(const char *text) {
-    DS__ENTER("ds_mem_configure_text");
-    DS__REQUIRE(text, "text is NULL");
-    ds_result r = ds__mem_setup();
-    if (r < 0)
-        return r;
-    ds_mem_config c = ds__usual_config();
-    if ((r = ds__mconfig_read(text, &c)) < 0)
-        return r;
-    for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
-        if (!ask) {                      /* first: a device that comes meanwhile has it */
-            pthread_mutex_lock(&ds__m.lock);
-            ds__m.config = c;
-            pthread_mutex_unlock(&ds__m.lock);
-        }
-        for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
-            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
-                return r;
+    /* as in torch, a single pool's wait is not one for all streams */
+    if (!only)
+        atomic_fetch_add(&dev->stats.syncs, 1);
+    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+            continue;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
+            size_t now = atomic_load(&dev->reserved);
+            if (now <= keep)
+                return done;
+            done += ds__arena_trim(a, now - keep, 0);
         }
     }
-    ds__pinned_configure(NULL, text);
-    return r;
+    return done;
 }
 
-DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
-    if (out)
-        memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_get_config");
-    DS__REQUIRE(out, "out is NULL");
-    DS__RESOLVE(device);
-    ds_result r = ds__mem_setup();
-    if (r < 0)
-        return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-    *out = dev ? ds__config_of(dev) : ds__usual_config();
-    return DS_OK;
+/* Waits for frees that are on their way to the driver's pool. */
+static void ds__direct_drain(ds__mdevice *dev) {
+    ds_stream giver = { atomic_load(&dev->giver) };
+    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
+        (void)ds__arena_drain(a);
+    ds__tls.quiet++;
+    if (giver.id)
+        DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
+    ds__tls.quiet--;
 }
 
-static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
-    DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
-    if (!dev)
-        return ds__mem_error();
-    ds__mdevice_lock(dev);
-    if (which)
-        dev->main.config.limit = limit;
-    else
-        dev->main.config.memory_fraction = fraction;
-    if (which && !limit)
-        dev->main.config.memory_fraction = 1;
-    ds__mem_limit(dev);
-    ds__mdevice_unlock(dev);
-    return DS_OK;
+/* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
+   as far as the driver can. No capture is open. */
+static void ds__async_give(ds__mdevice *dev, size_t keep) {
+    ds_mem_stats before;
+    if (!atomic_load(&dev->async))
+        return;
+    ds__direct_drain(dev);
+    /* the pool shrinks here only: so the peak of what is reserved is the truth */
+    ds__stats(dev, NULL, &before);
+    ds__tls.mute++;
+    DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
+    ds__tls.mute--;
 }
 
-DSDEF ds_result(ds_mem_set_limit)(ds_device device, size_t bytes) {
-    DS__ENTER("ds_mem_set_limit");
-    return ds__mem_change(device, 0, bytes, 1);
+/* A plain segment of large blocks that is free as a whole. The arena is locked. */
+static int ds__is_whole(const ds__segment *s) {
+    const ds__mblock *b = s->first;
+    return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
+           !b->quiet;
 }
 
-DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
-    if (out)
-        *out = 0;
-    DS__ENTER("ds_mem_get_limit");
-    DS__REQUIRE(out, "out is NULL");
-    DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
-    if (!dev)
-        return ds__mem_error();
-    *out = atomic_load(&dev->limit);
-    return DS_OK;
+/* Gives it back, for which the arena is unlocked; returns the bytes, 0: it stays. `giving` and
+   `grow` are held. */
+static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
+    size_t size = s->size;
+    ds__bin_out(a, s->first);
+    s->first->quiet = 1;
+    ds__arena_unlock(a);
+    ds_result r = ds__segment_return(a, s);
+    ds__arena_lock(a);
+    return r == DS_OK ? size : 0;
 }
 
-DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
-    DS__ENTER("ds_mem_set_fraction");
-    DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1",
-                fraction);
-    return ds__mem_change(device, fraction, 0, 0);
-}
-
-DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
-    if (out)
-        *out = 0;
-    DS__ENTER("ds_mem_get_fraction");
-    DS__REQUIRE(out, "out is NULL");
-    DS__RESOLVE(device);
-    ds_result r = ds__mem_setup();
-    if (r < 0)
-        return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
-    *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
-    return DS_OK;
-}
-
-/* Adds a callback to a list of pairs, or takes one out. */
-#define DS__CALLBACKS(name, type, list, count)                                               \
-    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
-        DS__ENTER("ds_mem_on_" #name);                                                       \
-        DS__REQUIRE(fn, "fn is NULL");                                                       \
-        ds_result r = ds__mem_setup();                                                       \
-        if (r < 0)                                                                           \
-            return r;                                                                        \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
-        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
-        if (more && ds__m.count)                                                             \
-            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
-        if (more) {                                                                          \
-            ds__release(ds__m.list);                                                         \
-            ds__m.list = more;                                                               \
-            ds__m.list[ds__m.count].fn = fn;                                                 \
-            ds__m.list[ds__m.count++].user = user;                                           \
-        }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
-        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
-    }                                                                                        \
-    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
-        DS__ENTER("ds_mem_remove_on_" #name);                                                \
-        int found = 0;                                                                       \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
-        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
-            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
-                continue;                                                                    \
-            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
-                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
-            ds__m.count--;                                                                   \
-            found = 1;                                                                       \
-        }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
-        return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
+/* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
+   the smallest one that is enough for the request, else the largest ones until they are. */
+static size_t ds__release_oversize(ds__arena *a, size_t size) {
+    size_t split = ds__policy(a->pool)->max_split_size;
+    size_t enough = size > split ? size : split;
+    size_t done = 0;
+    size_t given = 1;
+    if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool))
+        return 0;
+    pthread_mutex_lock(&a->giving);
+    pthread_mutex_lock(&a->grow);
+    ds__arena_lock(a);
+    /* since it was asked: what is free may be a graph's */
+    for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
+        ds__segment *best = NULL;
+        for (ds__segment *s = a->segments; s; s = s->next)
+            if (ds__is_whole(s) && s->size >= split &&
+                (!best || (best->size >= enough ? s->size >= enough && s->size < best->size
+                                                : s->size > best->size)))
+                best = s;
+        given = best ? ds__give_whole(a, best) : 0;
     }
-DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
-DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
-#undef DS__CALLBACKS
-
-/* alloc/api_pool.h - pools: create, destroy, push, pop.
-
-   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
-   ds__mpool_own and ds__mpool_disown count the owners of a pool: its handle, pushes, captures
-   and graphs.
-
-   Invariants: A pool object stays until shutdown. A pool object without owners and memory may
-   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
-   compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
-   handle. A pool with a handle always uses the native backend.
-   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
-   ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
-   (trim.h). ds__mpool_disown takes no lock.
-   Threads: any caller's thread; pushes belong to the calling thread. ds__mpool_disown also runs
-   on a thread of CUDA's when a graph ends. */
-
-/* Of pools whose upstream is a resource. */
-static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
-    (void)size;
-    (void)device;
-    (void)stream;
-    return NULL;
+    ds__arena_unlock(a);
+    pthread_mutex_unlock(&a->grow);
+    pthread_mutex_unlock(&a->giving);
+    /* growing ones: enough only with them */
+    return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
 
-static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
-    (void)ptr;
-    (void)size;
-    (void)device;
-    (void)stream;
+/* How many requests came to the pool since it was freed. */
+static uint32_t ds__age(const ds__arena *a, const ds__segment *s) {
+    return ds__requests(a) - (uint32_t)s->first->asked;
 }
 
-DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
-    static const ds_pool_desc none;
-    if (out)
-        out->id = 0;
-    DS__ENTER("ds_pool_create");
-    DS__REQUIRE(out, "out is NULL");
-    if (!desc)
-        desc = &none;
-    DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
-    DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
-                "a pool has one upstream: either functions or a resource");
-    DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
-                "the upstream has no functions: was it destroyed?");
-    DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
-                "a shareable pool has no upstream of its own");
-    ds_device device = desc->device;
-    DS__RESOLVE(device);
-    ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
-    if (r < 0)
-        return r;
-    ds__mdevice *dev = ds__mem_device(device);
-    if (!dev)
-        return ds__mem_error();
-    ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
-    c.backend = DS_MEM_NATIVE;
-    ds_pool_desc d = *desc;
-    if (d.upstream) {
-        d.alloc_fn = ds__no_alloc;
-        d.free_fn = ds__no_free;
+/* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
+   together, on the average, or older. Nothing is locked. */
+static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
+    size_t done = 0;
+    size_t given = 1;
+    /* another thread gives back, and may be waiting */
+    if (pthread_mutex_trylock(&a->giving) != 0)
+        return 0;
+    pthread_mutex_lock(&a->grow);
+    ds__arena_lock(a);
+    /* since it was asked: what is free may be a graph's */
+    for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
+        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) {
+            s = s->next;
+            continue;
+        }
+        given = ds__give_whole(a, s);
+        done += given;
+        s = a->segments; /* the list may have changed */
     }
-    /* the device's own need no copy: they count anyway */
-    size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
-    if (by_config && (!d.limit || by_config < d.limit))
-        d.limit = by_config;
-    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
-    if (!p)
-        return DS_ERR_OUT_OF_MEMORY;
-    out->id = p->id;
-    return DS_OK;
+    ds__arena_unlock(a);
+    pthread_mutex_unlock(&a->grow);
+    pthread_mutex_unlock(&a->giving);
+    return done;
 }
 
-/* Owners come and go; the last one leaves the pool to be emptied. */
-static void ds__mpool_own(ds__mpool *p) {
-    ds__mdevice_lock(p->dev);
-    p->owners++;
-    ds__mdevice_unlock(p->dev);
-}
-
-/* no lock: a graph's end comes on a thread of CUDA's */
-static void ds__mpool_disown(ds__mpool *p) {
-    atomic_fetch_sub(&p->owners, 1);
-}
-
-DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
-    DS__ENTER("ds_pool_destroy");
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    if (p->name[0])
-        return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the pool belongs to what was captured; it ends with that");
-    pthread_mutex_lock(&ds__m.lock);
-    int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
-    if (!gone)
-        p->dead = 1;
-    pthread_mutex_unlock(&ds__m.lock);
-    if (gone)
-        return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
-    ds__mdevice_lock(p->dev);
-    p->use_on_oom = 0;
-    int last = --p->owners == 0;
-    ds__mdevice_unlock(p->dev);
-    if (last)
-        (void)ds__mem_flush(p->dev, p, 0);
-    return DS_OK;
-}
-
-DSDEF ds_result(ds_pool_push)(ds_pool pool) {
-    DS__ENTER("ds_pool_push");
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    if (ds__pushes() == DS__POOL_PUSHES)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
-    ds__mpool_own(p);
-    if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
-        ds__mpool_disown(p);
-        return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
+/* torch's garbage collection: in rounds, the pool's unsplit large segments that were not used
+   for as long as the average, or longer, are given back, whichever stream had them, until what
+   is reserved is below the threshold. One arena after the other: of two nobody holds the locks
+   at once. */
+static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
+    size_t limit = atomic_load(&dev->limit);
+    size_t freed = 1;
+    double threshold = ds__policy(p)->garbage_collection_threshold;
+    if (threshold <= 0 || !limit || ds__captures_open() || p->graphs)
+        return;
+    size_t bytes = (size_t)(threshold * (double)limit);
+    size_t reserved = atomic_load(&dev->reserved);
+    size_t target = reserved > bytes ? reserved - bytes : 0;
+    for (size_t done = 0; done < target && freed > 0; done += freed) {
+        uint64_t ages = 0;
+        uint64_t count = 0;
+        for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
+            ds__arena_lock(a);
+            for (const ds__segment *s = a->segments; s; s = s->next)
+                if (ds__is_whole(s)) {
+                    ages += ds__age(a, s);
+                    count++;
+                }
+            ds__arena_unlock(a);
+        }
+        freed = 0;
+        for (ds__arena *a = ds__first_arena(dev, p); a && count; a = a->next)
+            freed += ds__collect_older(a, ages, count);
     }
-    ds__mtls.pool[ds__mtls.pools++] = pool;
-    return DS_OK;
 }
 
-DSDEF ds_result(ds_pool_pop)(void) {
-    DS__ENTER("ds_pool_pop");
-    if (ds__pushes() == 0)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
-    ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
-    pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
-    uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
-                       ? ds__m.pools[index - 1]
-                       : NULL;
-    pthread_mutex_unlock(&ds__m.lock);
-    if (p)
-        ds__mpool_disown(p);
-    return DS_OK;
+/* alloc/request.h - requests: size, kind, search of the own arena.
+
+   Defines a request in progress (ds__wanted). ds__rounded and ds__kind_of compute the size of
+   the block and its kind. ds__try searches the request's own arena.
+
+   Invariants: A rounded size is a multiple of DS__UNIT. Peaks follow, and other threads are
+   stopped, only if a fitting block is there.
+   Locks: ds__rounded expects the arena's lock; ds__rounded_by reads a policy without a lock.
+   ds__try expects no lock, or `grow` of the arena. It takes the arena's lock, or all of the
+   device's (ds__mem_lock_all) if the arena has no room to count the block.
+   Threads: any caller's thread. */
+
+static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
+    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
+        return ds__mround(c, size);
+    /* nearly equal sizes become equal: less is left over */
+    if (size > 4 * DS__MIB && coarse)
+        return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
+    return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
 
-DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
-    if (out)
-        *out = 0;
-    DS__ENTER("ds_pool_use_count");
-    DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    ds__mdevice_lock(p->dev);
-    *out = p->owners;
-    ds__mdevice_unlock(p->dev);
-    return DS_OK;
+static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
+    return ds__round(&p->config, p->rounds, p->coarse, size);
 }
 
-DSDEF ds_result(ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
-    if (out_id)
-        out_id[0] = out_id[1] = 0;
-    DS__ENTER("ds_pool_id");
-    DS__REQUIRE(out_id, "out_id is NULL");
-    if (!pool.id)
-        return DS_OK;
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    out_id[0] = p->name[0];
-    out_id[1] = p->name[1];
-    return DS_OK;
+static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
+    return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL;
 }
 
-DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
-    if (out_released)
-        *out_released = 0;
-    DS__ENTER("ds_pool_empty_cache");
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    if (ds__captures_open())
-        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
-    if (ds__is_inside(p))
-        return ds__inside_fail();
-    ds_result r = DS__UNLIKELY(ds__sync_watched())
-                      ? ds__sync_tell("waits for blocks that other streams use")
-                      : DS_OK;
-    if (r < 0 || (r = ds__check(p, 1)) < 0)
-        return r;
-    size_t done = ds__mem_flush(p->dev, p, 0);
-    if (out_released)
-        *out_released = done;
-    return DS_OK;
+/* The same of a policy that was read without a lock. */
+static int ds__rounds(const ds_mem_config *c) {
+    int some = 0;
+    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
+        some |= c->roundup_power2_divisions[i];
+    return some != 0;
 }
 
-/* alloc/checkpoint.h - checkpoints of pools.
+static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
+    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
+}
 
-   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
-   checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
-   then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
-
-   Invariants: A checkpoint belongs to one pool and lists its blocks in order of address. Save
-   and restore refuse a pool with a pending block, or with a live block that other streams or
-   processes use. If the plan fails, nothing has changed. If another thread uses the pool after
-   the plan, the pool is restored in part and DS_ERR_ILLEGAL_STATE is returned.
-   Locks: ds_pool_restore takes `giving` and `grow` of every arena of the pool, so that segments
-   stay as they are. The plan runs under all locks of the device, the changes under one arena's
-   lock, or all locks if the counters need room. The program's memory functions are called under
-   all these locks, observers under the arena's lock. The function of the caller runs without a
-   lock. ds_pool_save and ds_pool_check_live take all locks of the device.
-   Threads: any caller's thread. No other thread may use the pool during ds_pool_restore. */
-
-typedef struct ds__saved {
-    char *ptr;
+/* One request on its way. */
+typedef struct ds__wanted {
+    ds__arena *a;
+    ds_stream stream;
+    ds__stream *s;
+    int kind;
     size_t size;
     size_t asked;
-    ds__segment *seg;
-    uint64_t serial;
-    const char *label;
-    const char *file;
-    uint32_t line;
-    uint32_t there;
-} ds__saved;
+    ds__mblock *block; /* found */
+    /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
+    uint8_t fresh;
+    uint8_t aligned; /* the front may be cut off */
+    /* a pending block of another stream may be much larger than the request: there is nothing
+       else */
+    uint8_t wasteful;
+} ds__wanted;
 
-struct ds_pool_checkpoint {
-    const ds__mpool *pool;
-    uint64_t name[2];
-    size_t count;
-    ds__saved at[];
-};
-
-static int ds__saved_order(const void *a, const void *b) {
-    const ds__saved *x = a;
-    const ds__saved *y = b;
-    return x->ptr < y->ptr ? -1 : x->ptr > y->ptr;
-}
-
-/* Uses that are over are so; not while a capture could be spoiled by the question. */
-static void ds__pool_poll(ds__mpool *p) {
-    if (ds__captures_open())
-        return;
-    for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next)
-        (void)ds__poll(a, 0);
-}
-
-/* 0 and a sentence: others have to do with the block. All is locked. */
-static int ds__block_settled(const ds__mblock *b) {
-    const char *what = b->state == DS_BLOCK_PENDING
-                           ? "was freed, and other streams may still use it"
-                       : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
-                       : b->state == DS_BLOCK_LIVE && b->uses     ? "was used on other streams"
-                       : b->quiet ? "is being freed by another thread"
-                                  : NULL;
-    if (what)
-        ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p %s", b->size, (void *)b->ptr,
-                 what);
-    return !what;
-}
-
-DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
-    if (out)
-        *out = NULL;
-    DS__ENTER("ds_pool_save");
-    DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    ds__pool_poll(p);
-    ds_pool_checkpoint *c = NULL;
-    size_t count = 0;
-    int settled = 1;
-    ds__mem_lock_all(p->dev);
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__unpark_all(a);
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b && settled; b = b->next) {
-                settled = ds__block_settled(b);
-                count += b->state == DS_BLOCK_LIVE;
-            }
-    }
-    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0])))
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
-    for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next)
-                if (b->state == DS_BLOCK_LIVE)
-                    c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
-                                                     b->label, b->file, b->line,  0 };
-    ds__mem_unlock_all(p->dev);
-    if (!c)
-        return settled ? DS_ERR_OUT_OF_MEMORY : DS_ERR_ILLEGAL_STATE;
-    c->pool = p;
-    memcpy(c->name, p->name, sizeof c->name);
-    qsort(c->at, c->count, sizeof c->at[0], ds__saved_order);
-    *out = c;
-    return DS_OK;
-}
-
-DSDEF void(ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) {
-    ds__release(checkpoint);
-}
-
-/* What has to change: blocks that end come first in `changed`, then those that are live again. */
-typedef struct ds__rewind {
-    ds__saved *at;
-    ds_mem_block *changed;
-    size_t count;
-    size_t changes;
-} ds__rewind;
-
-static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
-    ds__segment *s = NULL;
-    ds__mblock *b = NULL;
-    for (ds__saved *v = q->at; v < q->at + q->count; v++) {
-        if (s != v->seg) {
-            s = v->seg;
-            ds__arena *a = atomic_load(&s->arena);
-            b = a && a->pool == p && s->serial == v->serial ? s->first : NULL;
-        }
-        while (b && b->ptr + b->size <= v->ptr)
-            b = b->next;
-        const ds__mblock *last = b; /* none of the memory may be a hole */
-        while (last && last->state != DS_BLOCK_UNMAPPED &&
-               last->ptr + last->size < v->ptr + v->size)
-            last = last->next;
-        if (!last || last->state == DS_BLOCK_UNMAPPED)
-            return ds__fail(DS_ERR_ILLEGAL_STATE,
-                            "the memory of the block of %zu bytes at %p was given back since",
-                            v->size, (void *)v->ptr);
-        v->there = b->state == DS_BLOCK_LIVE && b->ptr == v->ptr && b->size == v->size;
-    }
-    return DS_OK;
-}
-
-/* Looks at everything and changes nothing that shows. All is locked. */
-static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
-    size_t live = 0;
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        ds__unpark_all(a);
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next) {
-                if (!ds__block_settled(b))
-                    return DS_ERR_ILLEGAL_STATE;
-                live += b->state == DS_BLOCK_LIVE;
-            }
-    }
-    ds_result r = ds__rewind_plan_saved(p, q);
-    if (r < 0)
-        return r;
-    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed)))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
-    for (ds__arena *a = p->arenas; a; a = a->next) {
-        /* descriptions: each block that is cut out leaves one before it and one behind it */
-        ds__mblock *spare = NULL;
-        ds__mblock *one = NULL;
-        for (const ds__saved *v = q->at; v < q->at + q->count; v++)
-            for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
-                if (!(one = ds__mblock_new(a)))
-                    r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
-                if (one) {
-                    one->list_next = spare;
-                    spare = one;
-                }
-            }
-        for (; spare; spare = one) {
-            one = spare->list_next;
-            ds__mblock_drop(a, spare);
-        }
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
-                ds__saved key = { .ptr = b->ptr };
-                ds__saved *v = b->state != DS_BLOCK_LIVE
-                                   ? NULL
-                                   : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
-                if (b->state != DS_BLOCK_LIVE || (v && v->there))
-                    continue;
-                ds__describe(a, b, &q->changed[q->changes]);
-                q->changed[q->changes++].state = DS_BLOCK_FREE;
-            }
-    }
-    return r;
-}
-
-static void ds__arena_lock_ready(ds__arena *a, int kind) {
+/* Looks in the request's own arena. */
+static int ds__try(ds__wanted *q) {
+    ds__arena *a = q->a;
+    int all = 0;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
-}
-
-static int ds__rewind_end(const ds_mem_block *gone) {
-    ds__segment *s = ds__segment_of(gone->ptr);
-    ds__arena *a = s ? atomic_load(&s->arena) : NULL;
-    if (!a)
-        return 0;
-    ds__arena_lock_ready(a, s->kind);
-    ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
-    int good = b && ds__block_settled(b);
-    if (good) {
-        ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
-        ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-        ds__block_over(a, b);
-    }
-    ds__arena_unlock(a);
-    return good;
-}
-
-/* Cuts a block out of the free memory around it, where it was. `before`: a live block below it
-   in the segment, or NULL. */
-static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
-    ds__segment *s = v->seg;
-    ds__arena *a = atomic_load(&s->arena);
-    if (!a)
-        return 0;
-    ds__arena_lock(a);
-    int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
-    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
-                    : before ? ds__find(s, before->ptr, 1)
-                             : s->first;
-    ds__mblock *rest = NULL;
-    while (b && b->ptr + b->size <= v->ptr)
-        b = b->next;
-    int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
-               v->ptr + v->size <= b->ptr + b->size;
-    if (good) {
-        ds__bin_out(a, b);
-        if (!ds__grows(s) && ds__is_split(b))
-            ds__count_split(a, s->kind, -1, -(int64_t)b->size);
-        /* what is cut off is so too until it is free: it must not become one with the block
-           again */
-        b->state = DS_BLOCK_LIVE;
-        b->oversize = 0;
-        if (b->ptr < v->ptr) {
-            rest = ds__cut(a, b, (size_t)(v->ptr - b->ptr));
-            good = rest != NULL;
-            (void)ds__merge_in(a, b);
-            b = rest;
+    a->fresh = q->fresh; /* while this thread has the lock */
+    /* peaks follow, and others are stopped, only for what is there */
+    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
+        ds__unpark_all(a);
+        int there = ds__fit(a, q->kind, q->size) != NULL;
+        a->fresh = 0;
+        if (!there) {
+            ds__arena_unlock(a);
+            return 0;
         }
+        all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
+        a->fresh = q->fresh;
     }
-    if (good && b->size > v->size) {
-        rest = ds__cut(a, b, v->size);
-        good = rest != NULL;
-        (void)ds__merge_in(a, good ? rest : b);
-    }
-    if (good) {
-        ds__live_in(a, b);
-        ds__made_and_counted(a, b, v->asked);
-        b->label = v->label;
-        b->file = v->file;
-        b->line = v->line;
-        b->uses = NULL;
-        b->guarded = 0;
-        b->lent = b->exported = 0;
-        if (b->size >= a->pool->config.max_split_size) {
-            b->oversize = 1;
-            ds__count_oversize(a, 1);
-        }
-        ds__note_block(a, DS_ACTION_ALLOC, b);
-        ds__describe(a, b, out);
-    }
+    q->block = ds__take(a, q->kind, q->size, q->asked);
+    a->fresh = 0;
     ds__count_end(a, all);
-    return good;
+    return q->block != NULL;
 }
 
-static int ds__rewind_all(ds__rewind *q) {
-    size_t ends = q->changes;
-    for (size_t i = 0; i < ends; i++)
-        if (!ds__rewind_end(&q->changed[i]))
+/* alloc/reuse.h - cross-stream reuse.
+
+   Finds a cached block for a request in the arenas of other streams. ds__borrow takes a block
+   there and makes the request's stream wait for that stream. ds__borrow_any and ds__borrow_pools
+   search the arenas of a pool, and the pools with use_on_oom.
+
+   Invariants: A lent block is live on a stream other than its arena's, or was so until its
+   free. The first of its uses names that stream. A pending block of another stream is taken whole
+   and not split, because only the request's stream waited for its uses. No stream waits across
+   the border of a capture (ds__can_await).
+   Locks: expects no lock. One arena's lock is held at a time, or all of the device's
+   (ds__mem_lock_all) if the arena has no room to count the block. ds__borrow holds back new
+   captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
+   held then.
+   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
+   an arena again after it took a block. */
+
+/* Whether the request's stream can wait for the owner. */
+static int ds__can_await(const ds__wanted *q, ds__owner o) {
+    /* nobody knows when its stream was done */
+    if (o.orphan && !o.end.id)
+        return 0;
+    if (ds__captures_open()) { /* across the bounds of a capture nobody waits */
+        uint64_t capture = ds__capture_of(q->s);
+        if (capture == DS__BROKEN || capture != (o.orphan ? 0 : ds__capture_of_handle(o.stream)))
             return 0;
-    for (size_t i = 0; i < q->count; i++) {
-        if (q->at[i].there)
-            continue;
-        const ds__saved *before = i && q->at[i - 1].seg == q->at[i].seg ? &q->at[i - 1] : NULL;
-        if (!ds__rewind_live(&q->at[i], before, &q->changed[q->changes]))
-            return 0;
-        q->changes++;
     }
     return 1;
 }
 
-DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpoint,
-                                 ds_mem_block_fn fn, void *user) {
-    DS__ENTER("ds_pool_restore");
-    DS__REQUIRE(checkpoint, "checkpoint is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    if (ds__is_inside(p))
-        return ds__inside_fail();
-    DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
-                "the checkpoint is another pool's");
-    ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
-    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
-    memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
-    ds__pool_poll(p);
-    ds__arena *first = ds__first_arena(p->dev, p);
-    /* segments stay as they are; arenas that come now have none of these */
-    for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_lock(&a->giving);
-        pthread_mutex_lock(&a->grow);
+/* Looks in another stream's arena of the pool: the request's stream waits for what is on that
+   one. */
+static int ds__borrow(ds__wanted *q, ds__arena *from) {
+    if (from == q->a)
+        return 0;
+    ds__owner o = ds__owner_of(from);
+    if (!ds__can_await(q, o))
+        return 0;
+    ds__wanted other = *q;
+    other.a = from;
+    other.fresh = 0;
+    /* nobody else asks there, unless memory is short */
+    if (o.orphan && !ds__captures_open())
+        (void)ds__poll(from, 0);
+    ds__arena_lock(from);
+    ds__unpark_all(from);
+    int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
+    ds__arena_unlock(from);
+    /* first: nothing fails for lack of it afterwards */
+    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL;
+    if (!u)
+        return 0;
+    int pending = !ds__try(&other);
+    /* A pending block is taken whole, as it is: only the request's stream has waited for those
+       who used it. */
+    size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
+    ds_result r = !pending ? DS_OK
+                  : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream,
+                                                    q->asked, &other.block)
+                      ? DS_OK
+                      : DS_ERR_OUT_OF_MEMORY;
+    int found = r == DS_OK;
+    if (found)
+        o = ds__owner_of(from);
+    /* else one may begin on the other stream, and the request's would come into it by the event */
+    if (found)
+        ds__hold_captures();
+    /* another pool's, but the same stream's: nobody waits */
+    int own = !o.orphan && o.stream.id == q->stream.id;
+    /* it has become another's, nobody's, or a graph's */
+    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) {
+        r = DS_ERR_ILLEGAL_STATE;
+    } else if (found && o.orphan) {
+        r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
+    } else if (found && !own) {
+        r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
+        if (r == DS_OK)
+            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     }
-    ds__mem_lock_all(p->dev);
-    ds_result r = ds__rewind_plan(p, &q);
-    ds__mem_unlock_all(p->dev);
-    if (r == DS_OK && !ds__rewind_all(&q))
-        r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                     "another thread used the pool meanwhile: it is restored in part");
-    for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_unlock(&a->grow);
-        pthread_mutex_unlock(&a->giving);
-    }
-    for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
-        fn(&q.changed[i], user);
-    ds__release(q.changed);
-    ds__release(q.at);
-    return r;
-}
-
-static int ds__ptr_order(const void *a, const void *b) {
-    uintptr_t x = (uintptr_t) * (void *const *)a;
-    uintptr_t y = (uintptr_t) * (void *const *)b;
-    return x < y ? -1 : x > y;
-}
-
-DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
-    DS__ENTER("ds_pool_check_live");
-    DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    void **sorted = ds__alloc((count + 1) * sizeof *sorted);
-    unsigned char *seen = ds__alloc(count + 1);
-    if (sorted && count) {
-        memcpy(sorted, ptrs, count * sizeof *sorted);
-        qsort(sorted, count, sizeof *sorted, ds__ptr_order);
-    }
-    if (!sorted || !seen)
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to compare %zu blocks", count);
-    ds__mem_lock_all(p->dev);
-    for (ds__arena *a = p->arenas; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
-                void *ptr = b->ptr;
-                void **at = b->state == DS_BLOCK_LIVE
-                                ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
-                                : NULL;
-                if (at)
-                    seen[at - sorted] = 1;
-                else if (b->state == DS_BLOCK_LIVE)
-                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                                 "the block of %zu bytes at %p is live and not in the list",
-                                 b->size, (void *)b->ptr);
-            }
-    ds__mem_unlock_all(p->dev);
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (!seen[i]) {
-            int twice =
-                (i && sorted[i] == sorted[i - 1]) || (i + 1 < count && sorted[i] == sorted[i + 1]);
-            r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
-                         twice ? "twice" : "and is not the start of a live block of the pool");
+    if (found)
+        ds__let_captures();
+    if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
+        DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
+        u->stream = q->stream;
+        u->recorded = 1;
+        ds__arena_lock(from);
+        while (!ds__ready(from, q->kind, 0)) {
+            ds__make_ready(from, q->kind, 0);
+            ds__arena_lock(from);
         }
-    ds__release(seen);
-    ds__release(sorted);
-    return r;
-}
-
-/* alloc/capture_pool.h - pools of captures.
-
-   Gives captures their memory. A capture has one pool: a pool of its own, made at the first
-   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
-   capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
-   graph.
-
-   Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
-   count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
-   owner of the pool. A capture has one attachment for its pool (key: the device) and one for
-   each pool that requests name (key: the pool). After ds__m.closing is set,
-   ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
-   Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
-   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
-   ds__is_capturing calls the driver.
-   Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
-   CUDA's, and calls neither the driver nor a public function. */
-
-typedef struct ds__capture_wish {
-    ds__mdevice *dev;
-    ds__mpool *pool;
-} ds__capture_wish;
-
-static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
-    ds__capture_wish *wish = user;
-    ds__mpool *p = wish->pool;
-    if (!p) {
-        ds_mem_config c = ds__config_of(wish->dev);
-        c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
-            return DS_ERR_OUT_OF_MEMORY;
-    } else {
-        ds__mpool_own(p);
+        ds__live_out(other.block);
+        other.block->uses = u;
+        ds__count_pending(from, q->kind, (int64_t)other.block->size);
+        ds__pending_in(from, other.block);
+        ds__arena_unlock(from);
+        return 0;
     }
-    atomic_fetch_add(&p->graphs, 1);
-    *out = p;
-    return DS_OK;
+    if (r < 0) {
+        ds__arena_lock(from);
+        ds__muses_drop(from, u);
+        ds__arena_unlock(from);
+        if (found)
+            ds__block_end(from, other.block);
+        return 0;
+    }
+    u->stream = q->stream;
+    u->stream_id = q->s->id;
+    ds__arena_lock(from);
+    if (own) {
+        ds__muses_drop(from, u);
+    } else {
+        other.block->lent = 1;
+        u->next = other.block->uses;
+        other.block->uses = u;
+        atomic_fetch_add(&from->dev->late_uses, 1);
+    }
+    ds__arena_unlock(from);
+    q->block = other.block;
+    /* which is behind everything now */
+    if (DS__UNLIKELY(q->block->stale))
+        ds__poison_on(q->block, q->stream);
+    return 1;
 }
 
-/* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
-   given back when memory is next looked for. */
-static void ds__capture_pool_release(void *user) {
-    ds__mpool *p = user;
-    pthread_mutex_lock(&ds__m.leaving);
-    int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
-    ds__m.leavers += !closing;
-    pthread_mutex_unlock(&ds__m.leaving);
-    if (closing)
-        return;
-    atomic_fetch_sub(&p->graphs, 1);
-    ds__mpool_disown(p);
-    pthread_mutex_lock(&ds__m.leaving);
-    if (!--ds__m.leavers)
-        pthread_cond_broadcast(&ds__m.left);
-    pthread_mutex_unlock(&ds__m.leaving);
+/* Looks in all arenas of a pool, or only in those of ended streams. */
+static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
+    for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
+        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a))
+            return 1;
+    return 0;
 }
 
-/* What is allocated in a pool by name while the stream captures stays as long as the graph. */
-static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
-    ds__capture_wish wish = { p->dev, p };
-    ds__object *kept;
-    ds_result r = ds__capture_attachment(s, p, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &kept);
-    ds__object_drop(kept);
+/* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
+   later. */
+static int ds__borrow_pools(ds__wanted *q) {
+    ds__mdevice *dev = q->a->dev;
+    if (q->a->pool != &dev->main)
+        return 0;
+    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
+        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0))
+            return 1;
+    return 0;
+}
+
+/* alloc/align.h - aligned allocations.
+
+   Serves requests with an alignment above 512 bytes. ds__align cuts the front off a live block,
+   so that the block starts aligned. The front and the unused end go back to the arena. The
+   caller is ds__request in allocate.h.
+
+   Invariants: The block is live, was found for this request, and is larger than the request by
+   the alignment. Label, call site and stream uses (ds__muse) move to the aligned block. If
+   ds__align returns 0, nothing was cut and the caller must free the block. The unused end stays
+   part of the block if the policy does not split there or if host memory is short.
+   Locks: ds__align expects no lock and takes the lock of the block's arena. After cross-stream
+   reuse, that arena is not the request's arena. If the counters need room, all locks of the
+   device are taken for a moment (ds__make_ready). New descriptions may call the program's memory
+   functions under the arena's lock. No driver call is made.
+   Threads: any caller's thread; no other thread knows the block yet. */
+
+/* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
+   request was larger by the alignment. 0: no memory. */
+static int ds__align(ds__wanted *q, size_t align, size_t size) {
+    ds__mblock *b = q->block;
+    ds__arena *a = atomic_load(&b->seg->arena);
+    size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
+    ds__arena_lock(a);
+    while (!ds__ready(a, q->kind, 0)) {
+        ds__make_ready(a, q->kind, 0);
+        ds__arena_lock(a);
+    }
+    ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
+    if (front && !rest) {
+        ds__arena_unlock(a);
+        return 0;
+    }
+    if (rest) { /* the front is freed, the rest is the block */
+        ds__live_out(b);
+        rest->asked = b->asked;
+        rest->label = b->label;
+        rest->file = b->file;
+        rest->line = b->line;
+        rest->uses = b->uses;
+        rest->lent = b->lent;
+        rest->oversize = b->oversize;
+        b->oversize = 0;
+        rest->state = DS_BLOCK_LIVE;
+        b->uses = NULL;
+        b->lent = 0;
+        ds__live_in(a, rest);
+        ds__count_less(a, q->kind, 0, (int64_t)front, 0);
+        b->asked = 0;
+        (void)ds__merge_in(a, b);
+        q->block = b = rest;
+    }
+    const ds__mpool *p = a->pool;
+    size_t behind = b->size - size;
+    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
+              (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
+    if (cut && (rest = ds__cut(a, b, size)) != NULL) {
+        ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
+        (void)ds__merge_in(a, rest);
+    }
+    ds__arena_unlock(a);
+    return 1;
+}
+
+/* alloc/watched.h - guards, poison and checks of watched pools.
+
+   Does the extra work of pools with poison, guard_bytes or debug from 2 on. ds__watched_alloc
+   fills the guard behind a new block. ds__watched_free checks it, warns about damage, and
+   poisons the block (poison.h).
+
+   Invariants: A guard is a fill in stream order, and made only where ds__may_write permits it. A
+   guard begins directly behind the requested bytes, rounded up to 4, and is checked only where
+   one was filled (`guarded`). The policy may have changed since, or a capture was open then.
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc
+   holds back new captures (ds__g.begin) around its fill. ds__watched_free may block the host
+   until the uses of the block and the work of its stream are done.
+   Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
+   allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
+
+#define DS__GUARD 0x5AFE5AFEu
+
+static char *ds__guard_of(const ds__mblock *b) {
+    return b->ptr + ((b->asked + 3) & ~(size_t)3);
+}
+
+static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
+    ds__mblock *b = q->block;
+    ds_result r = ds__check(q->a->pool, 2);
+    if (r < 0 || !guard)
+        return r;
+    ds__hold_captures();
+    if (ds__may_write(q->a->pool) &&
+        (r = ds__own_fill(q->stream, ds__guard_of(b), DS__GUARD, guard)) == DS_OK)
+        b->guarded = (uint32_t)guard;
+    ds__let_captures();
     return r;
 }
 
-/* The pool of the capture that a stream is in; NULL: it does not capture. */
-static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
-    ds__mdevice *dev = ds__mem_device(s->device);
-    ds__capture_wish wish = { dev, NULL };
-    ds__object *kept;
-    if (!dev)
-        return ds__mem_error();
-    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &kept);
-    *out = kept ? kept->user : NULL;
-    ds__object_drop(kept);
-    return r;
-}
-
-static int ds__is_capturing(ds__stream *s) {
-    ds_capture_info info;
-    memset(&info, 0, sizeof info);
-    return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
-}
-
-DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
-    DS__ENTER("ds_capture_pool");
-    ds__mpool *p = ds__mpool_of(pool);
-    if (!p)
-        return DS_ERR_INVALID_HANDLE;
-    ds__stream *s = ds__stream_pin(stream);
+/* What the device's work has left there. It is read on a stream that nobody captures: a capture
+   that begins on the block's own one is not spoilt. */
+static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t size) {
+    ds_result r;
+    ds__stream *s = ds__direct_giver(a->dev);
     if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds__capture_wish wish = { p->dev, p };
-    ds__object *kept = NULL;
-    ds_result r = p->dev != ds__mem_device(s->device)
-                      ? ds__fail(DS_ERR_DEVICE_MISMATCH,
-                                 "the pool and the stream belong to different devices")
-                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
-                                               ds__capture_pool_release, NULL, &kept);
-    if (r == DS_OK && !kept)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
-    else if (r == DS_OK && kept->user != p)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
-    ds__object_drop(kept);
+        return ds__mem_error();
+    ds_stream reader = { ds__handle(&s->slot) };
+    DS__KEEPING(r, (ds_copy)(to, from, size, reader));
+    if (r == DS_OK)
+        r = ds__stream_sync(reader, DS__FOREVER);
     ds__stream_unpin(s);
     return r;
 }
 
-/* alloc/stats.h - public functions of statistics.
-
-   Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated. ds__stats adds up the counts of a device or a pool; ds__fold moves the
-   counts of arenas to the domains. ds__stats_room and ds__stats_give serve all versioned
-   statistics structs.
-
-   Invariants: After ds__fold every arena counts exactly, and the search for a thread that
-   allocates alone begins anew. The block counts in one result belong to one moment. A caller's
-   struct begins with its size, and nothing behind that size is written.
-   Locks: ds__stats and the resets stop the device (ds__mem_lock_all). The driver is asked
-   before that. ds_pool_get_stats holds ds__m.lock meanwhile, so that no new pool takes the
-   place of the old one. ds__fold and ds__reset_peaks expect the device stopped.
-   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
-
-static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
-    ds_mem_stat s = { atomic_load(&m->now), full ? atomic_load(&m->peak) : 0,
-                      full ? atomic_load(&m->total) : 0, full ? atomic_load(&m->freed) : 0 };
-    return s;
-}
-
-/* The sums of a domain: a device's (only NULL) or a pool's. */
-static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
-    int64_t now[2][DS__METRICS];
-    int64_t total[2][DS__METRICS];
-    int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
-    ds__domain *d = only ? &only->stats : &dev->stats;
-    memset(out, 0, sizeof *out);
-    out->size = sizeof *out;
-    out->version = DS_MEM_STATS_VERSION;
-    ds__mem_lock_all(dev);
-    ds__domain_now(dev, only, now, total);
-    ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes,
-                                       out->active, out->active_bytes };
-    for (int m = 0; m < DS__METRICS; m++) {
-        for (int k = 0; k < 2; k++) {
-            ds_mem_stat *s = &stat[m][1 + k];
-            s->current = now[k][m];
-            s->peak = ds__tally_peak(&d->tally, 1 + k, m);
-            s->allocated = total[k][m];
-            s->freed =
-                dev->main.full ? total[k][m] - now[k][m] + d->freed_base[k][m] : d->frozen[k][m];
-            stat[m][0].current += s->current;
-            stat[m][0].allocated += s->allocated;
-            stat[m][0].freed += s->freed;
-        }
-        stat[m][0].peak = ds__tally_peak(&d->tally, 0, m);
-    }
-    ds_mem_stat *meter[DS__METERS] = { out->segment, out->reserved_bytes, out->inactive_split,
-                                       out->inactive_split_bytes };
-    for (int m = 0; m < DS__METERS; m++) {
-        meter[m][0] = ds__stat_of_meter(&d->all[m], 1);
-        for (int k = 0; k < 2; k++)
-            meter[m][1 + k] = ds__stat_of_meter(&d->meter[k][m], 1);
-    }
-    kept -= (int64_t)atomic_load(&dev->async_bytes);
-    /* the driver's pool knows no kinds: what it keeps is large */
-    for (int k = 0; k < 2 && !only && atomic_load(&dev->async); k++) {
-        ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
-        if (kept > 0)
-            s->current += kept;
-        ds__top(&dev->async_peak[k], s->current);
-        ds__top(&s->peak, dev->async_peak[k]);
-    }
-    out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
-    out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
-    out->num_alloc_retries = atomic_load(&d->retries);
-    out->num_ooms = atomic_load(&d->ooms);
-    out->num_sync_all_streams = atomic_load(&d->syncs);
-    out->num_device_alloc = atomic_load(&d->driver_allocs);
-    out->num_device_free = atomic_load(&d->driver_frees);
-    out->num_oom_rejections = atomic_load(&d->rejections);
-    size_t split = only ? only->config.max_split_size : dev->main.config.max_split_size;
-    out->max_split_size = split == SIZE_MAX ? -1 : (int64_t)split;
-    out->peak_bound = 2 * d->sharers * DS__ROOM_BYTES;
-    out->peak_bound_count = 2 * d->sharers * DS__ROOM_COUNT;
-    ds__mem_unlock_all(dev);
-}
-
-/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes
-   what it has of `whole` bytes; returns them. 0: not even that member. */
-static size_t ds__stats_room(void *out, size_t whole) {
-    size_t room = 0;
-    if (out)
-        memcpy(&room, out, sizeof room);
-    if (room == 0 || room > whole)
-        room = whole;
-    if (!out || room < sizeof room)
-        return 0;
-    memset(out, 0, room);
-    memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
-    return room;
-}
-
-#define DS__STATS_ROOM(room) \
-    DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
-
-/* Gives it as much as it has room for. */
-static void ds__stats_give(void *out, void *from, size_t room) {
-    memcpy(from, &room, sizeof room);
-    memcpy(out, from, room);
-}
-
-DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
-    ds__mdevice *dev = NULL;
-    ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
-    size_t room = ds__stats_room(out, sizeof s);
-    DS__ENTER("ds_mem_get_stats");
-    DS__STATS_ROOM(room);
-    ds_result r = ds__mem_asked(device, &dev);
-    if (dev)
-        ds__stats(dev, NULL, &s);
-    if (r == DS_OK)
-        ds__stats_give(out, &s, room);
-    return r;
-}
-
-DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
-    ds_mem_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
-    DS__ENTER("ds_pool_get_stats");
-    DS__STATS_ROOM(room);
-    pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
-    ds__mpool *p = ds__mpool_at(pool);
-    if (p)
-        ds__stats(p->dev, p, &s);
-    pthread_mutex_unlock(&ds__m.lock);
-    /* the sentence */
-    if (!p) {
-        (void)ds__mpool_of(pool);
-        return DS_ERR_INVALID_HANDLE;
-    }
-    ds__stats_give(out, &s, room);
-    return DS_OK;
-}
-
-/* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
-static void ds__reset_peaks(ds__mdevice *dev) {
-    for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
-        int64_t now[2][DS__METRICS];
-        int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        ds__domain_now(dev, p, now, NULL);
-        for (int m = 0; m < DS__METRICS; m++)
-            for (int k = 0; k < 3; k++)
-                d->tally.peak[k][m] = INT64_MIN;
-        ds__domain_peaks(d, now, none);
-        d->sharers = 0;
-        for (int m = 0; m < DS__METERS; m++) {
-            atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
-            for (int k = 0; k < 2; k++)
-                atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
-        }
-        atomic_store(&d->oversize_allocations.peak, atomic_load(&d->oversize_allocations.now));
-        atomic_store(&d->oversize_segments.peak, atomic_load(&d->oversize_segments.now));
-        if (!p)
-            p = dev->main.next;
-        else
-            p = p->next;
-        if (!p)
-            break;
-    }
-    memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
-    ds__at_peak(&dev->stats.tally, dev->room);
-}
-
-/* What arenas have counted goes to the domains. All is locked. */
-static void ds__fold(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next) {
-            for (int k = 0; k < 2; k++)
-                for (int m = 0; m < DS__COUNTED + 2; m++) {
-                    int counted = m < DS__COUNTED;
-                    int64_t now =
-                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
-                    for (ds__tally *to = &dev->stats.tally; to;
-                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
-                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
-                            now;
-                        if (counted)
-                            to->kind[k].total[m] += a->own.kind[k].total[m];
-                    }
+/* Is called with the block in no list. A damaged guard is told through the log: the free itself
+   has done nothing wrong. */
+static void ds__watched_free(ds__arena *a, ds__mblock *b) {
+    size_t guard = b->guarded;
+    b->guarded = 0;
+    if (ds__captures_open())
+        return;
+    ds__tls.mute++;
+    /* a borrower is one of the uses */
+    if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
+        const char *at = ds__guard_of(b);
+        uint32_t *seen = ds__alloc(guard);
+        if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
+            for (size_t i = 0; i < guard / sizeof *seen; i++)
+                if (seen[i] != DS__GUARD) {
+                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes "
+                             "behind their end at the latest when they were freed at %s:%d",
+                             b->asked, (void *)b->ptr, b->label ? " of " : "",
+                             b->label ? b->label : "", b->file ? b->file : "?", b->line,
+                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
+                             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                    break;
                 }
-            memset(&a->own, 0, sizeof a->own);
-            ds__count_in(a, 1);
-        }
-    memset(dev->room, 0, sizeof dev->room);
-    if (dev->main.full)
-        ds__at_peak(&dev->stats.tally, dev->room);
-    atomic_store(&dev->owner, NULL);
-}
-
-static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
-    ds__mem_lock_all(dev);
-    ds__fold(dev);
-    if (peaks)
-        ds__reset_peaks(dev);
-    for (ds__mpool *p = NULL; !peaks;) {
-        ds__domain *d = p ? &p->stats : &dev->stats;
-        ds__domain_now(dev, p, d->freed_base, NULL);
-        memset(d->frozen, 0, sizeof d->frozen);
-        for (int k = 0; k < 2; k++)
-            for (int m = 0; m < DS__COUNTED; m++)
-                d->tally.kind[k].total[m] = 0;
-        for (int m = 0; m < DS__METERS; m++) {
-            ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
-            for (int k = 0; k < 3; k++) {
-                atomic_store(&one[k]->total, 0);
-                atomic_store(&one[k]->freed, 0);
-            }
-        }
-        ds__meter *over[2] = { &d->oversize_allocations, &d->oversize_segments };
-        for (int k = 0; k < 2; k++) {
-            atomic_store(&over[k]->total, 0);
-            atomic_store(&over[k]->freed, 0);
-        }
-        atomic_store(&d->retries, 0);
-        atomic_store(&d->ooms, 0);
-        atomic_store(&d->syncs, 0);
-        atomic_store(&d->driver_allocs, 0);
-        atomic_store(&d->driver_frees, 0);
-        atomic_store(&d->rejections, 0);
-        p = p ? p->next : dev->main.next;
-        if (!p)
-            break;
+        ds__release(seen);
     }
-    ds__mem_unlock_all(dev);
-}
-
-static ds_result ds__mem_reset(ds_device device, int peaks) {
-    ds__mdevice *dev;
-    ds_result r = ds__mem_used(device, &dev);
-    if (dev)
-        ds__mem_reset_of(dev, peaks);
-    return r;
-}
-
-#define DS__RESET(name, peaks)                \
-    DSDEF ds_result(name)(ds_device device) { \
-        DS__ENTER(#name);                     \
-        return ds__mem_reset(device, peaks);  \
+    /* at once on the stream that has it, if nobody else does; else when all are done, or by who
+       takes it before */
+    if (ds__policy(a->pool)->poison) {
+        const ds__muse *u = b->uses;
+        ds__owner o = ds__owner_of(a);
+        int alone =
+            !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
+        b->stale = 1;
+        if (alone)
+            ds__poison_on(b, b->lent ? u->stream : o.stream);
+        else if (!u && !b->exported && !b->seg->direct)
+            (void)ds__poison_late(a, b, 0);
     }
-DS__RESET(ds_mem_reset_peak_stats, 1)
-DS__RESET(ds_mem_reset_accumulated_stats, 0)
-DS__RESET(ds_mem_reset_max_allocated, 1)
-DS__RESET(ds_mem_reset_max_cached, 1)
-#undef DS__RESET
-
-#define DS__ONE_STAT(name, member)                                          \
-    DSDEF size_t(name)(ds_device device) {                                  \
-        ds__mdevice *dev = NULL;                                            \
-        ds_mem_stats s;                                                     \
-        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
-            return 0;                                                       \
-        ds__stats(dev, NULL, &s);                                           \
-        return (size_t)s.member;                                            \
-    }
-DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
-DS__ONE_STAT(ds_mem_reserved, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_reserved, reserved_bytes[0].peak)
-DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
-#undef DS__ONE_STAT
-
-DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
-    size_t reserved = 0;
-    size_t used = 0;
-    if (out_reserved)
-        *out_reserved = 0;
-    if (out_used)
-        *out_used = 0;
-    DS__ENTER("ds_mem_driver_pool_info");
-    DS__RESOLVE(device);
-    ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
-    if (r < 0)
-        return r;
-    if (out_reserved)
-        *out_reserved = reserved;
-    if (out_used)
-        *out_used = used;
-    return DS_OK;
-}
-
-/* alloc/validate.h - consistency check of all structures.
-
-   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
-   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
-   the automatic checks of a policy with `debug` (ds__check).
-
-   Invariants: The check changes nothing, except that parked blocks are merged. If a thread
-   works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
-   a call in progress, or changes, the limits are not compared.
-   Locks: stops the device (ds__mem_lock_all), and takes the registry's lock under that. The
-   caller must hold none of these locks. The driver is not called.
-   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
-
-#define DS__SOUND(condition, ...)                               \
-    do {                                                        \
-        if (!(condition))                                       \
-            return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); \
-    } while (0)
-
-/* Checks an arena and adds up its blocks. Everything is locked. */
-static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
-                                    int64_t meter[2][DS__METERS]) {
-    size_t binned = 0;
-    size_t listed = 0;
-    size_t pending = 0;
-    size_t deferred = 0;
-    size_t holes = 0;
-    size_t held = 0;
-    size_t seen_free = 0;
-    size_t seen_holes = 0;
-    size_t seen_pending = 0;
-    size_t free_bytes = 0;
-    for (int kind = 0; kind < 2; kind++) {
-        for (unsigned i = 0; i < DS__BINS; i++) {
-            const ds__mblock *before = NULL;
-            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1),
-                      "bin %u and its bit disagree", i);
-            for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
-                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i,
-                          (void *)b->ptr);
-                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i &&
-                              b->seg && b->seg->kind == kind && !b->uses,
-                          "%p does not belong into bin %u", (void *)b->ptr, i);
-                binned++;
-            }
-        }
-        for (unsigned w = 0; w < DS__BINS / 64; w++)
-            DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1),
-                      "word %u and its bit disagree", w);
-        for (const ds__mblock *b = a->holes[kind], *before = NULL; b;
-             before = b, b = b->list_next) {
-            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
-                      "the list of holes is broken at %p", (void *)b->ptr);
-            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
-                      (void *)b->ptr);
-            holes++;
-        }
-    }
-    for (const ds__mblock *b = a->pending; b; b = b->list_next) {
-        /* a thread that handles a quiet block changes its uses and its poison without the lock */
-        DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
-                  "%p does not belong to the pending blocks", (void *)b->ptr);
-        pending += b->size;
-        listed++;
-    }
-    for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
-        DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
-                      (b->list_next || b == a->deferred_last),
-                  "%p does not belong to the deferred blocks", (void *)b->ptr);
-    DS__SOUND(deferred == a->deferred_count && !a->deferred == !a->deferred_last,
-              "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
-    DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending,
-              a->pending_bytes);
-    for (const ds__segment *s = a->segments; s; s = s->next) {
-        const char *at = s->base;
-        size_t mapped = 0;
-        const ds__mblock *before = NULL;
-        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
-                  "the segment at %p belongs to another stream", (void *)s->base);
-        meter[s->kind][DS__SEGMENT] += !s->page;
-        for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
-            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
-                          b->size % DS__UNIT == 0,
-                      "the segment at %p is broken at %p", (void *)s->base, (void *)at);
-            at += b->size;
-            if (b->state != DS_BLOCK_UNMAPPED)
-                mapped += b->size;
-            if (b->quiet) {
-                held++;
-                continue;
-            }
-            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
-                      "the block at %p is freed and still guarded", (void *)b->ptr);
-            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
-                      "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
-            if (b->state == DS_BLOCK_FREE) {
-                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
-                          "two free blocks meet at %p", (void *)b->ptr);
-                free_bytes += b->size;
-                seen_free++;
-                if (!s->page && ds__is_split(b)) {
-                    meter[s->kind][DS__SPLIT]++;
-                    meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
-                }
-            } else if (b->state == DS_BLOCK_UNMAPPED) {
-                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 &&
-                              b->size % s->page == 0,
-                          "the hole at %p is no whole pages", (void *)b->ptr);
-                seen_holes++;
-            } else {
-                int live = b->state == DS_BLOCK_LIVE;
-                const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
-                DS__SOUND(found == b, "the block at %p is not found by its address",
-                          (void *)b->ptr);
-                DS__SOUND(!live || ds__segment_of(b->ptr) == s,
-                          "the block at %p leads to another segment", (void *)b->ptr);
-                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
-                          (void *)b->ptr);
-                sum[s->kind][DS__ALLOCATION] += live;
-                sum[s->kind][DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
-                sum[s->kind][DS__ACTIVE]++;
-                sum[s->kind][DS__ACTIVE_BYTES] += (int64_t)b->size;
-                sum[s->kind][DS__REQUESTED_BYTES] += (int64_t)b->asked;
-                seen_pending += !live && !b->exported;
-            }
-        }
-        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p",
-                  (void *)s->base, (void *)at);
-        DS__SOUND(held || mapped == s->mapped,
-                  "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
-                  mapped, s->mapped);
-        meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
-    }
-    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes,
-              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes,
-              a->free_bytes);
-    listed += deferred;
-    DS__SOUND(held || (seen_holes == holes && seen_pending == listed),
-              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes,
-              seen_pending, listed);
-    return held ? DS_NOT_READY : DS_OK;
-}
-
-/* Checks what a device counts, or a pool: the sums of its blocks and segments. */
-static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS],
-                                   int64_t meter[2][DS__METERS]) {
-    static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
-                                         "active", "active_bytes" };
-    static const char *const more[] = { "segment", "reserved_bytes", "inactive_split",
-                                        "inactive_split_bytes" };
-    const char *where = only ? " of a pool" : "";
-    ds__domain *d = only ? &only->stats : &dev->stats;
-    int64_t now[2][DS__METRICS];
-    ds__domain_now(dev, only, now, NULL);
-    for (int k = 0; k < 2; k++) {
-        for (int m = 0; m < DS__METRICS; m++)
-            DS__SOUND(sum[k][m] == now[k][m], "%s of the %s blocks%s are %lld, %lld were counted",
-                      names[m], k ? "large" : "small", where, (long long)sum[k][m],
-                      (long long)now[k][m]);
-        for (int m = 0; m < DS__METERS; m++) {
-            long long counted = (long long)atomic_load(&d->meter[k][m].now);
-            DS__SOUND(meter[k][m] == counted, "%s of the %s blocks%s are %lld, %lld were counted",
-                      more[m], k ? "large" : "small", where, (long long)meter[k][m], counted);
-        }
-    }
-    for (int m = 0; m < DS__METERS; m++) {
-        long long all = (long long)atomic_load(&d->all[m].now);
-        long long both = (long long)(meter[0][m] + meter[1][m]);
-        DS__SOUND(all == both, "%s of both kinds%s are %lld, %lld were counted", more[m], where,
-                  both, all);
-    }
-    return DS_OK;
-}
-
-/* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
-typedef struct ds__mcount {
-    size_t segments;
-    size_t bytes;
-    size_t async;
-    int64_t over_blocks;
-    int64_t over_segments;
-} ds__mcount;
-
-static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
-    ds__domain *d = only ? &only->stats : &dev->stats;
-    int64_t blocks = atomic_load(&d->oversize_allocations.now);
-    int64_t segments = atomic_load(&d->oversize_segments.now);
-    DS__SOUND(n->over_blocks == blocks && n->over_segments == segments,
-              "%lld blocks and %lld segments%s are oversize, %lld and %lld were counted",
-              (long long)n->over_blocks, (long long)n->over_segments, only ? " of a pool" : "",
-              (long long)blocks, (long long)segments);
-    return DS_OK;
-}
-
-/* The registry is locked. The segment is where its address belongs; where one has just been
-   given back another may be. */
-static int ds__is_sorted(const ds__segment *s) {
-    size_t i = ds__sorted_after((uintptr_t)s->base);
-    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base)
-        i--;
-    return i > 0 && ds__m.sorted[i - 1] == s;
-}
-
-/* The table of all segments by address: in order, no two in one place, all of the device's there
-   and no others. *out_listed: the device's. Everything is locked. */
-static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
-    ds_result r = DS_OK;
-    *out_listed = 0;
-    pthread_mutex_lock(&ds__m.registry);
-    for (size_t i = 0; i < ds__m.sorted_count; i++) {
-        ds__segment *s = ds__m.sorted[i];
-        const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
-        const ds__arena *a = atomic_load(&s->arena);
-        if (next && r == DS_OK &&
-            (next->base < s->base ||
-             (next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
-              atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
-            r = ds__fail(
-                DS_ERR_ILLEGAL_STATE,
-                "in the table by address the segment at %p reaches into the next one at %p",
-                (void *)s->base, (void *)next->base);
-        *out_listed += a && a->dev == dev;
-    }
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
-        for (ds__arena *a = p->arenas; a; a = a->next)
-            for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
-                if (!ds__is_sorted(s))
-                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                                 "the segment at %p is not in its place in the table by address",
-                                 (void *)s->base);
-    pthread_mutex_unlock(&ds__m.registry);
-    return r;
-}
-
-/* Checks what limits go by, the oversize ones and the table by address. Everything is locked;
-   but who takes memory from the driver or gives some back has no lock meanwhile. */
-static ds_result ds__validate_reserved(ds__mdevice *dev) {
-    uint64_t moving = atomic_load(&dev->moving);
-    ds__mcount all = { 0, 0, 0, 0, 0 };
-    size_t listed;
-    size_t wrong = 0;
-    size_t held = 0;
-    size_t has = 0;
-    ds_result r = ds__validate_sorted(dev, &listed);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        ds__mcount n = { 0, 0, 0, 0, 0 };
-        for (ds__arena *a = p->arenas; a; a = a->next)
-            for (const ds__segment *s = a->segments; s; s = s->next) {
-                n.segments++;
-                n.bytes += s->mapped;
-                n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
-                n.over_segments += !s->page && s->oversize;
-                for (const ds__mblock *b = s->first; b; b = b->next)
-                    n.over_blocks += b->oversize;
-            }
-        size_t reserved = atomic_load(&p->reserved);
-        if (reserved != n.bytes && !wrong++) {
-            held = reserved;
-            has = n.bytes;
-        }
-        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
-                            all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
-        if (p != &dev->main)
-            r = ds__validate_count(&n, dev, p);
-    }
-    size_t reserved = atomic_load(&dev->reserved);
-    size_t async = atomic_load(&dev->async_bytes);
-    if (r == DS_OK)
-        r = ds__validate_count(&all, dev, NULL);
-    if (r < 0)
-        return r;
-    if ((uint32_t)moving || atomic_load(&dev->moving) != moving)
-        return DS_OK;
-    DS__SOUND(async == all.async,
-              "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
-    DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
-    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved,
-              all.bytes);
-    DS__SOUND(listed == all.segments,
-              "the table by address has %zu segments of the device, which has %zu", listed,
-              all.segments);
-    return DS_OK;
-}
-
-/* Checks a device: every arena, and that the statistics are the sums. */
-static ds_result ds__validate(ds__mdevice *dev) {
-    int64_t sum[2][DS__METRICS];
-    int64_t meter[2][DS__METERS];
-    int busy = 0;
-    ds_result r = DS_OK;
-    memset(sum, 0, sizeof sum);
-    memset(meter, 0, sizeof meter);
-    ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        int64_t of_pool[2][DS__METRICS];
-        int64_t metered[2][DS__METERS];
-        int working = 0; /* another thread works on a block: the sums are not all there */
-        memset(of_pool, 0, sizeof of_pool);
-        memset(metered, 0, sizeof metered);
-        for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
-            r = ds__validate_arena(a, of_pool, metered);
-            if (r == DS_NOT_READY) {
-                working = 1;
-                r = DS_OK;
-            }
-        }
-        for (int k = 0; k < 2; k++) {
-            for (int m = 0; m < DS__METRICS; m++)
-                sum[k][m] += of_pool[k][m];
-            for (int m = 0; m < DS__METERS; m++)
-                meter[k][m] += metered[k][m];
-        }
-        if (r == DS_OK && !working && p != &dev->main)
-            r = ds__validate_sums(dev, p, of_pool, metered);
-        busy |= working;
-    }
-    if (r == DS_OK && !busy)
-        r = ds__validate_sums(dev, NULL, sum, meter);
-    if (r == DS_OK)
-        r = ds__validate_reserved(dev);
-    ds__mem_unlock_all(dev);
-    return r;
-}
-
-/* The check of a policy whose debug is at least this. */
-static ds_result ds__check(ds__mpool *p, int level) {
-    return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK;
-}
-
-DSDEF ds_result(ds_mem_validate)(ds_device device) {
-    ds__mdevice *dev = NULL;
-    DS__ENTER("ds_mem_validate");
-    ds_result r = ds__mem_asked(device, &dev);
-    return dev ? ds__validate(dev) : r;
-}
-
-/* alloc/report_names.h - memory statistics by name.
-
-   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
-   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
-
-   Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
-   search. Every entry names an int64_t member. ds_mem_stat_by_name reads nothing behind
-   stats->size.
-   Locks: none.
-   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
-
-/* torch's names, in the order of strcmp. */
-#define DS__STAT4(name, member)                                      \
-    { name ".allocated", offsetof(ds_mem_stats, member.allocated) }, \
-        { name ".current", offsetof(ds_mem_stats, member.current) }, \
-        { name ".freed", offsetof(ds_mem_stats, member.freed) }, {   \
-        name ".peak", offsetof(ds_mem_stats, member.peak)            \
-    }
-#define DS__STAT12(name, member)                              \
-    DS__STAT4(name ".all", member[DS_STAT_ALL]),              \
-        DS__STAT4(name ".large_pool", member[DS_STAT_LARGE]), \
-        DS__STAT4(name ".small_pool", member[DS_STAT_SMALL])
-#define DS__STAT1(member) \
-    { #member, offsetof(ds_mem_stats, member) }
-
-static const struct ds__mstat {
-    const char *name;
-    size_t offset;
-} ds__mstats[] = { DS__STAT12("active", active),
-                   DS__STAT12("active_bytes", active_bytes),
-                   DS__STAT12("allocated_bytes", allocated_bytes),
-                   DS__STAT12("allocation", allocation),
-                   DS__STAT12("inactive_split", inactive_split),
-                   DS__STAT12("inactive_split_bytes", inactive_split_bytes),
-                   DS__STAT1(max_split_size),
-                   DS__STAT1(num_alloc_retries),
-                   DS__STAT1(num_device_alloc),
-                   DS__STAT1(num_device_free),
-                   DS__STAT1(num_oom_rejections),
-                   DS__STAT1(num_ooms),
-                   DS__STAT1(num_sync_all_streams),
-                   DS__STAT4("oversize_allocations", oversize_allocations),
-                   DS__STAT4("oversize_segments", oversize_segments),
-                   DS__STAT12("requested_bytes", requested_bytes),
-                   DS__STAT12("reserved_bytes", reserved_bytes),
-                   DS__STAT12("segment", segment) };
-
-#define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
-
-DSDEF const char *(ds_mem_stat_name)(size_t index) {
-    return index < DS__STATS ? ds__mstats[index].name : NULL;
-}
-
-DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
-    char alias[64];
-    const char *wanted = name;
-    if (out)
-        *out = 0;
-    DS__ENTER("ds_mem_stat_by_name");
-    DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
-    DS__REQUIRE(stats->size && stats->size <= sizeof *stats,
-                "stats->size is %zu, not up to %zu: ds_mem_get_stats fills it", stats->size,
-                sizeof *stats);
-    if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
-        snprintf(alias, sizeof alias, "allocation.%s", name + 10);
-        wanted = alias;
-    }
-    for (size_t low = 0, high = DS__STATS; low < high;) {
-        size_t middle = low + (high - low) / 2;
-        int order = strcmp(wanted, ds__mstats[middle].name);
-        if (order == 0) {
-            size_t end = ds__mstats[middle].offset + sizeof *out;
-            DS__REQUIRE(end <= stats->size, "stats->size is %zu: '%s' needs %zu", stats->size,
-                        wanted, end);
-            memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
-            return DS_OK;
-        }
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return ds__fail(DS_ERR_INVALID_VALUE,
-                    "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
-}
-
-/* alloc/report_table.h - table of ds_mem_summary.
-
-   Implements ds_mem_summary: writes the statistics of a device as the table of
-   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
-
-   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
-   rows of one metric share the unit of each column; the row of all sizes determines it.
-   Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
-   with no lock held.
-   Threads: any caller's thread. devstream refuses calls from inside the writer. */
-
-/* The unit of a column is that of its first row, of all sizes. */
-static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
-    static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
-    static const char *const thousands[] = { "  ", "K ", "M " };
-    const int64_t from = counts ? 750000 : 768 * 1024;
-    const int64_t step = counts ? 1000 : 1024;
-    int unit = 0;
-    for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) {
-        value /= step;
-        unit_of /= step;
-    }
-    if (counts)
-        snprintf(out, 32, "%7lld %s", (long long)value, thousands[unit]);
-    else
-        snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
-}
-
-static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s,
-                     const ds_mem_stat *unit_of) {
-    char cell[4][32];
-    ds__mcell(cell[0], counts, s->current, unit_of->current);
-    ds__mcell(cell[1], counts, s->peak, unit_of->peak);
-    ds__mcell(cell[2], counts, s->allocated, unit_of->allocated);
-    ds__mcell(cell[3], counts, s->freed, unit_of->freed);
-    ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
-}
-
-static void ds__mrule(ds__pen *p, char c) {
-    char rule[76];
-    memset(rule, c, 75);
-    rule[75] = 0;
-    ds__pen_print(p, "|%s|\n", rule);
-}
-
-static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
-    const struct {
-        const char *name;
-        const ds_mem_stat *stat;
-        int counts;
-    } rows[] = { { "Allocated memory", s->allocated_bytes, 0 },
-                 { "Active memory", s->active_bytes, 0 },
-                 { "Requested memory", s->requested_bytes, 0 },
-                 { "GPU reserved memory", s->reserved_bytes, 0 },
-                 { "Non-releasable memory", s->inactive_split_bytes, 0 },
-                 { "Allocations", s->allocation, 1 },
-                 { "Active allocs", s->active, 1 },
-                 { "GPU reserved segments", s->segment, 1 },
-                 { "Non-releasable allocs", s->inactive_split, 1 } };
-
-    ds__mrule(p, '=');
-    ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
-    ds__mrule(p, '-');
-    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
-                  (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
-    ds__mrule(p, '=');
-    ds__pen_print(
-        p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
-        ds__mrule(p, '-');
-        ds__mrow(p, rows[i].name, rows[i].counts, all, all);
-        if (abbreviated)
-            continue;
-        ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
-        ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
-    }
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize allocations", 1, &s->oversize_allocations, &s->oversize_allocations);
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize GPU segments", 1, &s->oversize_segments, &s->oversize_segments);
-    ds__mrule(p, '=');
-}
-
-DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                void *user) {
-    ds_mem_stats stats = { .size = sizeof stats };
-    DS__ENTER("ds_mem_summary");
-    DS__REQUIRE(write_fn, "write_fn is NULL");
-    DS__RESOLVE(device);
-    ds_site site = ds__tls.site;
-    ds_result r = (ds_mem_get_stats)(device, &stats);
-    if (r < 0)
-        return r;
-    ds__tls.fn = "ds_mem_summary";
-    ds__tls.site = site;
-    ds__pen pen = { write_fn, user, 0, 0 };
-    ds__mtable(&pen, device.index, &stats, abbreviated);
-    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
-}
-
-/* alloc/report_processes.h - report of the processes that use a device.
-
-   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
-   for each process and its memory. For a GPU, NVML is asked (ds__nvml_write). For a CPU device,
-   the report has this process and the processes with shared memory (ds__share_list).
-
-   Invariants: ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h. If NVML is
-   missing or fails, the report says so and the call still succeeds.
-   Locks: none of its own. core/nvml.h takes a lock to load NVML, and ds__share_list takes those
-   of the exports. The user's writer is called after they are released.
-   Threads: any caller's thread. devstream refuses calls from inside the writer. */
-
-static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
-    if (bytes == ~0ull)
-        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
-    else
-        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
-                      (double)bytes / (double)DS__MIB);
-}
-
-/* As in nvml.h. */
-typedef struct ds__nvml_process {
-    unsigned pid;
-    unsigned long long bytes;
-    unsigned gpu_instance;
-    unsigned compute_instance;
-} ds__nvml_process;
-
-typedef struct ds__nvml_process_v1 {
-    unsigned pid;
-    unsigned long long bytes;
-} ds__nvml_process_v1;
-
-static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
-    unsigned room = 64;
-    unsigned count = 0;
-    int code = DS__NVML_TOO_SMALL;
-    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
-        ds__nvml_process *list = ds__alloc(room * sizeof *list);
-        if (!list)
-            return DS__NVML_TOO_SMALL;
-        count = room;
-        code = n->processes(device, &count, list);
-        if (code == 0 && count == 0)
-            ds__pen_print(p, "no processes are running\n");
-        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
-            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
-            ds__mprocess(p, n->old ? old->pid : list[k].pid, n->old ? old->bytes : list[k].bytes);
-        }
-        ds__release(list);
-        room = count > room ? count + 16 : 2 * room;
-    }
-    return code;
-}
-
-static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
-    ds_device_properties properties;
-    const char *why;
-    void *handle = NULL;
-    ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-    if (r < 0)
-        return r;
-    const ds__nvml *n = ds__nvml_open(&why);
-    if (!n) {
-        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", ds__nvml_path(),
-                      why);
-        return DS_OK;
-    }
-    int code = ds__nvml_device(n, &properties, &handle);
-    if (code == 0)
-        code = ds__nvml_write(n, handle, p);
-    if (code != 0)
-        ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
-    return DS_OK;
-}
-
-static void ds__share_list(ds_device device, ds__pen *p);
-
-DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_list_processes");
-    DS__REQUIRE(write_fn, "write_fn is NULL");
-    DS__RESOLVE(device);
-    ds__pen pen = { write_fn, user, 0, 0 };
-    ds_result r = DS_OK;
-    size_t avail = 0;
-    size_t total = 0;
-    ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
-    if (device.type == DS_DEVICE_CUDA)
-        r = ds__mprocesses_cuda(device, &pen);
-    else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) {
-        if (total > avail)
-            ds__mprocess(&pen, (unsigned)getpid(), total - avail);
-        else
-            ds__pen_print(&pen, "no processes are running\n");
-        ds__share_list(device, &pen);
-    }
-    return r == DS_OK && pen.stopped
-               ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
-               : r;
+    if (ds__check(a->pool, 2) < 0)
+        ds__warn("%s", ds__tls.aside);
+    ds__tls.mute--;
 }
 
 /* alloc/oom_owners.h - owners of live blocks.
@@ -35990,47 +34826,2281 @@ DSDEF const char *(ds_mem_last_report)(void) {
     return report ? report : "";
 }
 
-/* alloc/leaks.h - report of leaks at shutdown.
+/* alloc/free.h - freeing blocks.
 
-   Reports the blocks of a device that were not freed, grouped by owner, as warnings
-   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
+   Implements ds_mem_free: a fast path that parks the block, ds__free_other for blocks with
+   recorded uses or observers, and ds__free_slow for all other cases.
 
-   Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
-   100 owners are reported, those with the most bytes first.
-   Locks: takes none; ds_shutdown holds ds__g.mutex. The program's log and memory functions may
-   be called.
-   Threads: the thread of ds_shutdown, after all work is done. */
+   Invariants: A block with uses, with poison to write, or with users in other processes becomes
+   pending. All other blocks from a cache become free at once. While ds__free_slow works without
+   the lock, its block is pending, quiet and in no list, and already counted as freed. A use
+   without a recorded event gets an event at the free. If its stream is in another capture, the
+   use gets the event after that capture.
+   Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
+   driver calls. Events are recorded under ds__g.begin (ds__hold_captures), never under the
+   arena's lock. ds__share_hold takes ds__share.lock under the arena's lock. Observers may be
+   invoked under the arena's lock. ds__free_slow and ds__free_other expect that lock and release
+   it.
+   Threads: any caller's thread, in any order to the streams' work. */
 
-/* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
-static void ds__tell_leaks(ds__mdevice *dev) {
-    ds__mowners owners;
-    ds__mowner o;
-    ds__mowner *which;
-    char name[80];
-    if (ds__logger.level < DS_LOG_WARNING)
-        return;
-    ds__mowners_begin(&owners, ds__moom_count(dev));
-    for (const ds__mpool *p = &dev->main; p; p = p->next)
-        for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
-            for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next)
-                    if (b->state == DS_BLOCK_LIVE)
-                        ds__mowners_add(&owners, b);
-    /* whoever has more knows enough */
-    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) {
-        ds__mowner_name(&owners, which, &o, name);
-        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s",
-                 name, ds__type_name(dev->device.type), dev->device.index, DS__SIZE(o.bytes),
-                 o.count == 1 ? "was" : "were");
+/* The long way of a free. The arena is locked and the block is live; unlocks. */
+__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {
+    int kind = b->seg->kind;
+    if (a->dev->device.type == DS_DEVICE_HOST) {
+        char *ptr = b->ptr;
+        ds__arena_unlock(a);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free",
+                        (void *)ptr);
     }
-    ds__release(owners.slot);
+    while (!ds__ready(a, kind, 0)) {
+        char *ptr = b->ptr;
+        ds__make_ready(a, kind, 0);
+        ds__arena *again = NULL;
+        b = ds__find_live(ptr, 1, &again); /* it may have been freed meanwhile */
+        if (!b)
+            return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                            (void *)ptr);
+        a = again;
+    }
+    int exported = b->exported;
+    ds__live_out(b);
+    b->quiet = 1;
+    b->state = DS_BLOCK_PENDING;
+    ds__count_pending(a, kind, (int64_t)b->size);
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
+    ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+    ds__arena_unlock(a);
+    if (a->watched || b->guarded)
+        ds__watched_free(a, b);
+    if (b->seg->direct)
+        return ds__direct_free(a, b);
+    ds__tls.mute++;
+    ds_result r = ds__record_uses(b);
+    /* there is nothing to wait for; after any other error they are recorded later */
+    if (r == DS_ERR_FAILED)
+        for (ds__muse *u = b->uses; u; u = u->next)
+            u->recorded = 1;
+    ds__tls.mute--;
+    ds__arena_lock(a);
+    while (!ds__ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
+    b->quiet = 0;
+    /* it comes back by ds__mem_return */
+    if (b->exported && ds__share_hold(b))
+        ;
+    else if (b->uses || b->stale)
+        ds__pending_in(a, b);
+    else
+        ds__complete(a, b);
+    ds__arena_unlock(a);
+    if (exported)
+        (void)ds__share_collect();
+    return DS_OK;
+}
+
+/* A free with events to record in the ring, of a block that other streams used, or in a plain
+   segment. The arena is locked; unlocks. */
+__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind,
+                                                          unsigned watch) {
+    if (DS__UNLIKELY(b->uses != NULL)) {
+        if (b->lent)
+            return ds__free_slow(a, b);
+        for (const ds__muse *u = b->uses; u; u = u->next)
+            if (u->recorded != 1)
+                return ds__free_slow(a, b);
+        ds__live_out(b);
+        ds__count_pending(a, kind, (int64_t)b->size);
+        if (watch)
+            ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        ds__pending_in(a, b);
+        ds__lock_give(&a->lock);
+        return DS_OK;
+    }
+    if (DS__UNLIKELY(watch))
+        ds__note_free(a, b, watch);
+    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
+    if (DS__LIKELY(ds__grows(b->seg))) {
+        ds__park(a, b, kind);
+    } else {
+        ds__live_out(b);
+        (void)ds__merge_in(a, b);
+    }
+    ds__lock_give(&a->lock);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_mem_free)(void *ptr) {
+    ds_result r = ds__enter_inline("ds_mem_free");
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    if (DS__UNLIKELY(!ptr))
+        return DS_OK;
+    ds__arena *a = NULL;
+    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
+    int kind = b->seg->kind;
+    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
+        return ds__free_slow(a, b);
+    unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
+    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg)))
+        return ds__free_other(a, b, kind, watch);
+    ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__park(a, b, kind);
+    ds__lock_give(&a->lock);
+    return DS_OK;
+}
+
+/* alloc/fallback.h - fallback chain of a request.
+
+   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
+   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
+   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
+   (oom_report.h) sets the error.
+
+   Policy: The arena is searched again after each step.
+   1. Free the pending blocks of the arena if their uses are done (not while a capture is open).
+   2. Take a pending block and make the request's stream wait for its uses, if `reuse` permits
+      this, or graph_capture_record_stream_reuse during a capture.
+   3. Cross-stream reuse of ended streams' blocks in the pool; with DS_REUSE_ALWAYS, of all
+      streams'.
+   4. Collect exported blocks without users, then garbage (garbage_collection_threshold).
+   5. Grow, by pages or by a plain segment.
+   6. Cross-stream reuse in pools with use_on_oom.
+   7. Give back blocks of max_split_size or more, and grow.
+   8. Unless `reuse` is never: cross-stream reuse of all arenas of the pool.
+   9. Empty the caches, shrink the driver's pool, and grow (not while a capture is open).
+   10. Repeat the cross-stream reuse of steps 3, 6 and 8, now also of pending blocks of more than
+       twice the size.
+   11. Invoke the shortage callbacks. If memory was freed, repeat once from step 5.
+
+   Invariants: A request that fails has taken no block. Errors of single steps are muted
+   (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
+   upstream for the same pool is refused.
+   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
+   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
+   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
+   Threads: any caller's thread. Other threads may take memory that a step has found, so growing
+   is tried up to 16 times. */
+
+static ds_result ds__grow(ds__wanted *q) {
+    ds__arena *a = q->a;
+    ds__mdevice *dev = a->dev;
+    ds_result r = DS_ERR_UNSUPPORTED;
+    pthread_mutex_lock(&a->grow);
+    if (ds__try(q)) { /* another thread was faster */
+        pthread_mutex_unlock(&a->grow);
+        return DS_OK;
+    }
+    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+        !a->pool->shareable && !a->pool->no_split) {
+        r = ds__grow_mapped(a, q->kind, q->size);
+        if (r != DS_ERR_UNSUPPORTED)
+            dev->has_space = 1;
+        else if (!dev->space_missed)
+            dev->has_space = 0;
+    }
+    if (r == DS_ERR_UNSUPPORTED)
+        r = ds__grow_plain(a, q->kind, q->size);
+    pthread_mutex_unlock(&a->grow);
+    q->fresh = r == DS_OK;
+    return r;
+}
+
+static int ds__call_shortage(ds__mdevice *dev, size_t size) {
+    int freed = 0;
+    if (ds__mtls.in_shortage)
+        return 0;
+    for (size_t i = 0;; i++) {
+        pthread_mutex_lock(&ds__m.lock);
+        ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
+        void *user = fn ? ds__m.shortage[i].user : NULL;
+        pthread_mutex_unlock(&ds__m.lock);
+        if (!fn)
+            return freed;
+        const char *name = ds__tls.fn;
+        ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
+        ds__mtls.in_shortage = 1;
+        ds__tls.mute = 0; /* errors of the callback are the user's */
+        freed |= fn(dev->device, size, user) != 0;
+        ds__tls.mute = mute;
+        ds__mtls.in_shortage = 0;
+        ds__tls.fn = name;
+        ds__tls.site = site;
+    }
+}
+
+/* Everything that may find memory, in order; the arena is searched again after every step. */
+static ds_result ds__ladder(ds__wanted *q) {
+    ds__arena *a = q->a;
+    ds__mpool *p = a->pool;
+    ds__mdevice *dev = a->dev;
+    const ds_mem_config *c = ds__policy(p);
+    int quiet = ds__captures_open() != 0; /* then no event is asked for */
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    if (!quiet && ds__poll(a, 0) && ds__try(q))
+        return DS_OK;
+    int behind = c->reuse != DS_REUSE_NEVER ||
+                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
+    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q))
+        return DS_OK;
+    /* what ended streams had is anyone's */
+    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+        return DS_OK;
+    if (ds__share_collect() && ds__try(q))
+        return DS_OK;
+    ds__collect_garbage(dev, p);
+    for (int round = 0; round < 2; round++) {
+        for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
+            r = ds__grow(q);
+            if (q->block)
+                return DS_OK;
+            if (r == DS_OK && ds__try(q))
+                return DS_OK;
+            if (r < 0)
+                break;
+        }
+        if (r < 0 && !ds__is_shortage(r))
+            return r;
+        if (ds__borrow_pools(q))
+            return DS_OK;
+        if (ds__release_oversize(a, q->size)) {
+            r = ds__grow(q);
+            if (q->block || (r == DS_OK && ds__try(q)))
+                return DS_OK;
+        }
+        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+            return DS_OK;
+        if (!quiet) {
+            (void)ds__mem_flush(dev, NULL, 0);
+            if (p != &dev->main)
+                (void)ds__mem_flush(dev, p, 0);
+            ds__async_give(dev, 0);
+            if (ds__try(q))
+                return DS_OK;
+            DS__COUNT_CALL(a, retries, 1);
+            r = ds__grow(q);
+            if (q->block || (r == DS_OK && ds__try(q)))
+                return DS_OK;
+        }
+        q->wasteful = 1;
+        int found = ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q);
+        q->wasteful = 0;
+        if (found)
+            return DS_OK;
+        if (round > 0 || !ds__call_shortage(dev, q->asked))
+            break;
+        if (!quiet && c->poll_on_alloc)
+            (void)ds__poll(a, 0);
+        if (ds__try(q))
+            return DS_OK;
+    }
+    return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
+}
+
+static void ds__tell_oom(ds__arena *a, size_t needed) {
+    ds__mdevice *dev = a->dev;
+    size_t avail = 0;
+    size_t total = 0;
+    size_t limit = atomic_load(&dev->limit);
+    DS_IGNORE(ds__driver_of(dev->device)->device_memory(dev->device.index, &avail, &total));
+    size_t reserved = atomic_load(&dev->reserved);
+    if (limit && avail > limit - (reserved < limit ? reserved : limit))
+        avail = limit - (reserved < limit ? reserved : limit);
+    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
+                 (uint32_t)ds__tls.site.line, ds__mem_label());
+    for (size_t i = 0;; i++) {
+        pthread_mutex_lock(&ds__m.lock);
+        ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
+        void *user = fn ? ds__m.oom[i].user : NULL;
+        pthread_mutex_unlock(&ds__m.lock);
+        if (!fn)
+            return;
+        int outer = ds__tls.in_callback;
+        const char *name = ds__tls.fn;
+        ds_site site = ds__tls.site;
+        int mute = ds__tls.mute;
+        ds__tls.in_callback = 1;
+        ds__tls.mute = 0;
+        fn(dev->device, needed, limit ? limit : total, avail, user);
+        ds__tls.mute = mute;
+        ds__tls.in_callback = outer;
+        ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
+        ds__tls.site = site;
+    }
+}
+
+/* The long way of a request. */
+static ds_result ds__ask_slow(ds__wanted *q) {
+    ds__arena *a = q->a;
+    ds_result r = ds__check(a->pool, 1);
+    ds__mtls.upstream_empty = 0;
+    if (r < 0)
+        return r;
+    if (q->size >= (size_t)1 << 60) {
+        r = DS_ERR_OUT_OF_MEMORY;
+    } else {
+        ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
+        r = ds__ladder(q);
+        ds__tls.mute--;
+        if (r == DS_OK)
+            return r;
+        if (!ds__is_shortage(r) && !ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+    }
+    if (!ds__is_shortage(r))
+        return r;
+    DS__COUNT_CALL(a, ooms, 1);
+    const ds_mem_config *c = ds__policy(a->pool);
+    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
+    ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
+    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size),
+                   r);
+    return r;
+}
+
+/* alloc/direct_alloc.h - allocation without a cache.
+
+   Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
+   ds__direct_take reserves the bytes under the limits and calls the driver. direct_free.h
+   implements the frees.
+
+   Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
+   1. Driver's pool: the block's stream waits for the other uses and gives the block back in
+      stream order. Memory of an ended stream is given back on a stream of the allocator, behind
+      the end of the ended stream. The host waits only when a limit is near. The limit also
+      covers memory of the pool that no block has: enqueued frees and cached memory. An
+      allocation that would pass the limit first waits for these frees and shrinks the pool.
+   2. Plain memory: the host waits for the block's stream and for the uses of other streams. The
+      host waits for the device only if nothing else is known to wait for.
+   3. If a block cannot be given back now, because of a capture or a failed driver call, the
+      block is deferred. A deferred block stays pending in its arena's list. Allocations, frees,
+      flushes and changes of the policy try again. At shutdown a deferred block ends with its
+      segment.
+
+   Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
+   default pool of a device has such a backend. Reserved bytes either become a segment, or are
+   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
+   Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
+   a lock. The new block is entered under the arena's lock, or under all locks of the device if
+   the counters need room. Observers may be invoked under these locks.
+   Threads: any caller's thread. Near a limit the host may wait. */
+
+/* Returns memory of ds__direct_take that became no block. */
+static void ds__direct_untake(ds__wanted *q, int async, void *base) {
+    DS_IGNORE(async ? ds__async_free(q->s, base)
+                    : ds__segment_free(q->a->dev->device, base, q->size, 0));
+    if (async)
+        atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
+    ds__unreserve(q->a, q->size);
+}
+
+static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
+    ds__mdevice *dev = q->a->dev;
+    size_t limit = atomic_load(&dev->limit);
+    size_t cached = 0;
+    if (async && limit)
+        (void)ds__async_has(dev, &cached);
+    /* the pool may have a fitting piece, so that it does not grow: found out by trying */
+    int reuse = cached >= q->size;
+    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
+    if (r < 0)
+        return r;
+    r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
+    if (async && r == DS_OK) {
+        atomic_store(&dev->async, 1);
+        atomic_fetch_add(&dev->async_bytes, q->size);
+        /* it has grown */
+        if (reuse && atomic_load(&dev->reserved) + ds__async_surplus(dev) > limit) {
+            ds__direct_untake(q, async, *out);
+            *out = NULL;
+            return DS_ERR_LIMIT_EXCEEDED;
+        }
+    }
+    if (r < 0)
+        ds__unreserve(q->a, q->size);
+    return r;
+}
+
+static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
+    ds__arena *a = q->a;
+    ds__mpool *p = a->pool;
+    const ds_mem_config *c = ds__policy(p);
+    int async = c->backend == DS_MEM_DRIVER_POOL;
+    size_t guard = c->guard_bytes;
+    void *base = NULL;
+    q->size =
+        request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
+    q->kind = ds__kind_of(c, q->size);
+    DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend",
+                request->alignment);
+    if (ds__captures_open() && ds__is_capturing(q->s))
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "only the native backend has memory for captures");
+    ds_result r = ds__check(p, 1);
+    if (r < 0)
+        return r;
+    r = DS_ERR_OUT_OF_MEMORY;
+    (void)ds__direct_again(a->dev, DS__WAIT_NONE);
+    ds__tls.mute++;
+    /* what other backends have cached goes, then the user is asked: as in ds__ladder */
+    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
+        r = ds__direct_take(q, async, &base);
+        if (ds__is_shortage(r) && !ds__captures_open()) {
+            (void)ds__mem_flush(a->dev, NULL, 0);
+            ds__async_give(a->dev, 0);
+            DS__COUNT_CALL(a, retries, 1);
+            r = ds__direct_take(q, async, &base);
+        }
+        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
+            break;
+    }
+    ds__tls.mute--;
+    ds__segment *seg = r == DS_OK
+                           ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER,
+                                             base, q->size, 0)
+                           : NULL;
+    if (r == DS_OK && !seg)
+        r = DS_ERR_OUT_OF_MEMORY;
+    if (r == DS_OK) {
+        ds__arena_lock(a);
+        int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
+        ds__mblock *b = ds__mblock_new(a);
+        if (b) {
+            memset(b, 0, sizeof *b);
+            b->ptr = base;
+            b->size = q->size;
+            b->seg = seg;
+            seg->first = b;
+            seg->direct = 1;
+            ds__segment_in(a, seg);
+            ds__count_reserved(a, q->kind, (int64_t)q->size);
+            ds__count_segment(a, seg, 1);
+            DS__COUNT_CALL(a, driver_allocs, 1);
+            if (q->size >= c->max_split_size) {
+                b->oversize = 1;
+                ds__count_oversize(a, 1);
+            }
+            b->state = DS_BLOCK_LIVE;
+            b->asked = q->asked;
+            b->label = request->label ? request->label : ds__mem_label();
+            b->file = ds__tls.site.file;
+            b->line = (uint32_t)ds__tls.site.line;
+            ds__live_in(a, b);
+            ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
+            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size,
+                         a->stream_id, a->pool->id, b->file, b->line, NULL);
+            ds__note_block(a, DS_ACTION_ALLOC, b);
+        }
+        ds__count_end(a, all);
+        q->block = b;
+        if (b && a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
+            ds__arena_lock(a);
+            DS_IGNORE(ds__free_slow(a, b));
+            return r;
+        }
+        if (b) {
+            *out = base;
+            return DS_OK;
+        }
+        r = DS_ERR_OUT_OF_MEMORY;
+    }
+    if (base) {
+        if (seg)
+            ds__segment_drop(seg);
+        ds__direct_untake(q, async, base);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
+    }
+    if (!ds__is_shortage(r)) {
+        if (!ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        return r;
+    }
+    DS__COUNT_CALL(a, ooms, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
+    ds__tell_oom(a, q->size);
+    ds__oom_report(q, q->size, r);
+    return r;
+}
+
+/* alloc/allocate.h - allocation requests.
+
+   Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
+   free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
+   arena: in a named or pushed pool, in the capture's pool, or in the default pool.
+
+   Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
+   needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
+   allocated last; the fast path checks the stream's slot again under the arena's lock. A request
+   for 0 bytes gives NULL and DS_OK. A failed request leaves no block behind.
+   Locks: The fast path takes the arena's lock only; ds__take_oldest gives that lock up while
+   events are queried. ds__request expects no lock; fallback.h lists the locks of its steps. On
+   the fast path observers are invoked under the arena's lock, in ds__request without a lock.
+   Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
+   shortage callback are refused. */
+
+/* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
+   capture's. */
+static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
+    ds__mpool *p = NULL;
+    if (!pool.id && ds__captures_open()) {
+        if (ds__capture_pool_of(s, &p) < 0)
+            return NULL;
+    }
+    /* what an upstream allocates is not meant */
+    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0;) {
+        ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
+        if (!pushed)
+            return NULL;
+        if (pushed->dev->device.type == s->device.type &&
+            pushed->dev->device.index == s->device.index)
+            p = pushed;
+    }
+    if (pool.id) {
+        p = ds__mpool_of(pool);
+        if (p &&
+            (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
+            ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
+                     ds__type_name(p->dev->device.type), p->dev->device.index,
+                     ds__type_name(s->device.type), s->device.index);
+            return NULL;
+        }
+        if (!p)
+            return NULL;
+        if (ds__captures_open() && ds__capture_keep(s, p) < 0)
+            return NULL;
+    }
+    return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
+}
+
+/* A request with everything that can be said. */
+__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
+                                                       void **out) {
+    if (ds__mtls.in_shortage)
+        return ds__fail(DS_ERR_NOT_PERMITTED,
+                        "a callback that is asked to free memory cannot allocate some");
+    ds__arena *a = ds__route(s, request->stream, request->pool);
+    ds_result r = DS_OK;
+    if (!a)
+        return ds__mem_error();
+    ds__mpool *p = a->pool;
+    const ds_mem_config *c = ds__policy(p);
+    size_t guard = c->guard_bytes;
+    size_t align = request->alignment > DS__UNIT ? request->alignment : 0;
+    ds__wanted q = {
+        .a = a, .stream = request->stream, .s = s, .asked = request->size, .aligned = align != 0
+    };
+    if (c->backend != DS_MEM_NATIVE && !p->id)
+        return ds__direct_alloc(&q, request, out);
+    q.size = request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) + align
+                                           : SIZE_MAX / 2;
+    q.kind = ds__kind_of(c, q.size);
+    if (align && p->no_split)
+        return ds__fail(
+            DS_ERR_INVALID_VALUE,
+            "an alignment of %zu needs blocks that are split, and those of the pool are not",
+            align);
+    if (request->label)
+        ds_mem_label_push(request->label);
+    if (c->poll_on_alloc && !ds__captures_open())
+        (void)ds__poll(a, 0);
+    if (!ds__try(&q))
+        r = ds__ask_slow(&q);
+    if (request->label)
+        ds_mem_label_pop();
+    if (r < 0)
+        return r;
+    if (align && !ds__align(&q, align, q.size - align))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
+    else if (DS__UNLIKELY(a->watched))
+        r = ds__watched_alloc(&q, guard);
+    if (r < 0) {
+        ds__block_end(atomic_load(&q.block->seg->arena), q.block);
+        return r;
+    }
+    ds__note_block(a, DS_ACTION_ALLOC, q.block);
+    *out = q.block->ptr;
+    return DS_OK;
+}
+
+/* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
+   stream has none yet, or is no stream. */
+__attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
+    ds__tls_block *t = &ds__tls;
+    ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
+    if (!s)
+        return NULL;
+    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    if (a) {
+        t->arena = a;
+        t->arena_slot = (ds__slot *)s;
+        t->arena_stream = stream.id;
+    }
+    ds__unpin_inline(&ds__g.streams, s);
+    return a;
+}
+
+/* What the short way did not do. */
+__attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream stream,
+                                                          void **out) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    if (size) {
+        ds_mem_request request = { size, stream, { 0 }, 0, NULL };
+        r = ds__request(s, &request, out);
+    }
+    ds__unpin_inline(&ds__g.streams, s);
+    return r;
+}
+
+DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
+    ds_result r = ds__enter_inline("ds_mem_alloc");
+    if (DS__LIKELY(out != NULL))
+        *out = NULL;
+    if (DS__UNLIKELY(r < 0))
+        return r;
+    DS__REQUIRE(out, "out is NULL");
+    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets
+       them; a stream's end locks its arena. */
+    ds__arena *a = ds__tls.arena;
+    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream))
+        a = ds__arena_again(stream);
+    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
+                     size - 1 >= SIZE_MAX / 4))
+        return ds__alloc_slow(size, stream, out);
+    ds__mblock *b = NULL;
+    ds__lock_take(&a->lock);
+    size_t rounded = ds__rounded(a->pool, size);
+    int kind = ds__kind_of(&a->pool->config, rounded);
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) &&
+                   ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
+        b = ds__take_parked(a, kind, rounded, size);
+        if (!b)
+            b = ds__take(a, kind, rounded, size);
+        if (DS__UNLIKELY(!b && a->pending))
+            b = ds__take_oldest(a, kind, rounded, size);
+        if (DS__LIKELY(b != NULL))
+            *out = b->ptr;
+        if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)
+            ds__note_block(a, DS_ACTION_ALLOC, b);
+    }
+    ds__lock_give(&a->lock);
+    return DS__LIKELY(b != NULL) ? DS_OK : ds__alloc_slow(size, stream, out);
+}
+
+DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
+    if (out)
+        *out = NULL;
+    DS__ENTER("ds_mem_alloc_with");
+    DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
+    DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 &&
+                    request->alignment <= 2 * DS__MIB,
+                "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);
+    ds__stream *s = ds__stream_pin(request->stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = request->size ? ds__request(s, request, out) : DS_OK;
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* alloc/record_use.h - recording the use of a block by another stream.
+
+   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
+   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
+   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
+   of live blocks is an error.
+
+   Invariants: The block's own stream needs no use. A lent block's first use belongs to the
+   borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
+   too high.
+   Locks: Takes the arena's lock to find the block, and once more to add the use. Between the
+   two, the event is created and recorded without a lock. If a capture is open, the driver is
+   asked for the stream's capture under the arena's lock (ds__capture_of).
+   Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
+   DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
+
+/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
+   lock, so the block is looked at again afterwards. */
+static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
+    ds__arena *a = NULL;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__expect_end(s);
+    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds_result r = DS_OK;
+    if (b && DS__UNLIKELY(a->watched)) {
+        ds__arena_unlock(a);
+        if ((r = ds__check(a->pool, 2)) < 0) {
+            ds__stream_unpin(s);
+            return r;
+        }
+        b = ds__find_live(ptr, 0, &a);
+    }
+    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) {
+        ds__arena_unlock(a);
+        b = NULL;
+    }
+    if (!b) {
+        ds__stream_unpin(s);
+        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr,
+                                 pinned ? " of pinned memory" : "")
+                      : DS_OK;
+    }
+    int foreign = !pinned && s->driver != ds__driver_of(a->dev->device);
+    int own = b->lent ? b->uses->stream.id == stream.id
+                      : a->stream_id == s->id ||
+                            (!foreign && a->identity && a->dev->device.index == s->device.index &&
+                             a->identity == s->driver->stream_identity(s->native));
+    uint64_t capture = pinned ? 0 : ds__capture_of(s);
+    /* the graph's uses are its owner's care; work from before the capture is noted */
+    if (capture && !a->pool->graphs) {
+        now = 0;
+        capture = 0;
+    }
+    /* the first of a lent one is the borrower's own */
+    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    ds__muse *fresh = NULL;
+    /* work of before a capture counts for itself */
+    while (u && (u->stream.id != stream.id || u->capture != capture))
+        u = u->next;
+    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL)
+        a->spare_uses = fresh->next;
+    if (u && !own && !now && !ds__use_claim(u)) { /* the work until the free counts from now on */
+        atomic_fetch_add(&a->dev->late_uses, 1);
+        u->capture = 0;
+        u->recorded = DS__RECORDING;
+    }
+    if (u && !own && !now)
+        u->recorded = 0;
+    /* its event is recorded later than this */
+    if (u && u->recorded != 1)
+        now = 0;
+    char *start = b->ptr;
+    ds_event event = { u ? u->event.id : 0 };
+    ds__arena_unlock(a);
+    if (!own && foreign)
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (own || foreign || (u && !now)) {
+        ds__stream_unpin(s);
+        return r;
+    }
+    /* The event of an earlier use by the same stream may be recorded again: the later point is
+       behind it. */
+    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) {
+        ds__stream_unpin(s);
+        return ds__mem_error();
+    }
+    if (now)
+        r = ds__event_record(u ? event : fresh->event, stream, DS__OP_RECORD);
+    ds__arena_lock(a);
+    int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
+    if (fresh && r == DS_OK && still) {
+        fresh->capture = capture;
+        ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
+        fresh->stream = stream;
+        fresh->recorded = (uint8_t)now;
+        fresh->next = *at;
+        *at = fresh;
+        /* counts some twice: it only says whether to look */
+        if (!now)
+            atomic_fetch_add(&a->dev->late_uses, 1);
+    } else if (fresh) {
+        ds__muses_drop(a, fresh);
+    }
+    ds__arena_unlock(a);
+    if (r == DS_OK && !still)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result(ds_mem_record_use)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_record_use");
+    return ptr ? ds__note_use(ptr, stream, 1, 1, 0) : DS_OK;
+}
+
+DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_record_stream");
+    return ptr ? ds__note_use(ptr, stream, 0, 0, 0) : DS_OK;
+}
+
+/* alloc/api_block.h - block query and emptying the cache.
+
+   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
+   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
+
+   Invariants: Label and call site are reported only for live and pending blocks. While a capture
+   is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
+   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
+   functions that give memory back expect no lock; trim.h takes the locks for them. While the
+   host waits for a stream, no spinlock is held.
+   Threads: any caller's thread. The functions that give memory back may block the host until
+   streams have done their work. */
+
+static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
+    memset(out, 0, sizeof *out);
+    out->ptr = b->ptr;
+    out->size = b->size;
+    out->requested = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->asked : 0;
+    out->segment = b->seg->base;
+    out->segment_size = b->seg->mapped;
+    out->device = a->dev->device;
+    out->stream = ds__stream_of(a, b);
+    out->pool.id = a->pool->id;
+    out->state = (ds_mem_state)b->state;
+    if (b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING) {
+        out->label = b->label;
+        out->site.file = b->file;
+        out->site.line = (int)b->line;
+    }
+}
+
+DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    DS__ENTER("ds_mem_find");
+    DS__REQUIRE(out, "out is NULL");
+    ds__arena *a = NULL;
+    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    DS__REQUIRE(b, "%p is in no block that is allocated", ptr);
+    ds__describe(a, b, out);
+    ds__arena_unlock(a);
+    return DS_OK;
+}
+
+static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
+    ds__mdevice *dev;
+    ds_result r = ds__mem_used(device, &dev);
+    if (r < 0 || !dev)
+        return r;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
+    size_t done = 0;
+    if ((r = ds__check(&dev->main, 1)) < 0)
+        return r;
+    if (DS__UNLIKELY(ds__sync_watched()) &&
+        (r = ds__sync_tell("waits for blocks that other streams use")) < 0)
+        return r;
+    size_t pool = ds__async_has(dev, NULL);
+    if (atomic_load(&dev->reserved) > keep)
+        done = ds__mem_flush(dev, NULL, keep);
+    else
+        atomic_fetch_add(&dev->stats.syncs, keep == 0);
+    size_t blocks = atomic_load(&dev->async_bytes);
+    size_t others = atomic_load(&dev->reserved);
+    others = others > blocks ? others - blocks : 0;
+    keep = keep > others ? keep - others : 0;
+    if (pool > keep) { /* a pool gives back only what streams are done with */
+        ds__async_give(dev, keep);
+        size_t left = ds__async_has(dev, NULL);
+        done += pool > left ? pool - left : 0;
+    }
+    if (out_released)
+        *out_released = done;
+    return r;
+}
+
+DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
+    DS__ENTER("ds_mem_empty_cache");
+    return ds__mem_empty(device, 0, out_released);
+}
+
+DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
+    DS__ENTER("ds_mem_empty_cache_of");
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds_result r = DS_OK;
+    if (ds__captures_open())
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "memory cannot be given back while a capture is open");
+    else if (DS__UNLIKELY(ds__sync_watched()))
+        r = ds__sync_tell("waits for blocks that other streams use");
+    if (r == DS_OK && dev)
+        r = ds__check(&dev->main, 1);
+    ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
+    if (r == DS_OK && dev && !a)
+        r = ds__mem_error();
+    if (a) {
+        (void)ds__poll(a, 1);
+        size_t done = ds__arena_trim(a, SIZE_MAX, 0);
+        if (out_released)
+            *out_released = done;
+    }
+    ds__stream_unpin(s);
+    return r;
+}
+
+DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
+    DS__ENTER("ds_mem_trim");
+    return ds__mem_empty(device, keep, out_released);
+}
+
+/* alloc/api_config.h - configuration, limits and shortage callbacks.
+
+   Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
+   and the lists of shortage and out-of-memory callbacks. ds__mem_set changes the policy of one
+   device.
+
+   Invariants: The backend changes only while no block of the device is active.
+   ds_mem_configure_text asks all devices before any device changes.
+   Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
+   Limits change under the device lock, callback lists under ds__m.lock. Under these locks the
+   program's memory and log functions may be called, the driver is not.
+   Threads: any caller's thread. A callback that was removed may still run on another thread. */
+
+/* Totals stop, or go on where they stopped. All is locked. */
+static void ds__freeze(ds__mdevice *dev, int stop) {
+    for (ds__mpool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
+        ds__domain *d = p ? &p->stats : &dev->stats;
+        int64_t now[2][DS__METRICS];
+        int64_t total[2][DS__METRICS];
+        ds__domain_now(dev, p, now, total);
+        for (int k = 0; k < 2; k++)
+            for (int m = 0; m < DS__METRICS; m++) {
+                if (stop)
+                    d->frozen[k][m] = total[k][m] - now[k][m] + d->freed_base[k][m];
+                else
+                    d->freed_base[k][m] = d->frozen[k][m] - (total[k][m] - now[k][m]);
+            }
+        if (p ? !p->next : !dev->main.next)
+            return;
+    }
+}
+
+/* All is locked. */
+static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) {
+    int64_t now[2][DS__METRICS];
+    ds__domain_now(dev, NULL, now, NULL);
+    if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "backend cannot be changed while blocks are allocated");
+    return ds__policy_keep(config) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+/* Sets a device's policy, which was checked, or what a text makes of the one that is there;
+   `only_ask`: whether that could be done. */
+static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text,
+                             int only_ask) {
+    ds_mem_config made;
+    ds_result r = DS_OK;
+    (void)ds__direct_again(dev, DS__WAIT_NONE);
+    ds__mem_lock_all(dev);
+    if (text) {
+        made = dev->main.config;
+        r = ds__mconfig_read(text, &made);
+        config = &made;
+    }
+    if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
+        int full = dev->main.full;
+        int changes = full != (config->statistics == DS_STATISTICS_FULL);
+        ds__fold(dev); /* peaks may be counted from now on */
+        if (changes)
+            ds__freeze(dev, full);
+        (void)ds__mpool_apply(&dev->main, config);
+        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+            ds_mem_config own = p->config;
+            (void)ds__mpool_apply(p, &own);
+        }
+        if (dev->main.full)
+            ds__at_peak(&dev->stats.tally, dev->room);
+        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+            ds__at_peak(&p->stats.tally, NULL);
+        ds__mem_limit(dev);
+    }
+    ds__mem_unlock_all(dev);
+    return r;
+}
+
+DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config) {
+    DS__ENTER("ds_mem_configure");
+    DS__REQUIRE(config, "config is NULL");
+    DS__RESOLVE(device);
+    ds_result r = ds__mconfig_check(config);
+    if (r < 0)
+        return r;
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev)
+        return ds__mem_error();
+    if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
+        ds__pinned_configure(config, NULL);
+    return r;
+}
+
+DSDEF ds_result(ds_mem_configure_text)(const char *text) {
+    DS__ENTER("ds_mem_configure_text");
+    DS__REQUIRE(text, "text is NULL");
+    ds_result r = ds__mem_setup();
+    if (r < 0)
+        return r;
+    ds_mem_config c = ds__usual_config();
+    if ((r = ds__mconfig_read(text, &c)) < 0)
+        return r;
+    for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
+        if (!ask) {                      /* first: a device that comes meanwhile has it */
+            pthread_mutex_lock(&ds__m.lock);
+            ds__m.config = c;
+            pthread_mutex_unlock(&ds__m.lock);
+        }
+        for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
+            ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
+            if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
+                return r;
+        }
+    }
+    ds__pinned_configure(NULL, text);
+    return r;
+}
+
+DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    DS__ENTER("ds_mem_get_config");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds_result r = ds__mem_setup();
+    if (r < 0)
+        return r;
+    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    *out = dev ? ds__config_of(dev) : ds__usual_config();
+    return DS_OK;
+}
+
+static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
+    DS__RESOLVE(device);
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev)
+        return ds__mem_error();
+    ds__mdevice_lock(dev);
+    if (which)
+        dev->main.config.limit = limit;
+    else
+        dev->main.config.memory_fraction = fraction;
+    if (which && !limit)
+        dev->main.config.memory_fraction = 1;
+    ds__mem_limit(dev);
+    ds__mdevice_unlock(dev);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_mem_set_limit)(ds_device device, size_t bytes) {
+    DS__ENTER("ds_mem_set_limit");
+    return ds__mem_change(device, 0, bytes, 1);
+}
+
+DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
+    if (out)
+        *out = 0;
+    DS__ENTER("ds_mem_get_limit");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev)
+        return ds__mem_error();
+    *out = atomic_load(&dev->limit);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_mem_set_fraction)(ds_device device, double fraction) {
+    DS__ENTER("ds_mem_set_fraction");
+    DS__REQUIRE(fraction >= 0 && fraction <= 1, "a fraction of %g is not between 0 and 1",
+                fraction);
+    return ds__mem_change(device, fraction, 0, 0);
+}
+
+DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
+    if (out)
+        *out = 0;
+    DS__ENTER("ds_mem_get_fraction");
+    DS__REQUIRE(out, "out is NULL");
+    DS__RESOLVE(device);
+    ds_result r = ds__mem_setup();
+    if (r < 0)
+        return r;
+    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
+    return DS_OK;
+}
+
+/* Adds a callback to a list of pairs, or takes one out. */
+#define DS__CALLBACKS(name, type, list, count)                                               \
+    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
+        DS__ENTER("ds_mem_on_" #name);                                                       \
+        DS__REQUIRE(fn, "fn is NULL");                                                       \
+        ds_result r = ds__mem_setup();                                                       \
+        if (r < 0)                                                                           \
+            return r;                                                                        \
+        pthread_mutex_lock(&ds__m.lock);                                                     \
+        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
+        if (more && ds__m.count)                                                             \
+            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
+        if (more) {                                                                          \
+            ds__release(ds__m.list);                                                         \
+            ds__m.list = more;                                                               \
+            ds__m.list[ds__m.count].fn = fn;                                                 \
+            ds__m.list[ds__m.count++].user = user;                                           \
+        }                                                                                    \
+        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
+    }                                                                                        \
+    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
+        DS__ENTER("ds_mem_remove_on_" #name);                                                \
+        int found = 0;                                                                       \
+        pthread_mutex_lock(&ds__m.lock);                                                     \
+        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
+            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
+                continue;                                                                    \
+            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
+                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
+            ds__m.count--;                                                                   \
+            found = 1;                                                                       \
+        }                                                                                    \
+        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
+    }
+DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
+DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
+#undef DS__CALLBACKS
+
+/* alloc/api_pool.h - pools: create, destroy, push, pop.
+
+   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
+
+   Invariants: A pool object stays until shutdown. A pool object without owners and memory may
+   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
+   compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
+   handle. A pool with a handle always uses the native backend.
+   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
+   ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
+   (trim.h).
+   Threads: any caller's thread; pushes belong to the calling thread. */
+
+/* Of pools whose upstream is a resource. */
+static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
+    (void)size;
+    (void)device;
+    (void)stream;
+    return NULL;
+}
+
+static void ds__no_free(void *ptr, ptrdiff_t size, int device, void *stream) {
+    (void)ptr;
+    (void)size;
+    (void)device;
+    (void)stream;
+}
+
+DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
+    static const ds_pool_desc none;
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_pool_create");
+    DS__REQUIRE(out, "out is NULL");
+    if (!desc)
+        desc = &none;
+    DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
+    DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
+                "a pool has one upstream: either functions or a resource");
+    DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
+                "the upstream has no functions: was it destroyed?");
+    DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
+                "a shareable pool has no upstream of its own");
+    ds_device device = desc->device;
+    DS__RESOLVE(device);
+    ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
+    if (r < 0)
+        return r;
+    ds__mdevice *dev = ds__mem_device(device);
+    if (!dev)
+        return ds__mem_error();
+    ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
+    c.backend = DS_MEM_NATIVE;
+    ds_pool_desc d = *desc;
+    if (d.upstream) {
+        d.alloc_fn = ds__no_alloc;
+        d.free_fn = ds__no_free;
+    }
+    /* the device's own need no copy: they count anyway */
+    size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
+    if (by_config && (!d.limit || by_config < d.limit))
+        d.limit = by_config;
+    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
+    if (!p)
+        return DS_ERR_OUT_OF_MEMORY;
+    out->id = p->id;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
+    DS__ENTER("ds_pool_destroy");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (p->name[0])
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the pool belongs to what was captured; it ends with that");
+    pthread_mutex_lock(&ds__m.lock);
+    int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
+    if (!gone)
+        p->dead = 1;
+    pthread_mutex_unlock(&ds__m.lock);
+    if (gone)
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
+    ds__mdevice_lock(p->dev);
+    p->use_on_oom = 0;
+    int last = --p->owners == 0;
+    ds__mdevice_unlock(p->dev);
+    if (last)
+        (void)ds__mem_flush(p->dev, p, 0);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_push)(ds_pool pool) {
+    DS__ENTER("ds_pool_push");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__pushes() == DS__POOL_PUSHES)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
+    ds__mpool_own(p);
+    if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
+        ds__mpool_disown(p);
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
+    }
+    ds__mtls.pool[ds__mtls.pools++] = pool;
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_pop)(void) {
+    DS__ENTER("ds_pool_pop");
+    if (ds__pushes() == 0)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
+    ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
+    pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
+    uint32_t index = (uint32_t)pool.id;
+    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
+                       ? ds__m.pools[index - 1]
+                       : NULL;
+    pthread_mutex_unlock(&ds__m.lock);
+    if (p)
+        ds__mpool_disown(p);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
+    if (out)
+        *out = 0;
+    DS__ENTER("ds_pool_use_count");
+    DS__REQUIRE(out, "out is NULL");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    ds__mdevice_lock(p->dev);
+    *out = p->owners;
+    ds__mdevice_unlock(p->dev);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
+    if (out_id)
+        out_id[0] = out_id[1] = 0;
+    DS__ENTER("ds_pool_id");
+    DS__REQUIRE(out_id, "out_id is NULL");
+    if (!pool.id)
+        return DS_OK;
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    out_id[0] = p->name[0];
+    out_id[1] = p->name[1];
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
+    if (out_released)
+        *out_released = 0;
+    DS__ENTER("ds_pool_empty_cache");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__captures_open())
+        return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                        "memory cannot be given back while a capture is open");
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    ds_result r = DS__UNLIKELY(ds__sync_watched())
+                      ? ds__sync_tell("waits for blocks that other streams use")
+                      : DS_OK;
+    if (r < 0 || (r = ds__check(p, 1)) < 0)
+        return r;
+    size_t done = ds__mem_flush(p->dev, p, 0);
+    if (out_released)
+        *out_released = done;
+    return DS_OK;
+}
+
+/* alloc/checkpoint.h - checkpoints of pools.
+
+   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
+   checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
+   then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
+
+   Invariants: A checkpoint belongs to one pool and lists its blocks in order of address. Save
+   and restore refuse a pool with a pending block, or with a live block that other streams or
+   processes use. If the plan fails, nothing has changed. If another thread uses the pool after
+   the plan, the pool is restored in part and DS_ERR_ILLEGAL_STATE is returned.
+   Locks: ds_pool_restore takes `giving` and `grow` of every arena of the pool, so that segments
+   stay as they are. The plan runs under all locks of the device, the changes under one arena's
+   lock, or all locks if the counters need room. The program's memory functions are called under
+   all these locks, observers under the arena's lock. The function of the caller runs without a
+   lock. ds_pool_save and ds_pool_check_live take all locks of the device.
+   Threads: any caller's thread. No other thread may use the pool during ds_pool_restore. */
+
+typedef struct ds__saved {
+    char *ptr;
+    size_t size;
+    size_t asked;
+    ds__segment *seg;
+    uint64_t serial;
+    const char *label;
+    const char *file;
+    uint32_t line;
+    uint32_t there;
+} ds__saved;
+
+struct ds_pool_checkpoint {
+    const ds__mpool *pool;
+    uint64_t name[2];
+    size_t count;
+    ds__saved at[];
+};
+
+static int ds__saved_order(const void *a, const void *b) {
+    const ds__saved *x = a;
+    const ds__saved *y = b;
+    return x->ptr < y->ptr ? -1 : x->ptr > y->ptr;
+}
+
+/* Uses that are over are so; not while a capture could be spoiled by the question. */
+static void ds__pool_poll(ds__mpool *p) {
+    if (ds__captures_open())
+        return;
+    for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next)
+        (void)ds__poll(a, 0);
+}
+
+/* 0 and a sentence: others have to do with the block. All is locked. */
+static int ds__block_settled(const ds__mblock *b) {
+    const char *what = b->state == DS_BLOCK_PENDING
+                           ? "was freed, and other streams may still use it"
+                       : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
+                       : b->state == DS_BLOCK_LIVE && b->uses     ? "was used on other streams"
+                       : b->quiet ? "is being freed by another thread"
+                                  : NULL;
+    if (what)
+        ds__fail(DS_ERR_ILLEGAL_STATE, "the block of %zu bytes at %p %s", b->size, (void *)b->ptr,
+                 what);
+    return !what;
+}
+
+DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
+    if (out)
+        *out = NULL;
+    DS__ENTER("ds_pool_save");
+    DS__REQUIRE(out, "out is NULL");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    ds__pool_poll(p);
+    ds_pool_checkpoint *c = NULL;
+    size_t count = 0;
+    int settled = 1;
+    ds__mem_lock_all(p->dev);
+    for (ds__arena *a = p->arenas; a; a = a->next) {
+        ds__unpark_all(a);
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (ds__mblock *b = s->first; b && settled; b = b->next) {
+                settled = ds__block_settled(b);
+                count += b->state == DS_BLOCK_LIVE;
+            }
+    }
+    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0])))
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
+    for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b; b = b->next)
+                if (b->state == DS_BLOCK_LIVE)
+                    c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
+                                                     b->label, b->file, b->line,  0 };
+    ds__mem_unlock_all(p->dev);
+    if (!c)
+        return settled ? DS_ERR_OUT_OF_MEMORY : DS_ERR_ILLEGAL_STATE;
+    c->pool = p;
+    memcpy(c->name, p->name, sizeof c->name);
+    qsort(c->at, c->count, sizeof c->at[0], ds__saved_order);
+    *out = c;
+    return DS_OK;
+}
+
+DSDEF void(ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) {
+    ds__release(checkpoint);
+}
+
+/* What has to change: blocks that end come first in `changed`, then those that are live again. */
+typedef struct ds__rewind {
+    ds__saved *at;
+    ds_mem_block *changed;
+    size_t count;
+    size_t changes;
+} ds__rewind;
+
+static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
+    ds__segment *s = NULL;
+    ds__mblock *b = NULL;
+    for (ds__saved *v = q->at; v < q->at + q->count; v++) {
+        if (s != v->seg) {
+            s = v->seg;
+            ds__arena *a = atomic_load(&s->arena);
+            b = a && a->pool == p && s->serial == v->serial ? s->first : NULL;
+        }
+        while (b && b->ptr + b->size <= v->ptr)
+            b = b->next;
+        const ds__mblock *last = b; /* none of the memory may be a hole */
+        while (last && last->state != DS_BLOCK_UNMAPPED &&
+               last->ptr + last->size < v->ptr + v->size)
+            last = last->next;
+        if (!last || last->state == DS_BLOCK_UNMAPPED)
+            return ds__fail(DS_ERR_ILLEGAL_STATE,
+                            "the memory of the block of %zu bytes at %p was given back since",
+                            v->size, (void *)v->ptr);
+        v->there = b->state == DS_BLOCK_LIVE && b->ptr == v->ptr && b->size == v->size;
+    }
+    return DS_OK;
+}
+
+/* Looks at everything and changes nothing that shows. All is locked. */
+static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
+    size_t live = 0;
+    for (ds__arena *a = p->arenas; a; a = a->next) {
+        ds__unpark_all(a);
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b; b = b->next) {
+                if (!ds__block_settled(b))
+                    return DS_ERR_ILLEGAL_STATE;
+                live += b->state == DS_BLOCK_LIVE;
+            }
+    }
+    ds_result r = ds__rewind_plan_saved(p, q);
+    if (r < 0)
+        return r;
+    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
+    for (ds__arena *a = p->arenas; a; a = a->next) {
+        /* descriptions: each block that is cut out leaves one before it and one behind it */
+        ds__mblock *spare = NULL;
+        ds__mblock *one = NULL;
+        for (const ds__saved *v = q->at; v < q->at + q->count; v++)
+            for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
+                if (!(one = ds__mblock_new(a)))
+                    r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
+                if (one) {
+                    one->list_next = spare;
+                    spare = one;
+                }
+            }
+        for (; spare; spare = one) {
+            one = spare->list_next;
+            ds__mblock_drop(a, spare);
+        }
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+                ds__saved key = { .ptr = b->ptr };
+                ds__saved *v = b->state != DS_BLOCK_LIVE
+                                   ? NULL
+                                   : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
+                if (b->state != DS_BLOCK_LIVE || (v && v->there))
+                    continue;
+                ds__describe(a, b, &q->changed[q->changes]);
+                q->changed[q->changes++].state = DS_BLOCK_FREE;
+            }
+    }
+    return r;
+}
+
+static void ds__arena_lock_ready(ds__arena *a, int kind) {
+    ds__arena_lock(a);
+    while (!ds__ready(a, kind, 0)) {
+        ds__make_ready(a, kind, 0);
+        ds__arena_lock(a);
+    }
+}
+
+static int ds__rewind_end(const ds_mem_block *gone) {
+    ds__segment *s = ds__segment_of(gone->ptr);
+    ds__arena *a = s ? atomic_load(&s->arena) : NULL;
+    if (!a)
+        return 0;
+    ds__arena_lock_ready(a, s->kind);
+    ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
+    int good = b && ds__block_settled(b);
+    if (good) {
+        ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
+        ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+        ds__block_over(a, b);
+    }
+    ds__arena_unlock(a);
+    return good;
+}
+
+/* Cuts a block out of the free memory around it, where it was. `before`: a live block below it
+   in the segment, or NULL. */
+static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_block *out) {
+    ds__segment *s = v->seg;
+    ds__arena *a = atomic_load(&s->arena);
+    if (!a)
+        return 0;
+    ds__arena_lock(a);
+    int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
+    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
+                    : before ? ds__find(s, before->ptr, 1)
+                             : s->first;
+    ds__mblock *rest = NULL;
+    while (b && b->ptr + b->size <= v->ptr)
+        b = b->next;
+    int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
+               v->ptr + v->size <= b->ptr + b->size;
+    if (good) {
+        ds__bin_out(a, b);
+        if (!ds__grows(s) && ds__is_split(b))
+            ds__count_split(a, s->kind, -1, -(int64_t)b->size);
+        /* what is cut off is so too until it is free: it must not become one with the block
+           again */
+        b->state = DS_BLOCK_LIVE;
+        b->oversize = 0;
+        if (b->ptr < v->ptr) {
+            rest = ds__cut(a, b, (size_t)(v->ptr - b->ptr));
+            good = rest != NULL;
+            (void)ds__merge_in(a, b);
+            b = rest;
+        }
+    }
+    if (good && b->size > v->size) {
+        rest = ds__cut(a, b, v->size);
+        good = rest != NULL;
+        (void)ds__merge_in(a, good ? rest : b);
+    }
+    if (good) {
+        ds__live_in(a, b);
+        ds__made_and_counted(a, b, v->asked);
+        b->label = v->label;
+        b->file = v->file;
+        b->line = v->line;
+        b->uses = NULL;
+        b->guarded = 0;
+        b->lent = b->exported = 0;
+        if (b->size >= a->pool->config.max_split_size) {
+            b->oversize = 1;
+            ds__count_oversize(a, 1);
+        }
+        ds__note_block(a, DS_ACTION_ALLOC, b);
+        ds__describe(a, b, out);
+    }
+    ds__count_end(a, all);
+    return good;
+}
+
+static int ds__rewind_all(ds__rewind *q) {
+    size_t ends = q->changes;
+    for (size_t i = 0; i < ends; i++)
+        if (!ds__rewind_end(&q->changed[i]))
+            return 0;
+    for (size_t i = 0; i < q->count; i++) {
+        if (q->at[i].there)
+            continue;
+        const ds__saved *before = i && q->at[i - 1].seg == q->at[i].seg ? &q->at[i - 1] : NULL;
+        if (!ds__rewind_live(&q->at[i], before, &q->changed[q->changes]))
+            return 0;
+        q->changes++;
+    }
+    return 1;
+}
+
+DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpoint,
+                                 ds_mem_block_fn fn, void *user) {
+    DS__ENTER("ds_pool_restore");
+    DS__REQUIRE(checkpoint, "checkpoint is NULL");
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    if (ds__is_inside(p))
+        return ds__inside_fail();
+    DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
+                "the checkpoint is another pool's");
+    ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
+    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
+    memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
+    ds__pool_poll(p);
+    ds__arena *first = ds__first_arena(p->dev, p);
+    /* segments stay as they are; arenas that come now have none of these */
+    for (ds__arena *a = first; a; a = a->next) {
+        pthread_mutex_lock(&a->giving);
+        pthread_mutex_lock(&a->grow);
+    }
+    ds__mem_lock_all(p->dev);
+    ds_result r = ds__rewind_plan(p, &q);
+    ds__mem_unlock_all(p->dev);
+    if (r == DS_OK && !ds__rewind_all(&q))
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "another thread used the pool meanwhile: it is restored in part");
+    for (ds__arena *a = first; a; a = a->next) {
+        pthread_mutex_unlock(&a->grow);
+        pthread_mutex_unlock(&a->giving);
+    }
+    for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
+        fn(&q.changed[i], user);
+    ds__release(q.changed);
+    ds__release(q.at);
+    return r;
+}
+
+static int ds__ptr_order(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t) * (void *const *)a;
+    uintptr_t y = (uintptr_t) * (void *const *)b;
+    return x < y ? -1 : x > y;
+}
+
+DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
+    DS__ENTER("ds_pool_check_live");
+    DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
+    ds__mpool *p = ds__mpool_of(pool);
+    if (!p)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    void **sorted = ds__alloc((count + 1) * sizeof *sorted);
+    unsigned char *seen = ds__alloc(count + 1);
+    if (sorted && count) {
+        memcpy(sorted, ptrs, count * sizeof *sorted);
+        qsort(sorted, count, sizeof *sorted, ds__ptr_order);
+    }
+    if (!sorted || !seen)
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to compare %zu blocks", count);
+    ds__mem_lock_all(p->dev);
+    for (ds__arena *a = p->arenas; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+                void *ptr = b->ptr;
+                void **at = b->state == DS_BLOCK_LIVE
+                                ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
+                                : NULL;
+                if (at)
+                    seen[at - sorted] = 1;
+                else if (b->state == DS_BLOCK_LIVE)
+                    r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                                 "the block of %zu bytes at %p is live and not in the list",
+                                 b->size, (void *)b->ptr);
+            }
+    ds__mem_unlock_all(p->dev);
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        if (!seen[i]) {
+            int twice =
+                (i && sorted[i] == sorted[i - 1]) || (i + 1 < count && sorted[i] == sorted[i + 1]);
+            r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
+                         twice ? "twice" : "and is not the start of a live block of the pool");
+        }
+    ds__release(seen);
+    ds__release(sorted);
+    return r;
+}
+
+/* alloc/stats.h - public functions of statistics.
+
+   Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
+   ds_mem_allocated, over the sums of stats_sum.h. ds__stats_room and ds__stats_give serve all
+   versioned statistics structs.
+
+   Invariants: A caller's struct begins with its size, and nothing behind that size is written.
+   Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
+   ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
+   expects the device stopped.
+   Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
+
+/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes
+   what it has of `whole` bytes; returns them. 0: not even that member. */
+static size_t ds__stats_room(void *out, size_t whole) {
+    size_t room = 0;
+    if (out)
+        memcpy(&room, out, sizeof room);
+    if (room == 0 || room > whole)
+        room = whole;
+    if (!out || room < sizeof room)
+        return 0;
+    memset(out, 0, room);
+    memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
+    return room;
+}
+
+#define DS__STATS_ROOM(room) \
+    DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
+
+/* Gives it as much as it has room for. */
+static void ds__stats_give(void *out, void *from, size_t room) {
+    memcpy(from, &room, sizeof room);
+    memcpy(out, from, room);
+}
+
+DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
+    ds__mdevice *dev = NULL;
+    ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
+    size_t room = ds__stats_room(out, sizeof s);
+    DS__ENTER("ds_mem_get_stats");
+    DS__STATS_ROOM(room);
+    ds_result r = ds__mem_asked(device, &dev);
+    if (dev)
+        ds__stats(dev, NULL, &s);
+    if (r == DS_OK)
+        ds__stats_give(out, &s, room);
+    return r;
+}
+
+DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
+    ds_mem_stats s;
+    size_t room = ds__stats_room(out, sizeof s);
+    DS__ENTER("ds_pool_get_stats");
+    DS__STATS_ROOM(room);
+    pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
+    ds__mpool *p = ds__mpool_at(pool);
+    if (p)
+        ds__stats(p->dev, p, &s);
+    pthread_mutex_unlock(&ds__m.lock);
+    /* the sentence */
+    if (!p) {
+        (void)ds__mpool_of(pool);
+        return DS_ERR_INVALID_HANDLE;
+    }
+    ds__stats_give(out, &s, room);
+    return DS_OK;
+}
+
+/* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
+static void ds__reset_peaks(ds__mdevice *dev) {
+    for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
+        int64_t now[2][DS__METRICS];
+        int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
+        ds__domain *d = p ? &p->stats : &dev->stats;
+        ds__domain_now(dev, p, now, NULL);
+        for (int m = 0; m < DS__METRICS; m++)
+            for (int k = 0; k < 3; k++)
+                d->tally.peak[k][m] = INT64_MIN;
+        ds__domain_peaks(d, now, none);
+        d->sharers = 0;
+        for (int m = 0; m < DS__METERS; m++) {
+            atomic_store(&d->all[m].peak, atomic_load(&d->all[m].now));
+            for (int k = 0; k < 2; k++)
+                atomic_store(&d->meter[k][m].peak, atomic_load(&d->meter[k][m].now));
+        }
+        atomic_store(&d->oversize_allocations.peak, atomic_load(&d->oversize_allocations.now));
+        atomic_store(&d->oversize_segments.peak, atomic_load(&d->oversize_segments.now));
+        if (!p)
+            p = dev->main.next;
+        else
+            p = p->next;
+        if (!p)
+            break;
+    }
+    memset(dev->async_peak, 0, sizeof dev->async_peak); /* taken anew with the next statistics */
+    ds__at_peak(&dev->stats.tally, dev->room);
+}
+
+static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
+    ds__mem_lock_all(dev);
+    ds__fold(dev);
+    if (peaks)
+        ds__reset_peaks(dev);
+    for (ds__mpool *p = NULL; !peaks;) {
+        ds__domain *d = p ? &p->stats : &dev->stats;
+        ds__domain_now(dev, p, d->freed_base, NULL);
+        memset(d->frozen, 0, sizeof d->frozen);
+        for (int k = 0; k < 2; k++)
+            for (int m = 0; m < DS__COUNTED; m++)
+                d->tally.kind[k].total[m] = 0;
+        for (int m = 0; m < DS__METERS; m++) {
+            ds__meter *one[3] = { &d->all[m], &d->meter[0][m], &d->meter[1][m] };
+            for (int k = 0; k < 3; k++) {
+                atomic_store(&one[k]->total, 0);
+                atomic_store(&one[k]->freed, 0);
+            }
+        }
+        ds__meter *over[2] = { &d->oversize_allocations, &d->oversize_segments };
+        for (int k = 0; k < 2; k++) {
+            atomic_store(&over[k]->total, 0);
+            atomic_store(&over[k]->freed, 0);
+        }
+        atomic_store(&d->retries, 0);
+        atomic_store(&d->ooms, 0);
+        atomic_store(&d->syncs, 0);
+        atomic_store(&d->driver_allocs, 0);
+        atomic_store(&d->driver_frees, 0);
+        atomic_store(&d->rejections, 0);
+        p = p ? p->next : dev->main.next;
+        if (!p)
+            break;
+    }
+    ds__mem_unlock_all(dev);
+}
+
+static ds_result ds__mem_reset(ds_device device, int peaks) {
+    ds__mdevice *dev;
+    ds_result r = ds__mem_used(device, &dev);
+    if (dev)
+        ds__mem_reset_of(dev, peaks);
+    return r;
+}
+
+#define DS__RESET(name, peaks)                \
+    DSDEF ds_result(name)(ds_device device) { \
+        DS__ENTER(#name);                     \
+        return ds__mem_reset(device, peaks);  \
+    }
+DS__RESET(ds_mem_reset_peak_stats, 1)
+DS__RESET(ds_mem_reset_accumulated_stats, 0)
+DS__RESET(ds_mem_reset_max_allocated, 1)
+DS__RESET(ds_mem_reset_max_cached, 1)
+#undef DS__RESET
+
+#define DS__ONE_STAT(name, member)                                          \
+    DSDEF size_t(name)(ds_device device) {                                  \
+        ds__mdevice *dev = NULL;                                            \
+        ds_mem_stats s;                                                     \
+        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                                                       \
+        ds__stats(dev, NULL, &s);                                           \
+        return (size_t)s.member;                                            \
+    }
+DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
+DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
+DS__ONE_STAT(ds_mem_reserved, reserved_bytes[0].current)
+DS__ONE_STAT(ds_mem_max_reserved, reserved_bytes[0].peak)
+DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
+DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
+#undef DS__ONE_STAT
+
+DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
+    size_t reserved = 0;
+    size_t used = 0;
+    if (out_reserved)
+        *out_reserved = 0;
+    if (out_used)
+        *out_used = 0;
+    DS__ENTER("ds_mem_driver_pool_info");
+    DS__RESOLVE(device);
+    ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
+    if (r < 0)
+        return r;
+    if (out_reserved)
+        *out_reserved = reserved;
+    if (out_used)
+        *out_used = used;
+    return DS_OK;
+}
+
+/* alloc/report_names.h - memory statistics by name.
+
+   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
+   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
+
+   Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
+   search. Every entry names an int64_t member. ds_mem_stat_by_name reads nothing behind
+   stats->size.
+   Locks: none.
+   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
+
+/* torch's names, in the order of strcmp. */
+#define DS__STAT4(name, member)                                      \
+    { name ".allocated", offsetof(ds_mem_stats, member.allocated) }, \
+        { name ".current", offsetof(ds_mem_stats, member.current) }, \
+        { name ".freed", offsetof(ds_mem_stats, member.freed) }, {   \
+        name ".peak", offsetof(ds_mem_stats, member.peak)            \
+    }
+#define DS__STAT12(name, member)                              \
+    DS__STAT4(name ".all", member[DS_STAT_ALL]),              \
+        DS__STAT4(name ".large_pool", member[DS_STAT_LARGE]), \
+        DS__STAT4(name ".small_pool", member[DS_STAT_SMALL])
+#define DS__STAT1(member) \
+    { #member, offsetof(ds_mem_stats, member) }
+
+static const struct ds__mstat {
+    const char *name;
+    size_t offset;
+} ds__mstats[] = { DS__STAT12("active", active),
+                   DS__STAT12("active_bytes", active_bytes),
+                   DS__STAT12("allocated_bytes", allocated_bytes),
+                   DS__STAT12("allocation", allocation),
+                   DS__STAT12("inactive_split", inactive_split),
+                   DS__STAT12("inactive_split_bytes", inactive_split_bytes),
+                   DS__STAT1(max_split_size),
+                   DS__STAT1(num_alloc_retries),
+                   DS__STAT1(num_device_alloc),
+                   DS__STAT1(num_device_free),
+                   DS__STAT1(num_oom_rejections),
+                   DS__STAT1(num_ooms),
+                   DS__STAT1(num_sync_all_streams),
+                   DS__STAT4("oversize_allocations", oversize_allocations),
+                   DS__STAT4("oversize_segments", oversize_segments),
+                   DS__STAT12("requested_bytes", requested_bytes),
+                   DS__STAT12("reserved_bytes", reserved_bytes),
+                   DS__STAT12("segment", segment) };
+
+#define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
+
+DSDEF const char *(ds_mem_stat_name)(size_t index) {
+    return index < DS__STATS ? ds__mstats[index].name : NULL;
+}
+
+DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
+    char alias[64];
+    const char *wanted = name;
+    if (out)
+        *out = 0;
+    DS__ENTER("ds_mem_stat_by_name");
+    DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
+    DS__REQUIRE(stats->size && stats->size <= sizeof *stats,
+                "stats->size is %zu, not up to %zu: ds_mem_get_stats fills it", stats->size,
+                sizeof *stats);
+    if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
+        snprintf(alias, sizeof alias, "allocation.%s", name + 10);
+        wanted = alias;
+    }
+    for (size_t low = 0, high = DS__STATS; low < high;) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(wanted, ds__mstats[middle].name);
+        if (order == 0) {
+            size_t end = ds__mstats[middle].offset + sizeof *out;
+            DS__REQUIRE(end <= stats->size, "stats->size is %zu: '%s' needs %zu", stats->size,
+                        wanted, end);
+            memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
+            return DS_OK;
+        }
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return ds__fail(DS_ERR_INVALID_VALUE,
+                    "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
+}
+
+/* alloc/report_table.h - table of ds_mem_summary.
+
+   Implements ds_mem_summary: writes the statistics of a device as the table of
+   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
+
+   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
+   rows of one metric share the unit of each column; the row of all sizes determines it.
+   Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
+   with no lock held.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
+
+/* The unit of a column is that of its first row, of all sizes. */
+static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
+    static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
+    static const char *const thousands[] = { "  ", "K ", "M " };
+    const int64_t from = counts ? 750000 : 768 * 1024;
+    const int64_t step = counts ? 1000 : 1024;
+    int unit = 0;
+    for (; unit < (counts ? 2 : 5) && unit_of >= from; unit++) {
+        value /= step;
+        unit_of /= step;
+    }
+    if (counts)
+        snprintf(out, 32, "%7lld %s", (long long)value, thousands[unit]);
+    else
+        snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
+}
+
+static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s,
+                     const ds_mem_stat *unit_of) {
+    char cell[4][32];
+    ds__mcell(cell[0], counts, s->current, unit_of->current);
+    ds__mcell(cell[1], counts, s->peak, unit_of->peak);
+    ds__mcell(cell[2], counts, s->allocated, unit_of->allocated);
+    ds__mcell(cell[3], counts, s->freed, unit_of->freed);
+    ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
+}
+
+static void ds__mrule(ds__pen *p, char c) {
+    char rule[76];
+    memset(rule, c, 75);
+    rule[75] = 0;
+    ds__pen_print(p, "|%s|\n", rule);
+}
+
+static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
+    const struct {
+        const char *name;
+        const ds_mem_stat *stat;
+        int counts;
+    } rows[] = { { "Allocated memory", s->allocated_bytes, 0 },
+                 { "Active memory", s->active_bytes, 0 },
+                 { "Requested memory", s->requested_bytes, 0 },
+                 { "GPU reserved memory", s->reserved_bytes, 0 },
+                 { "Non-releasable memory", s->inactive_split_bytes, 0 },
+                 { "Allocations", s->allocation, 1 },
+                 { "Active allocs", s->active, 1 },
+                 { "GPU reserved segments", s->segment, 1 },
+                 { "Non-releasable allocs", s->inactive_split, 1 } };
+
+    ds__mrule(p, '=');
+    ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
+    ds__mrule(p, '-');
+    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
+                  (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
+    ds__mrule(p, '=');
+    ds__pen_print(
+        p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
+        ds__mrule(p, '-');
+        ds__mrow(p, rows[i].name, rows[i].counts, all, all);
+        if (abbreviated)
+            continue;
+        ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
+        ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
+    }
+    ds__mrule(p, '-');
+    ds__mrow(p, "Oversize allocations", 1, &s->oversize_allocations, &s->oversize_allocations);
+    ds__mrule(p, '-');
+    ds__mrow(p, "Oversize GPU segments", 1, &s->oversize_segments, &s->oversize_segments);
+    ds__mrule(p, '=');
+}
+
+DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
+                                void *user) {
+    ds_mem_stats stats = { .size = sizeof stats };
+    DS__ENTER("ds_mem_summary");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
+    DS__RESOLVE(device);
+    ds_site site = ds__tls.site;
+    ds_result r = (ds_mem_get_stats)(device, &stats);
+    if (r < 0)
+        return r;
+    ds__tls.fn = "ds_mem_summary";
+    ds__tls.site = site;
+    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__mtable(&pen, device.index, &stats, abbreviated);
+    return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
+}
+
+/* alloc/ipc_sharers.h - report of the processes that share memory of a device.
+
+   Writes the processes that share memory of a device, with their bytes (ds__share_list).
+   ds__mprocess writes the line of one process. report_processes.h uses both.
+
+   Invariants: A process stands in the report once, with the sum of what it has of this process
+   and what this process has of it. At most DS__SHARERS processes are reported.
+   Locks: ds__share.mutex and ds__share.lock while the records are read; the user's writer is
+   called after they are released.
+   Threads: any caller's thread. */
+
+static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
+    if (bytes == ~0ull)
+        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
+    else
+        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
+                      (double)bytes / (double)DS__MIB);
+}
+
+/* Who has blocks of the device, or has given it some: the number on the own board (0: it has
+   given), the process, and how much. */
+enum { DS__SHARERS = 256 }; /* more are not told */
+
+typedef struct ds__sharers {
+    size_t count;
+
+    struct {
+        uint64_t number;
+        uint64_t bytes;
+        unsigned pid;
+    } at[DS__SHARERS];
+} ds__sharers;
+
+static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
+    size_t i = 0;
+    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid))
+        i++;
+    if (i == DS__SHARERS)
+        return;
+    if (i == l->count) {
+        l->count++;
+        l->at[i].number = number;
+        l->at[i].pid = pid;
+        l->at[i].bytes = 0;
+    }
+    l->at[i].bytes += bytes;
+}
+
+static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
+    for (; s; s = s->next) {
+        const ds__arena *a = atomic_load(&s->block->seg->arena);
+        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
+                        a->dev->device.type == device.type;
+             k++) {
+            uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
+            if (lease)
+                ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
+                               s->block->size);
+        }
+    }
+}
+
+static void ds__share_list(ds_device device, ds__pen *p) {
+    ds__sharers *l = ds__alloc(sizeof *l);
+    if (!l)
+        return;
+    pthread_mutex_lock(&ds__share.mutex);
+    if (ds__boards.own) {
+        ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
+        for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
+            ds__sharers_of(l, device, ds__share.bucket[i]);
+        ds__sharers_of(l, device, ds__share.limbo);
+        ds__lock_give(&ds__share.lock);
+    }
+    for (size_t i = 0; i < l->count; i++)
+        if (!ds__board_alive(ds__boards.own, l->at[i].number))
+            l->at[i].bytes = 0;
+    for (const ds__got *g = ds__share.got; g; g = g->next)
+        if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
+            g->guest->device.type == device.type)
+            ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
+    pthread_mutex_unlock(&ds__share.mutex);
+    for (size_t i = 0; i < l->count; i++) {
+        for (size_t k = i + 1; k < l->count; k++)
+            if (l->at[k].pid == l->at[i].pid) {
+                l->at[i].bytes += l->at[k].bytes;
+                l->at[k].bytes = 0;
+            }
+        if (l->at[i].bytes)
+            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+    }
+    ds__release(l);
+}
+
+/* alloc/report_processes.h - report of the processes that use a device.
+
+   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
+   for each process and its memory. For a GPU, NVML is asked (ds__nvml_write). For a CPU device,
+   the report has this process and the processes with shared memory (ds__share_list).
+
+   Invariants: ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h. If NVML is
+   missing or fails, the report says so and the call still succeeds.
+   Locks: none of its own. core/nvml.h takes a lock to load NVML, and ds__share_list takes those
+   of the exports. The user's writer is called after they are released.
+   Threads: any caller's thread. devstream refuses calls from inside the writer. */
+
+/* As in nvml.h. */
+typedef struct ds__nvml_process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+} ds__nvml_process;
+
+typedef struct ds__nvml_process_v1 {
+    unsigned pid;
+    unsigned long long bytes;
+} ds__nvml_process_v1;
+
+static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
+    unsigned room = 64;
+    unsigned count = 0;
+    int code = DS__NVML_TOO_SMALL;
+    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
+        ds__nvml_process *list = ds__alloc(room * sizeof *list);
+        if (!list)
+            return DS__NVML_TOO_SMALL;
+        count = room;
+        code = n->processes(device, &count, list);
+        if (code == 0 && count == 0)
+            ds__pen_print(p, "no processes are running\n");
+        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
+            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
+            ds__mprocess(p, n->old ? old->pid : list[k].pid, n->old ? old->bytes : list[k].bytes);
+        }
+        ds__release(list);
+        room = count > room ? count + 16 : 2 * room;
+    }
+    return code;
+}
+
+static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
+    ds_device_properties properties;
+    const char *why;
+    void *handle = NULL;
+    ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
+    if (r < 0)
+        return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n) {
+        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", ds__nvml_path(),
+                      why);
+        return DS_OK;
+    }
+    int code = ds__nvml_device(n, &properties, &handle);
+    if (code == 0)
+        code = ds__nvml_write(n, handle, p);
+    if (code != 0)
+        ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_list_processes");
+    DS__REQUIRE(write_fn, "write_fn is NULL");
+    DS__RESOLVE(device);
+    ds__pen pen = { write_fn, user, 0, 0 };
+    ds_result r = DS_OK;
+    size_t avail = 0;
+    size_t total = 0;
+    ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
+    if (device.type == DS_DEVICE_CUDA)
+        r = ds__mprocesses_cuda(device, &pen);
+    else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) {
+        if (total > avail)
+            ds__mprocess(&pen, (unsigned)getpid(), total - avail);
+        else
+            ds__pen_print(&pen, "no processes are running\n");
+        ds__share_list(device, &pen);
+    }
+    return r == DS_OK && pen.stopped
+               ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
+               : r;
 }
 
 /* alloc/history.h - history of allocator events.
 
    Starts and stops the history (ds_mem_history_start, ds_mem_history_stop) and adds annotations
-   (ds_mem_annotate). ds__history_apply tells a device which events to report. ds__mh holds the
-   state of history and observers.
+   (ds_mem_annotate). The state is in history_state.h.
 
    Policy:
    1. The history is a ring per device. The allocator writes it (history_ring.h), this room
@@ -36041,100 +37111,13 @@ static void ds__tell_leaks(ds__mdevice *dev) {
       The page reads a shorter form.
    4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
 
-   Invariants: An event is recorded on a device only if its bit in dev->watch is set. After
-   ds__history_apply has returned, no event of the old setting enters the ring. The text of an
-   annotation stays until the ring has overwritten its event.
-   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. ds__mh.lock
-   guards the settings, the sizes of all rings and the annotations. ds__mh.watch is taken after
-   all other locks, around the calls of observers. dev->history_lock guards one ring;
-   ds__mh.watch and the history lock are not nested. The program's memory functions may be called
-   under ds__mh.lock.
-   Threads: any caller's thread. ds__mem_history_join runs on the thread that uses a device
-   first, under ds__m.lock. */
+   Invariants: The text of an annotation stays until the ring has overwritten its event.
+   Locks: ds__mh.lock while settings, rings and annotations change; history_state.h has the
+   order. The program's memory functions may be called under it.
+   Threads: any caller's thread. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
-
-typedef struct ds__mremark ds__mremark;
-
-struct ds__mremark { /* the text of an annotation */
-    ds__mremark *next;
-    /* the ring has lost it when it has turned once after so many events */
-    uint64_t until;
-    char text[256];
-};
-
-typedef struct ds__mwatcher {
-    ds_mem_event_fn fn;
-    void *user;
-} ds__mwatcher;
-
-static struct {
-    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
-    int on;
-    size_t entries;
-    unsigned actions; /* that are recorded */
-    /* from the monotonic clock to the time of day, once it is asked for: the same in all
-       snapshots */
-    int64_t to_wall_ns;
-
-    struct {
-        ds__mremark *first;
-        ds__mremark *last;
-    } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-
-    pthread_mutex_t watch; /* of what follows */
-    ds__mwatcher *watchers;
-    size_t watcher_count;
-    size_t watcher_room;
-} ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
-
-#define DS__EACH_MDEVICE(dev)                                                                   \
-    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
-        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
-            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
-                 ds__once = NULL)
-
-/* ---- history ---- */
-
-/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
-   it returns. */
-static void ds__history_apply(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.watch);
-    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count ? DS__WATCHED : 0);
-    pthread_mutex_unlock(&ds__mh.watch);
-    ds__lock_take(&dev->history_lock);
-    atomic_store(&dev->watch, watch);
-    ds__lock_give(&dev->history_lock);
-}
-
-/* Gives the device this ring (or none), and the old one back. */
-static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t room) {
-    ds__lock_take(&dev->history_lock);
-    ds__mevent *old = dev->history;
-    dev->history = ring;
-    dev->history_room = room;
-    dev->history_at = 0;
-    atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
-    ds__lock_give(&dev->history_lock);
-    return old;
-}
-
-/* The device's memory has just been made: it takes part in what was started before. */
-static void ds__mem_history_join(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.lock);
-    if (ds__mh.on && !dev->history_room) {
-        ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
-        if (ring)
-            ds__history_swap(dev, ring, ds__mh.entries);
-        else
-            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
-                    "no memory for the history of a device: it is not recorded");
-    }
-    ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
-}
 
 static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
     ds__mremark **first = &ds__mh.remarks[backend][index].first;
@@ -36268,60 +37251,16 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
 
 /* alloc/observer.h - observers of allocator events.
 
-   Implements ds_mem_on_event and ds_mem_remove_on_event; ds__mem_tell passes an event to all
-   observers. ds__guard and ds__unguard surround calls of user code that must not call devstream.
-   ds__snap_room makes room in an array, here and for snapshots. ds__snapshot_shutdown resets
-   history and observers.
+   Implements ds_mem_on_event and ds_mem_remove_on_event; history_state.h has the list and calls
+   the observers. ds__snap_room makes room in an array, here and for snapshots.
+   ds__snapshot_shutdown resets history and observers.
 
-   Invariants: Inside of an observer, calls of devstream are refused (ds__tls.in_callback),
-   except functions callable anywhere. Function name and call site of the outer call are restored
-   afterwards. DS__WATCHED is set in dev->watch while observers exist. When
-   ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Invariants: When ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
    Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
    locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
    after all locks of the allocator.
    Threads: an observer runs on the thread that reports the event, one call at a time in the
    process. */
-
-/* Around code of the user's that may not call devstream: when it does it is told so, and the
-   call that runs keeps its name and place. */
-typedef struct ds__guarded {
-    int outer;
-    int mute;
-    const char *fn;
-    ds_site site;
-} ds__guarded;
-
-static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
-    ds__tls.in_callback = 1;
-    ds__tls.mute = 0; /* a refused call has its sentence */
-    return g;
-}
-
-static void ds__unguard(ds__guarded g) {
-    ds__tls.mute = g.mute;
-    ds__tls.in_callback = g.outer;
-    ds__tls.fn = g.fn;
-    ds__tls.site = g.site;
-}
-
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
-    ds_mem_event event = { .action = (ds_mem_action)e->action,
-                           .address = e->address,
-                           .bytes = e->bytes,
-                           .stream = e->stream,
-                           .time_ns = e->time_ns,
-                           .site = { e->file, (int)e->line },
-                           .label = e->label,
-                           .pool = { e->pool } };
-    pthread_mutex_lock(&ds__mh.watch);
-    ds__guarded g = ds__guard();
-    for (size_t i = 0; i < ds__mh.watcher_count; i++)
-        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
-    ds__unguard(g);
-    pthread_mutex_unlock(&ds__mh.watch);
-}
 
 /* Room for `more` elements; 0: no memory. */
 static int ds__snap_room(void *list, size_t element, size_t count, size_t more, size_t *room) {
@@ -38013,245 +38952,6 @@ DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *u
     return r;
 }
 
-/* alloc/pinned.h - state and policy of the pinned memory allocator.
-
-   Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
-   at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
-   it exists already. ds__pinned_configure applies a new configuration. Blocks are handled in
-   pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
-   functions.
-
-   Policy:
-   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
-      KiB, one for blocks of whole pages. The arenas belong to no stream.
-   2. The program may use an allocated block at once. A freed block with recorded uses is
-      therefore pending until the events of these uses are complete. Allocations query the
-      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
-      too. Frees never query events, and no call does while a capture is open. No call waits for
-      an event.
-   3. A block that a capture used stays pending until the last graph with this use is gone.
-   4. Requests of up to a quarter of pinned_reserve_segment_size share segments of that size (1
-      MiB if it is 0). A new segment for a larger request has the request's size. Both kinds are
-      split and merged.
-   5. pinned_max_round_threshold rounds requests up to powers of two. If
-      pinned_reserve_segment_size is 0, such a request takes only a block of exactly its size. A
-      new segment for it has that size too, as in torch.
-   6. Blocks are taken and freed with the arena's lock and ds__host.count held, so all counts
-      are exact.
-
-   Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
-   the tally of the device record. The atomic settings are copies of members of ds__host.config.
-   ds__host.limit is the exception: ds_pinned_set_limit sets it.
-   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
-   registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
-   the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
-   calls; no other lock is taken under it. No driver call runs under any of these locks.
-   Threads: any thread. ds__pinned_device takes no lock once the record exists. Only ds_shutdown
-   removes the record. */
-
-#define DS__HOST_PAGE ((size_t)4096)
-
-/* The graphs that a capture makes: owned by them and by the uses. */
-struct ds__hold {
-    _Atomic int owners;
-    _Atomic int gone;
-};
-
-typedef struct ds__clock {
-    int64_t total; /* ns */
-    int64_t max;   /* ns */
-    int64_t min;   /* ns; 0: none yet */
-    int64_t count;
-} ds__clock;
-
-static struct {
-    pthread_mutex_t lock; /* of the first use, and of `config` */
-    ds__mdevice *_Atomic dev;
-    ds__arena *arena[2];  /* below 4 KiB; pages */
-    ds_mem_config config; /* as it was set last */
-    int configured;
-    _Atomic size_t round_threshold; /* from `config` */
-    _Atomic size_t max_cached;      /* from `config` */
-    _Atomic size_t segment_size;    /* from `config` */
-    _Atomic size_t limit;           /* from ds_pinned_set_limit */
-    _Atomic int registers;
-    _Atomic int polls;
-    _Atomic int debug;
-    _Atomic unsigned threads;
-    ds__lock count;
-    ds__lock clock_lock;
-    ds__clock made;
-    ds__clock ended;
-} ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-/* The locked configuration counts from now on. */
-static void ds__pinned_apply(const ds_mem_config *c) {
-    ds__host.config = *c;
-    ds__host.configured = 1;
-    atomic_store(&ds__host.round_threshold, c->pinned_max_round_threshold);
-    atomic_store(&ds__host.max_cached, c->pinned_max_cached_size);
-    atomic_store(&ds__host.segment_size, c->pinned_reserve_segment_size);
-    atomic_store(&ds__host.registers, c->pinned_use_cuda_host_register);
-    atomic_store(&ds__host.threads, c->pinned_num_register_threads);
-    atomic_store(&ds__host.polls, c->poll_on_alloc);
-    atomic_store(&ds__host.debug, c->debug);
-}
-
-static ds_mem_config ds__usual_config(void) {
-    pthread_mutex_lock(&ds__m.lock);
-    ds_mem_config c = ds__m.config;
-    pthread_mutex_unlock(&ds__m.lock);
-    return c;
-}
-
-/* A configuration, or what a text (which was read once already) makes of the one that is there,
-   has been set. */
-static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
-    pthread_mutex_lock(&ds__host.lock);
-    ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__mconfig_read(text, &c) == DS_OK)
-        ds__pinned_apply(&c);
-    pthread_mutex_unlock(&ds__host.lock);
-}
-
-static ds__arena *ds__host_arena(ds__mdevice *dev) {
-    ds__arena *a = ds__mkeep(sizeof *a);
-    if (!a)
-        return NULL;
-    pthread_mutex_init(&a->grow, NULL);
-    pthread_mutex_init(&a->giving, NULL);
-    a->pool = &dev->main;
-    a->dev = dev;
-    a->stream_id = UINT64_MAX;
-    ds__arena_apply(a);
-    a->slow = 1;
-    ds__count_in(a, 1);
-    a->next = dev->main.arenas;
-    dev->main.arenas = a;
-    return a;
-}
-
-/* The host's memory if it was used; NULL: it was not. */
-static ds__mdevice *ds__pinned_used(void) {
-    return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
-}
-
-/* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
-static ds__mdevice *ds__pinned_device(void) {
-    ds__mdevice *dev = ds__pinned_used();
-    if (DS__LIKELY(dev != NULL))
-        return dev;
-    if (ds__mem_setup() < 0)
-        return NULL;
-    pthread_mutex_lock(&ds__host.lock);
-    if (!ds__host.configured) {
-        ds_mem_config usual = ds__usual_config();
-        ds__pinned_apply(&usual);
-    }
-    dev = ds__pinned_used();
-    if (!dev && (dev = ds__mkeep(sizeof *dev)) != NULL) {
-        ds_mem_config c = (ds_mem_config_default)();
-        c.single_pool = 1; /* segments are as large as they are asked for */
-        c.segment_growth = 0;
-        c.expandable_segments = 0;
-        pthread_mutex_init(&dev->lock, NULL);
-        dev->device.type = DS_DEVICE_HOST;
-        dev->total = ds__os_memory();
-        dev->main.dev = dev;
-        dev->main.owners = 1;
-        atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
-            (ds__host.arena[1] = ds__host_arena(dev)))
-            atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
-        else
-            dev = NULL;
-    }
-    pthread_mutex_unlock(&ds__host.lock);
-    if (!dev)
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
-    return dev;
-}
-
-/* alloc/pinned_source.h - memory of pinned segments.
-
-   Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
-   ds__pinned_source_free). The memory is the driver's pinned memory. With
-   pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
-   registered. Both functions record their duration for ds_pinned_get_stats.
-
-   Invariants: Every segment stands in the table of known memory as held by the allocator
-   (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
-   it counts as gone even if the driver reports an error.
-   Locks: ds__host.clock_lock around the times only. The driver is called, and may block, so no
-   spinning lock may be held. The caller of ds__pinned_source_alloc holds the arena's `grow`.
-   Threads: caller's threads. */
-
-static void ds__clock_add(ds__clock *c, uint64_t since) {
-    int64_t ns = (int64_t)(ds__now_ns() - since);
-    ds__lock_take(&ds__host.clock_lock);
-    if (!c->min || ns < c->min)
-        c->min = ns ? ns : 1;
-    if (ns > c->max)
-        c->max = ns;
-    c->total += ns;
-    c->count++;
-    ds__lock_give(&ds__host.clock_lock);
-}
-
-/* Ordinary memory that is registered. */
-static ds_result ds__registered_alloc(size_t size, void **out) {
-    int b = ds__host_backend();
-    if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
-    size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
-    ds__found f;
-    char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
-    if (!ptr)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
-    ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
-    ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, b, 0);
-    if (r < 0)
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
-    else {
-        ds__tls.quiet++;
-        r = ds__g.driver[b]->host_register(ptr, size);
-        ds__tls.quiet--;
-        if (r < 0)
-            (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
-    }
-    if (r < 0)
-        free(ptr);
-    else
-        *out = ptr;
-    return r;
-}
-
-static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out) {
-    int registers = atomic_load(&ds__host.registers);
-    uint64_t since = ds__now_ns();
-    *out = NULL;
-    *out_source = registers ? DS__FROM_REGISTERED : DS__FROM_PINNED;
-    ds_result r = registers ? ds__registered_alloc(size, out) : ds__pinned_segment_alloc(size, out);
-    if (r == DS_OK)
-        ds__clock_add(&ds__host.made, since);
-    return r;
-}
-
-/* Nobody uses the memory, so nothing is waited for; it is gone whatever the driver says. */
-static ds_result ds__pinned_source_free(const ds__segment *s) {
-    uint64_t since = ds__now_ns();
-    ds__tls.mute++;
-    if (s->source == DS__FROM_REGISTERED) {
-        DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
-        free(s->base);
-    } else {
-        DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
-    }
-    ds__tls.mute--;
-    ds__clock_add(&ds__host.ended, since);
-    return DS_OK;
-}
-
 /* alloc/pinned_block.h - blocks of pinned memory: requests, uses, pending blocks.
 
    Rounds a request for pinned memory (ds__pinned_want), takes a free block for it
@@ -38532,7 +39232,7 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
 
    Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
    ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
-   block by the graphs of a capture. ds__pinned_shutdown ends the allocator of pinned memory.
+   block by the graphs of a capture.
 
    Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
    use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
@@ -38542,8 +39242,7 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
    functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
    inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
    again.
-   Threads: any number of caller's threads at once. ds__pinned_shutdown runs on the thread of
-   ds_shutdown, after all work has ended. */
+   Threads: any number of caller's threads at once. */
 
 DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
@@ -38769,171 +39468,6 @@ DSDEF ds_result(ds_pinned_reset_accumulated_stats)(void) {
     ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
     ds__lock_give(&ds__host.clock_lock);
     return DS_OK;
-}
-
-static void ds__pinned_shutdown(void) {
-    ds__mdevice *dev = ds__pinned_used();
-    for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b; b = b->next)
-                for (ds__muse *u = b->uses; u; u = u->next) {
-                    ds__hold_drop(u->hold);
-                    u->hold = NULL;
-                }
-    if (dev)
-        ds__mem_end(dev);
-    atomic_store(&ds__host.dev, NULL);
-    atomic_store(&ds__host.limit, 0);
-    ds__host.configured = 0;
-    memset(&ds__host.made, 0, sizeof ds__host.made);
-    memset(&ds__host.ended, 0, sizeof ds__host.ended);
-}
-
-/* alloc/resource.h - resources: records, numbers, calls of upstreams.
-
-   Defines the record of a resource (ds__res) and the table of all records (ds__rs).
-   ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
-   ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions.
-
-   Policy:
-   1. Every resource made by devstream has a number, and its `user` member is that number. A
-      copy of a destroyed resource is therefore recognised.
-   2. Each resource counts the allocations that were not freed, and the adaptors upon it. It
-      cannot be destroyed before both counts are 0.
-   3. Upstreams are called without the locks of resources. Allocations refused by them are not
-      counted.
-
-   Invariants: No number is used twice, also after ds_shutdown. Until ds_shutdown a record
-   exists as long as its `live` or its `standing` is above 0. `live` counts allocations and the
-   calls inside.
-   Locks: ds__rs.lock guards the table and every record's `live` and `standing`. A record's own
-   lock guards `used` and the members behind it. The two are never held together, and no
-   upstream is called under them.
-   Threads: any number of threads at once. The program's own functions run on the caller's
-   thread and may call devstream. */
-
-enum {
-    DS__RES_DEVICE,
-    DS__RES_POOL,
-    DS__RES_DRIVER,
-    DS__RES_LIMIT,
-    DS__RES_STATISTICS,
-    DS__RES_LOG,
-    DS__RES_FAILURE,
-    DS__RES_ALIGNED
-};
-
-#define DS__RES_PUSHES 16
-
-typedef struct ds__moved {
-    struct ds__moved *next;
-    void *ptr;
-    void *whole;
-    size_t size;
-} ds__moved;
-
-typedef struct ds__res {
-    uint64_t id;
-    int kind;
-    ds_site made;
-    ds_resource up;
-    /* allocations and calls that are inside; under the list's lock, as `standing` */
-    int64_t live;
-    int standing;
-    ds_device device;
-    ds_pool pool;
-    size_t limit;
-    size_t used;
-    size_t alignment;
-    size_t threshold;
-    ds_write_fn write_fn;
-    ds_resource_failure_fn failure_fn;
-    void *user;
-    pthread_mutex_t lock; /* of `used` and what follows */
-    int stopped;
-    unsigned depth;
-    ds_resource_stats stats[DS__RES_PUSHES + 1];
-    ds__moved *moved[64]; /* what the aligned one gave, by its address */
-} ds__res;
-
-static struct {
-    pthread_mutex_t lock;
-    ds__res **at;
-    uint32_t count;
-    uint32_t serial; /* no number is used twice */
-} ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
-                               void **out);
-static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream);
-
-/* The resource of a number, which stays as long as the caller is inside; *out_live: how much it
-   had. NULL and the sentence: there is none. */
-static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
-    uint64_t id = (uint64_t)(uintptr_t)user;
-    uint32_t i = (uint32_t)id;
-    pthread_mutex_lock(&ds__rs.lock);
-    ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
-    if (r && r->id != id)
-        r = NULL;
-    if (r && out_live)
-        *out_live = r->live;
-    if (r)
-        r->live++;
-    pthread_mutex_unlock(&ds__rs.lock);
-    if (!r)
-        ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
-    return r;
-}
-
-static void ds__res_leave(ds__res *r, int64_t by) {
-    pthread_mutex_lock(&ds__rs.lock);
-    r->live -= by;
-    pthread_mutex_unlock(&ds__rs.lock);
-}
-
-static ds_result ds__res_good(const ds_resource *resource, const char *what) {
-    DS__REQUIRE(resource, "%s is NULL", what);
-    DS__REQUIRE(resource->alloc_fn && resource->free_fn, "%s has no functions: was it destroyed?",
-                what);
-    return DS_OK;
-}
-
-/* Calls of another resource. The program's own functions may do what they like, and need not say
-   why they fail. */
-static ds_result ds__res_said(ds_result r, const char *what) {
-    if (r > 0)
-        return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource's own %s returned %d, which is no error", what, (int)r);
-    return r == DS_OK || ds__tls.code == r
-               ? r
-               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
-}
-
-static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
-                              ds_stream stream, void **out) {
-    *out = NULL;
-    if (up->alloc_fn == ds__res_alloc)
-        return up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__outside o = ds__leave();
-    ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__return(o);
-    r = ds__res_said(r, "alloc_fn");
-    if (r == DS_OK && !*out)
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
-    if (r < 0)
-        *out = NULL;
-    return r;
-}
-
-static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
-    if (up->free_fn == ds__res_free)
-        return up->free_fn(up->user, ptr, size, stream);
-    ds__outside o = ds__leave();
-    ds_result r = up->free_fn(up->user, ptr, size, stream);
-    ds__return(o);
-    return ds__res_said(r, "free_fn");
 }
 
 /* alloc/resource_kinds.h - allocation and free of each kind of resource.
@@ -39191,6 +39725,8 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }
+
+static const ds_resource ds__res_made = { ds__res_alloc, ds__res_free, NULL };
 
 /* alloc/resource_api.h - public functions of resources.
 
@@ -39501,372 +40037,17 @@ static void ds__resource_shutdown(void) {
     ds__rs.count = 0;
 }
 
-/* alloc/ipc_types.h - sharing between processes: types and state.
-
-   Defines the records for memory that processes share, and their global state (ds__share). The
-   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
-   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
-   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
-
-   Policy:
-   1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
-      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
-      The slot names the block's segment, the place in the segment, and an event behind the work
-      enqueued so far on the block's stream. So a changed handle cannot give another size.
-   2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
-      when it opens the segment. A lease is a number that only a living process holds. So any
-      process that looks at a lease of a dead process takes it back.
-   3. Closing an import enqueues a callback on the stream of the last use; the block's lease ends
-      in that callback. A later call of this process closes the segment when no block of the
-      segment is left; then the segment's lease ends.
-   4. A freed block without leases is free. A freed block with leases is in `limbo` until the
-      leases are gone. `limbo` is looked at when a block is exported, imported, closed or freed,
-      by ds_mem_ipc_collect, and when memory is short.
-   5. A slot is closed before its leases are looked at, and a lease is taken before the slot is
-      looked at. So of a free and an import at the same time, one sees the other.
-   6. A freed segment stays until all processes that have it open have closed it, as CUDA
-      requires.
-
-   Invariants: ds__got.left counts open imports and closed imports before their callback. When
-   `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
-   `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
-   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
-   ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
-   other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
-   holds a mutex.
-   Threads: caller's threads; ds__got.left and ds__got.gone also change on driver threads. */
-
-enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
-
-/* A segment of this process. */
-typedef struct ds__hoard {
-    struct ds__hoard *next;
-    ds_device device;
-    char *base;
-    size_t size;
-    uint32_t stake;      /* from the first export on */
-    uint32_t generation; /* from the first export on: not 0 */
-    int over;            /* the allocator has given it back */
-} ds__hoard;
-
-/* An exported block, until it is free. */
-typedef struct ds__sent {
-    /* in its bucket, in limbo, or in the list of those that are over */
-    struct ds__sent *next;
-    ds__mblock *block;
-    char *ptr;
-    uint32_t stake;
-    uint32_t generation;
-    ds_event event; /* 0: more than DS__SENT_EVENTS have one */
-} ds__sent;
-
-/* A segment of another process. */
-typedef struct ds__guest {
-    struct ds__guest *next;
-    ds_device device;
-    ds__board *board;
-    char *base;
-    size_t size;
-    uint32_t stake;
-    uint32_t generation;
-    uint32_t lease;
-    size_t blocks;
-} ds__guest;
-
-/* A block of it. */
-typedef struct ds__got {
-    struct ds__got *next;
-    ds__guest *guest;
-    char *ptr;
-    size_t size;
-    uint32_t stake;
-    uint32_t generation;
-    int open; /* imports that were not closed */
-    uint32_t lease;
-    _Atomic int left; /* those, and closed ones whose stream has not come there */
-    _Atomic int gone; /* the lease is dropped, and no callback will come */
-} ds__got;
-
-static struct {
-    pthread_mutex_t mutex;
-    ds__lock lock; /* of the next two, and the buckets */
-    ds__sent *limbo;
-    ds__sent *over;
-    ds__sent *bucket[DS__SENT_BUCKETS];
-    ds__hoard *hoards;
-    ds__guest *guests;
-    ds__got *got;
-    size_t events;
-    _Atomic size_t in_limbo;
-    int warned;
-    int ending;
-    uint64_t looked_ns;
-} ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
-
-/* The content of a handle. It comes from outside: all but `inner` names the export slot, and
-   `inner` is checked against the size there. */
-typedef struct ds__parcel {
-    uint8_t version;
-    uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
-    uint8_t zero[2];
-    int32_t pid;
-    int32_t fd;
-    uint32_t stake;
-    uint32_t generation;
-    uint32_t zero_too;
-    uint64_t cookie;
-    uint64_t inner;          /* where the pointer is in the block */
-    unsigned char rest[216]; /* zero */
-} ds__parcel;
-
-enum { DS__PARCEL_VERSION = 2 };
-
-/* alloc/ipc_lease.h - export slots and leases.
-
-   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
-   slots. A slot stands for one exported block or segment, a lease for one process that uses it.
-   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
-   importers call ds__lease_take and ds__lease_drop.
-
-   Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
-   after it was closed and had no lease, and then has a new generation. An importer enters its
-   lease before it checks the word; the exporter closes the slot before it looks at leases. A
-   lease of an ended process may be removed or replaced by any process.
-   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
-   other functions use atomic operations only and may run under spinlocks, with two exceptions.
-   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
-   Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
-   on driver threads. */
-
-/* A stake on the own board, with what importers read of it. The boards' mutex is held. */
-static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
-                               uint32_t *out_generation) {
-    uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
-    if (i >= DS__STAKES)
-        return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "a process can have %d blocks and segments exported at a time", DS__STAKES);
-    ds__stake *s = &b->sheet->stake[i];
-    if (b->free_stake)
-        b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
-        atomic_fetch_add(&b->sheet->stakes, 1);
-    else
-        return ds__board_short();
-    memcpy(&s->facts, facts, sizeof s->facts);
-    uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
-    atomic_store(&s->word, generation << 1 | 1);
-    *out = i;
-    *out_generation = (uint32_t)generation;
-    return DS_OK;
-}
-
-/* Nobody has a lease of it. The boards' mutex is held. */
-static void ds__stake_end(ds__board *b, uint32_t i) {
-    ds__stake *s = &b->sheet->stake[i];
-    atomic_fetch_and(&s->word, ~(uint64_t)1);
-    s->next = b->free_stake;
-    b->free_stake = i + 1;
-}
-
-static void ds__stake_close(uint32_t i) {
-    atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1);
-}
-
-/* A lease says who has it as a lane does: number << 24 | process id. */
-static uint64_t ds__lease_number(uint64_t lease) {
-    return lease >> 24;
-}
-
-/* Whether somebody has a lease of the own stake; look: those of processes that are gone are
-   ended first. */
-static int ds__stake_leased(uint32_t i, int look) {
-    ds__board *b = ds__boards.own;
-    ds__stake *s = &b->sheet->stake[i];
-    int leased = 0;
-    for (int k = 0; k < DS__LEASES; k++) {
-        uint64_t who = atomic_load(&s->lease[k]);
-        if (who && look && !ds__board_alive(b, ds__lease_number(who)) &&
-            atomic_compare_exchange_strong(&s->lease[k], &who, 0))
-            continue;
-        leased |= who != 0;
-    }
-    return leased;
-}
-
-/* Takes a lease of another process's stake; that of a process that is gone when no other is
-   free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
-static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
-    DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
-                "the handle names export slot %u, and process %d has %u", stake, b->pid,
-                atomic_load(&b->sheet->stakes));
-    ds__stake *s = &b->sheet->stake[stake];
-    for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
-        _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
-        uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
-        if (who && ds__board_alive(b, ds__lease_number(who)))
-            continue;
-        if (!atomic_compare_exchange_strong(lease, &who,
-                                            b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
-            continue;
-        if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
-            *out = k % DS__LEASES;
-            return DS_OK;
-        }
-        atomic_store(lease, 0);
-        return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
-    }
-    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",
-                    DS__LEASES);
-}
-
-static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
-    atomic_store(&b->sheet->stake[stake].lease[lease], 0);
-}
-
 /* alloc/ipc_export.h - exporting blocks to other processes.
 
    Implements ds_mem_export, which writes an IPC handle (ds__parcel) for a block of a shareable
-   pool. ds__share_segment_alloc and ds__share_segment_free are the memory source of such pools;
-   each segment has a record (ds__hoard). ds__share_hold keeps a freed block back while other
-   processes have leases of it.
+   pool. The records are in ipc_records.h.
 
-   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
-   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
-   stays while other processes have it open. At most 1,000 records have an event; for further
-   blocks ds_mem_export waits for the stream.
-   Locks: ds_mem_export and the functions of segments take ds__share.mutex; the order is in
-   ipc_types.h. Callers of the functions of segments usually hold `grow` of an arena. Driver
-   calls that do not wait for work run under ds__share.mutex; waits for a stream do not.
-   ds__share_hold expects the arena's lock and takes ds__share.lock.
+   Invariants: A block is marked as exported only if it is still the block that the record was
+   made for. At most 1,000 records have an event; for further blocks ds_mem_export waits for the
+   stream.
+   Locks: ds_mem_export takes ds__share.mutex; the order is in ipc_types.h. Driver calls that do
+   not wait for work run under ds__share.mutex; waits for a stream do not.
    Threads: any caller's thread. */
-
-static ds__sent **ds__sent_bucket(const char *ptr) {
-    return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
-}
-
-/* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
-static ds__sent *ds__sent_find(const char *ptr, int take) {
-    ds__sent **p = ds__sent_bucket(ptr);
-    while (*p && (*p)->ptr != ptr)
-        p = &(*p)->next;
-    ds__sent *s = *p;
-    if (s && take)
-        *p = s->next;
-    return s;
-}
-
-/* The user has freed the block; its arena is locked. 1: other processes still have it. */
-static int ds__share_hold(ds__mblock *b) {
-    ds__lock_take(&ds__share.lock);
-    ds__sent *s = ds__sent_find(b->ptr, 1);
-    int leased = 0;
-    if (s) {
-        ds__stake_close(s->stake);
-        leased = ds__stake_leased(s->stake, 0);
-        ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
-        s->next = *list;
-        *list = s;
-        if (leased)
-            atomic_fetch_add(&ds__share.in_limbo, 1);
-        else
-            b->exported = 0;
-    }
-    ds__lock_give(&ds__share.lock);
-    return leased;
-}
-
-/* Ends what the record of a block that nobody else has stands for. The mutex is held. */
-static void ds__sent_clear(ds__sent *s) {
-    if (s->event.id) {
-        ds__event_drop(s->event);
-        ds__share.events--;
-    }
-    ds__boards_lock();
-    ds__stake_end(ds__boards.own, s->stake);
-    ds__boards_unlock();
-}
-
-static void ds__sent_end(ds__sent *s) {
-    ds__sent_clear(s);
-    ds__release(s);
-}
-
-/* The segment's memory, which the allocator has given back and nobody has open, or which stays
-   where it is. The mutex is held. */
-static void ds__hoard_end(ds__hoard *h, int stays) {
-    ds__found f;
-    if (stays)
-        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
-    else
-        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
-                                          1)); /* the allocator has waited for the device */
-    if (h->generation && !stays) {
-        ds__boards_lock();
-        ds__stake_end(ds__boards.own, h->stake);
-        ds__boards_unlock();
-    }
-    ds__release(h);
-}
-
-/* The mutex is held. */
-static void ds__hoards_collect(void) {
-    for (ds__hoard **p = &ds__share.hoards; *p;) {
-        ds__hoard *h = *p;
-        int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
-        /* on a CPU device only the name goes */
-        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
-        if (stays)
-            ds__warn("%zu bytes at %p stay until the process ends: other processes have them open",
-                     h->size, (void *)h->base);
-        if (!h->over || (leased && !ds__share.ending)) {
-            p = &h->next;
-            continue;
-        }
-        *p = h->next;
-        ds__hoard_end(h, stays);
-    }
-}
-
-static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
-    ds__hoard *h = ds__alloc(sizeof *h);
-    if (!h)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
-    ds_result r = ds__shared_segment_alloc(device, size, out);
-    if (r < 0) {
-        ds__release(h);
-        return r;
-    }
-    h->device = device;
-    h->base = *out;
-    h->size = size;
-    pthread_mutex_lock(&ds__share.mutex);
-    ds__share.ending = 0;
-    h->next = ds__share.hoards;
-    ds__share.hoards = h;
-    pthread_mutex_unlock(&ds__share.mutex);
-    return DS_OK;
-}
-
-static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
-    (void)size;
-    ds__tls.quiet++;
-    ds_result r = ds__driver_of(device)->memory_wait(device.index);
-    ds__tls.quiet--;
-    pthread_mutex_lock(&ds__share.mutex);
-    if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
-        pthread_mutex_unlock(&ds__share.mutex);
-        return r;
-    }
-    for (ds__hoard *h = ds__share.hoards; h; h = h->next)
-        if (h->base == ptr) {
-            h->over = 1;
-            if (h->generation)
-                ds__stake_close(h->stake);
-        }
-    ds__hoards_collect();
-    pthread_mutex_unlock(&ds__share.mutex);
-    return DS_OK;
-}
 
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
 static ds_result ds__hoard_export(ds__hoard *h) {
@@ -40052,9 +40233,6 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out
     return DS_OK;
 }
 
-static void ds__share_collect_by_the_way(void);
-static ds__got *ds__got_of(const void *ptr);
-
 DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds__exported x;
     ds__parcel p;
@@ -40092,26 +40270,17 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
    process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
-   the exporter's work. ds__got_collect ends imports after their streams have passed them.
+   the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
-   their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
-   handle names an export slot only: sizes and places are read there, under the slot's lease.
+   their callback. An IPC handle names an export slot only: sizes and places are read there,
+   under the slot's lease.
    Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
    stream of a close has failed, the host waits for the stream without that mutex. The registries'
    mutex is taken inside. ds__got_passed takes no lock.
    Threads: any caller's thread. ds__got_passed runs on a driver thread, as the callback on the
    stream, or on the caller's thread after a failure. */
-
-/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
-   held. */
-static ds__got *ds__got_of(const void *ptr) {
-    ds__got *g = ds__share.got;
-    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
-        g = g->next;
-    return g;
-}
 
 /* A stream has come to the end of an import: on a thread of the driver's, with no lock. */
 static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
@@ -40122,37 +40291,6 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
         return;
     ds__lease_drop(g->guest->board, g->stake, g->lease);
     atomic_store(&g->gone, 1); /* now the other threads may end it */
-}
-
-/* Closes a segment of which no block is left. The mutex is held. */
-static void ds__guest_end(ds__guest *q) {
-    ds__guest **p = &ds__share.guests;
-    while (*p != q)
-        p = &(*p)->next;
-    *p = q->next;
-    ds__shared_segment_close(q->device, q->base);
-    ds__lease_drop(q->board, q->stake, q->lease);
-    ds__boards_lock();
-    ds__board_close(q->board);
-    ds__boards_unlock();
-    ds__release(q);
-}
-
-/* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
-static void ds__got_collect(int all) {
-    for (ds__got **p = &ds__share.got; *p;) {
-        ds__got *g = *p;
-        if (!atomic_load(&g->gone) && !all) {
-            p = &g->next;
-            continue;
-        }
-        if (!atomic_load(&g->gone))
-            ds__lease_drop(g->guest->board, g->stake, g->lease);
-        *p = g->next;
-        if (--g->guest->blocks == 0)
-            ds__guest_end(g->guest);
-        ds__release(g);
-    }
 }
 
 /* Opens the memory of a segment whose lease was just taken. The mutex is held. */
@@ -40407,207 +40545,48 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     return r;
 }
 
-/* alloc/ipc_collect.h - collecting exports that are no longer used.
+/* alloc/leaks.h - report of leaks at shutdown.
 
-   Gives exported blocks back to their arenas when no other process has a lease of them, and ends
-   imports and segments (ds__share_collect_now, ds_mem_ipc_collect). ds__share_list writes the
-   processes that share memory of a device into the report of ds_mem_list_processes.
-   ds__share_shutdown ends all records.
+   Reports the blocks of a device that were not freed, grouped by owner, as warnings
+   (ds__tell_leaks). ds__mem_end calls ds__tell_leaks for each device and for pinned memory.
 
-   Invariants: A record in `limbo` leaves the list only without leases; then its slot and event
-   are released and its block becomes free or pending. By the way (DS__COLLECT_BY_THE_WAY), a
-   limbo of 32 blocks or more is looked at no more than once per millisecond. More than 1,000
-   blocks in `limbo` cause one warning.
-   Locks: ds__share_collect_now tries to take ds__share.mutex; only ds_mem_ipc_collect waits for
-   the mutex. Inside, the registries' mutex and ds__share.lock are taken for short steps. Blocks
-   are returned (ds__mem_return) after the mutex is released, because a thread may wait for the
-   mutex while it holds locks of the allocator.
-   Threads: any caller's thread; ds__share_shutdown runs on the thread of ds_shutdown. */
+   Invariants: Blocks in the own pool of a capture belong to a graph and are not leaks. At most
+   100 owners are reported, those with the most bytes first.
+   Locks: takes none; ds_shutdown holds ds__g.mutex. The program's log and memory functions may
+   be called.
+   Threads: the thread of ds_shutdown, after all work is done. */
 
-/* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
-   is held. */
-static ds__sent *ds__share_sort(void) {
-    ds__sent *ready = NULL;
-    ds__sent *over;
-    ds__sent *limbo;
-    ds__got_collect(0);
-    ds__lock_take(&ds__share.lock);
-    over = ds__share.over;
-    limbo = ds__share.limbo;
-    ds__share.over = ds__share.limbo = NULL;
-    ds__lock_give(&ds__share.lock);
-    while (over) {
-        ds__sent *s = over;
-        over = s->next;
-        ds__sent_end(s);
-    }
-    while (limbo) {
-        ds__sent *s = limbo;
-        limbo = s->next;
-        if (!ds__stake_leased(s->stake, 1)) {
-            ds__sent_clear(s);
-            atomic_fetch_sub(&ds__share.in_limbo, 1);
-            s->next = ready;
-            ready = s;
-            continue;
-        }
-        ds__lock_take(&ds__share.lock);
-        s->next = ds__share.limbo;
-        ds__share.limbo = s;
-        ds__lock_give(&ds__share.lock);
-    }
-    ds__hoards_collect();
-    ds__share.looked_ns = ds__now_ns();
-    return ready;
-}
-
-/* How much trouble to take: none while another thread is at it, or while many are in limbo and
-   were looked at a moment ago. */
-enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
-
-static void ds__share_collect_now(int how, size_t *out_count) {
-    size_t count = 0;
-    if (how == DS__COLLECT_ALL)
-        pthread_mutex_lock(&ds__share.mutex);
-    else if (pthread_mutex_trylock(&ds__share.mutex))
+/* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
+static void ds__tell_leaks(ds__mdevice *dev) {
+    ds__mowners owners;
+    ds__mowner o;
+    ds__mowner *which;
+    char name[80];
+    if (ds__logger.level < DS_LOG_WARNING)
         return;
-    size_t many = atomic_load(&ds__share.in_limbo);
-    int now =
-        how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
-    ds__sent *ready = now ? ds__share_sort() : NULL;
-    int warn = many > DS__LIMBO_MANY && !ds__share.warned;
-    if (warn)
-        ds__share.warned = 1;
-    pthread_mutex_unlock(&ds__share.mutex);
-    if (warn)
-        ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
-    while (ready) { /* the allocator's locks may be held by who waits for the mutex */
-        ds__sent *s = ready;
-        ready = s->next;
-        ds__mem_return(s->block);
-        ds__release(s);
-        count++;
+    ds__mowners_begin(&owners, ds__moom_count(dev));
+    for (const ds__mpool *p = &dev->main; p; p = p->next)
+        for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
+            for (const ds__segment *g = a->segments; g; g = g->next)
+                for (const ds__mblock *b = g->first; b; b = b->next)
+                    if (b->state == DS_BLOCK_LIVE)
+                        ds__mowners_add(&owners, b);
+    /* whoever has more knows enough */
+    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) {
+        ds__mowner_name(&owners, which, &o, name);
+        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s",
+                 name, ds__type_name(dev->device.type), dev->device.index, DS__SIZE(o.bytes),
+                 o.count == 1 ? "was" : "were");
     }
-    if (out_count)
-        *out_count = count;
-}
-
-/* Who has blocks of the device, or has given it some: the number on the own board (0: it has
-   given), the process, and how much. */
-enum { DS__SHARERS = 256 }; /* more are not told */
-
-typedef struct ds__sharers {
-    size_t count;
-
-    struct {
-        uint64_t number;
-        uint64_t bytes;
-        unsigned pid;
-    } at[DS__SHARERS];
-} ds__sharers;
-
-static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
-    size_t i = 0;
-    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid))
-        i++;
-    if (i == DS__SHARERS)
-        return;
-    if (i == l->count) {
-        l->count++;
-        l->at[i].number = number;
-        l->at[i].pid = pid;
-        l->at[i].bytes = 0;
-    }
-    l->at[i].bytes += bytes;
-}
-
-static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
-    for (; s; s = s->next) {
-        const ds__arena *a = atomic_load(&s->block->seg->arena);
-        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
-                        a->dev->device.type == device.type;
-             k++) {
-            uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
-            if (lease)
-                ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
-                               s->block->size);
-        }
-    }
-}
-
-static void ds__share_list(ds_device device, ds__pen *p) {
-    ds__sharers *l = ds__alloc(sizeof *l);
-    if (!l)
-        return;
-    pthread_mutex_lock(&ds__share.mutex);
-    if (ds__boards.own) {
-        ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
-        for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
-            ds__sharers_of(l, device, ds__share.bucket[i]);
-        ds__sharers_of(l, device, ds__share.limbo);
-        ds__lock_give(&ds__share.lock);
-    }
-    for (size_t i = 0; i < l->count; i++)
-        if (!ds__board_alive(ds__boards.own, l->at[i].number))
-            l->at[i].bytes = 0;
-    for (const ds__got *g = ds__share.got; g; g = g->next)
-        if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
-            g->guest->device.type == device.type)
-            ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
-    pthread_mutex_unlock(&ds__share.mutex);
-    for (size_t i = 0; i < l->count; i++) {
-        for (size_t k = i + 1; k < l->count; k++)
-            if (l->at[k].pid == l->at[i].pid) {
-                l->at[i].bytes += l->at[k].bytes;
-                l->at[k].bytes = 0;
-            }
-        if (l->at[i].bytes)
-            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
-    }
-    ds__release(l);
-}
-
-static void ds__share_collect_by_the_way(void) {
-    ds__share_collect_now(DS__COLLECT_BY_THE_WAY, NULL);
-}
-
-static size_t ds__share_collect(void) {
-    size_t count = 0;
-    ds__share_collect_now(DS__COLLECT_IF_FREE, &count);
-    return count;
-}
-
-DSDEF ds_result(ds_mem_ipc_collect)(void) {
-    DS__ENTER("ds_mem_ipc_collect");
-    ds__share_collect_now(DS__COLLECT_ALL, NULL);
-    return DS_OK;
-}
-
-/* When all work is done, before the segments go. */
-static void ds__share_shutdown(void) {
-    pthread_mutex_lock(&ds__share.mutex);
-    ds__share.ending = 1;
-    ds__got_collect(1);
-    for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__sent **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
-                          : i == DS__SENT_BUCKETS ? &ds__share.limbo
-                                                  : &ds__share.over;
-        while (*list) {
-            ds__sent *s = *list;
-            *list = s->next;
-            ds__sent_end(s);
-        }
-    }
-    atomic_store(&ds__share.in_limbo, 0);
-    ds__share.warned = 0;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__release(owners.slot);
 }
 
 /* alloc/shutdown.h - the allocator's part of ds_shutdown.
 
    ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
    starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
-   its segments, events and mutexes. It serves the devices and pinned memory.
+   its segments, events and mutexes. It serves the devices and, by ds__pinned_shutdown, pinned
+   memory. ds__mem_module has the functions that the core calls.
 
    Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
    and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
@@ -40649,6 +40628,24 @@ static void ds__mem_end(ds__mdevice *dev) {
     pthread_mutex_destroy(&dev->lock);
 }
 
+static void ds__pinned_shutdown(void) {
+    ds__mdevice *dev = ds__pinned_used();
+    for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (ds__mblock *b = s->first; b; b = b->next)
+                for (ds__muse *u = b->uses; u; u = u->next) {
+                    ds__hold_drop(u->hold);
+                    u->hold = NULL;
+                }
+    if (dev)
+        ds__mem_end(dev);
+    atomic_store(&ds__host.dev, NULL);
+    atomic_store(&ds__host.limit, 0);
+    ds__host.configured = 0;
+    memset(&ds__host.made, 0, sizeof ds__host.made);
+    memset(&ds__host.ended, 0, sizeof ds__host.ended);
+}
+
 /* Called by ds_shutdown when all work is done. */
 static void ds__mem_shutdown(void) {
     ds__mem_closing(1);
@@ -40687,6 +40684,10 @@ static void ds__mem_shutdown(void) {
     ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
     ds__m.configured = 0;
 }
+
+static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
+                                           .thread_end = ds__release, /* its report */
+                                           .shutdown = ds__mem_shutdown };
 
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
@@ -44536,8 +44537,6 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
     }
 }
 
-static ds_result ds__ways_make(ds_topology *t);
-
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
@@ -44628,6 +44627,19 @@ static int ds__route_most(const ds_topology *t) {
     for (int i = 0; i < t->nodes; i++)
         most += t->node[i].kind == DS__NODE_SWITCH || t->node[i].kind == DS__NODE_SOCKET;
     return most;
+}
+
+/* The routes as the virtual clock of the CPU driver takes them. */
+static ds_result ds__ways_make(ds_topology *t) {
+    size_t n = (size_t)t->devices + 1;
+    t->way = ds__alloc(n * n * sizeof *t->way);
+    if (!t->way)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    for (size_t i = 0; i < n * n; i++)
+        if (i / n != i % n)
+            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
+                                        t->route[i].hops, t->route[i].wire };
+    return DS_OK;
 }
 
 /* The table of routes, when nodes, links and peers are known. */
@@ -45292,18 +45304,6 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     ds__pen pen = { write_fn, user, 0, 0 };
     forms[format](topology, &pen);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
-}
-
-static ds_result ds__ways_make(ds_topology *t) {
-    size_t n = (size_t)t->devices + 1;
-    t->way = ds__alloc(n * n * sizeof *t->way);
-    if (!t->way)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
-    for (size_t i = 0; i < n * n; i++)
-        if (i / n != i % n)
-            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
-                                        t->route[i].hops, t->route[i].wire };
-    return DS_OK;
 }
 
 DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
@@ -50002,10 +50002,10 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
 /* comm/step.h - participants and the list of steps.
 
-   Builds the list of steps of a collective. ds__work_begin and ds__work_end open and close a
-   ds__work; ds__work_take returns memory that lasts until ds__work_end. ds__party_open checks a
-   tensor and finds its lane and region. ds__step_add appends a step, and ds__come_after makes
-   the next step of a lane wait for an earlier step.
+   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
+   returns memory that lasts until ds__work_end (join.h). ds__party_open checks a tensor and
+   finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
+   of a lane wait for an earlier step.
 
    Invariants: all lanes of a list belong to one driver. A lane keeps its stream alive until
    ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
@@ -50088,30 +50088,11 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
+/* Gives a side stream of a device back. */
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
     ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
-}
-
-static void ds__fork_undo(ds__work *w);
-
-static void ds__work_end(ds__work *w) {
-    if (DS__UNLIKELY(w->forked))
-        ds__fork_undo(w);
-    for (size_t i = w->lanes; i-- > 0;) {
-        if (w->lane[i].pinned)
-            ds__stream_unpin(w->lane[i].s);
-        else
-            ds__unref(&ds__g.streams, w->lane[i].s);
-        if (w->lane[i].side)
-            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
-    }
-    while (w->chunks) {
-        void **chunk = w->chunks;
-        w->chunks = *chunk;
-        ds__release(chunk);
-    }
 }
 
 static const char *ds__bare(const char *what) {
@@ -50688,8 +50669,8 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    ds__work_run runs the list that a collective has written. It allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
    frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
-   extends a stream capture to all lanes. ds__event_take and ds__event_give keep a stock of
-   events for each device.
+   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
+   ds__event_give keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
@@ -50757,6 +50738,26 @@ __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     ds__tls.mute++;
     DS_IGNORE(ds__join(w, 1));
     ds__tls.mute--;
+}
+
+/* Closes a ds__work: joins lanes that a failed call has forked into a capture, and releases all
+   lanes and the memory of ds__work_take. */
+static void ds__work_end(ds__work *w) {
+    if (DS__UNLIKELY(w->forked))
+        ds__fork_undo(w);
+    for (size_t i = w->lanes; i-- > 0;) {
+        if (w->lane[i].pinned)
+            ds__stream_unpin(w->lane[i].s);
+        else
+            ds__unref(&ds__g.streams, w->lane[i].s);
+        if (w->lane[i].side)
+            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+    }
+    while (w->chunks) {
+        void **chunk = w->chunks;
+        w->chunks = *chunk;
+        ds__release(chunk);
+    }
 }
 
 /* Lanes wait for those whose regions they touch. */
@@ -54495,7 +54496,7 @@ static const struct {
    Defines a generator (ds__generator), the part of a generator that a graph uses
    (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
    generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
-   reference back.
+   reference back. ds__rng_shutdown frees what rng/ has.
 
    Policy:
    1. A generator's lock is held while a fill takes its words and is enqueued. So fills have the
@@ -54513,7 +54514,8 @@ static const struct {
    ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
    Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
-   there. */
+   there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
+   release their objects then. */
 
 typedef struct ds__generator {
     pthread_mutex_t lock;
@@ -54561,10 +54563,6 @@ static struct {
 } ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
-
-static void ds__rng_shutdown(void);
-
-static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 
 static void ds__generator_free(ds__generator *g) {
     if (!g)
@@ -54640,6 +54638,67 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
     *out = g;
     return DS_OK;
 }
+
+/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
+   of a generator. */
+static void ds__rng_shutdown(void) {
+    ds__lock_take(&ds__rng.lock);
+    /* what still has a generator is released by its graph, which finds that it has no memory */
+    while (ds__rng.all) {
+        ds__rng_graph *u = ds__rng.all;
+        uint64_t *state = u->state;
+        ds_event read = u->read;
+        ds_device device = u->device;
+        ds__rng.all = u->all;
+        u->state = NULL;
+        ds__lock_give(&ds__rng.lock);
+        ds__event *e = ds__pin(&ds__g.events, read.id);
+        if (e) {
+            ds__table_kill(&ds__g.events, e);
+            ds__unpin(&ds__g.events, e);
+        }
+        DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+        ds__lock_take(&ds__rng.lock);
+    }
+    ds__rng_graph *idle = ds__rng.idle;
+    ds__rng.idle = NULL;
+    ds__lock_give(&ds__rng.lock);
+    for (ds__rng_graph *u = idle, *next; u; u = next) {
+        next = u->next;
+        ds__release(u);
+    }
+    for (uint32_t i = 0; i < ds__rng.used; i++) {
+        ds__generator *g = ds__rng.slot[i];
+        if (!g)
+            continue;
+        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+                 g->made.file ? g->made.file : "?", g->made.line);
+        g->id = 0;
+        ds__generator_drop(g);
+    }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; i < DS__MAX_DEVICES; i++) {
+            if (ds__rng.own[b][i])
+                ds__generator_drop(ds__rng.own[b][i]);
+            ds__rng.own[b][i] = NULL;
+        }
+    for (int i = 0; i < DS__RNG_KERNELS; i++) {
+        uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
+        ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
+        if (k) {
+            ds__table_kill(&ds__g.kernels, k);
+            ds__unpin(&ds__g.kernels, k);
+        }
+        ds__release(ds__rng.text[i]);
+        ds__rng.text[i] = NULL;
+    }
+    ds__release(ds__rng.slot);
+    ds__rng.slot = NULL;
+    ds__rng.room = ds__rng.used = 0;
+    ds__rng.ready = 0;
+}
+
+static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 
 static void ds__rng_setup(void) { /* the lock is held */
     if (ds__rng.ready)
@@ -55697,16 +55756,14 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
 
    Implements ds_rng_fill and the functions for single distributions. ds__rng_fill checks a
    request, ds__rng_put enqueues its kernel and takes its words, and ds__rng_cut divides large
-   fills as torch does. ds__rng_shutdown frees what rng/ has.
+   fills as torch does.
 
    Invariants: a fill takes its words from the generator or, on a capturing stream, from the
    graph's object. A refused fill takes none. If a divided fill fails after its first part, the
    words of the enqueued parts stay taken. `changes` rises if the generator's offset has changed.
    Locks: the generator's lock is held from the checks to the submit. Under it come the graph's
-   lock (ds__capture_attachment), ds__rng.making and the driver's submit. ds__rng_shutdown holds
-   ds__rng.lock for list operations only.
-   Threads: any thread. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs
-   end after it and release their objects then. */
+   lock (ds__capture_attachment), ds__rng.making and the driver's submit.
+   Threads: any thread. */
 
 /* A fill on its way: its kernel, and where its words come from, the generator or the graph that
    its stream captures. The generator is locked. */
@@ -55933,65 +55990,6 @@ DSDEF ds_result(ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_
                                     ds_stream stream) {
     DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out,
                  .count = count);
-}
-
-/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
-   of a generator. */
-static void ds__rng_shutdown(void) {
-    ds__lock_take(&ds__rng.lock);
-    /* what still has a generator is released by its graph, which finds that it has no memory */
-    while (ds__rng.all) {
-        ds__rng_graph *u = ds__rng.all;
-        uint64_t *state = u->state;
-        ds_event read = u->read;
-        ds_device device = u->device;
-        ds__rng.all = u->all;
-        u->state = NULL;
-        ds__lock_give(&ds__rng.lock);
-        ds__event *e = ds__pin(&ds__g.events, read.id);
-        if (e) {
-            ds__table_kill(&ds__g.events, e);
-            ds__unpin(&ds__g.events, e);
-        }
-        DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__lock_take(&ds__rng.lock);
-    }
-    ds__rng_graph *idle = ds__rng.idle;
-    ds__rng.idle = NULL;
-    ds__lock_give(&ds__rng.lock);
-    for (ds__rng_graph *u = idle, *next; u; u = next) {
-        next = u->next;
-        ds__release(u);
-    }
-    for (uint32_t i = 0; i < ds__rng.used; i++) {
-        ds__generator *g = ds__rng.slot[i];
-        if (!g)
-            continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
-                 g->made.file ? g->made.file : "?", g->made.line);
-        g->id = 0;
-        ds__generator_drop(g);
-    }
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            if (ds__rng.own[b][i])
-                ds__generator_drop(ds__rng.own[b][i]);
-            ds__rng.own[b][i] = NULL;
-        }
-    for (int i = 0; i < DS__RNG_KERNELS; i++) {
-        uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
-        ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
-        if (k) {
-            ds__table_kill(&ds__g.kernels, k);
-            ds__unpin(&ds__g.kernels, k);
-        }
-        ds__release(ds__rng.text[i]);
-        ds__rng.text[i] = NULL;
-    }
-    ds__release(ds__rng.slot);
-    ds__rng.slot = NULL;
-    ds__rng.room = ds__rng.used = 0;
-    ds__rng.ready = 0;
 }
 
 #endif /* C */

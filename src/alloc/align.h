@@ -18,10 +18,11 @@
 
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "counters.h"
+#include "bins.h"
 #include "block.h"
-#include "reuse.h"
+#include "locks.h"
+#include "request.h"
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */

@@ -2,8 +2,7 @@
 
    Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
    free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
-   arena: in a named or pushed pool, in the capture's pool, or in the default pool. ds__rounded
-   and ds__kind_of compute the size of the block and its kind.
+   arena: in a named or pushed pool, in the capture's pool, or in the default pool.
 
    Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
    needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
@@ -21,17 +20,20 @@
 #include "../core/device.h"
 #include "../core/stream.h"
 #include "types.h"
-#include "config.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
 #include "history_ring.h"
 #include "counters.h"
 #include "block.h"
+#include "pool.h"
 #include "arena.h"
 #include "pending.h"
-#include "reuse.h"
+#include "capture_pool.h"
+#include "request.h"
+#include "align.h"
+#include "watched.h"
 #include "fallback.h"
+#include "direct_alloc.h"
 
 /* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
    capture's. */
@@ -66,38 +68,6 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
     }
     return p ? ds__arena_in(p, s, handle) : ds__arena_main(s, handle);
 }
-
-static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
-    if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
-        return ds__mround(c, size);
-    /* nearly equal sizes become equal: less is left over */
-    if (size > 4 * DS__MIB && coarse)
-        return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
-    return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
-}
-
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
-    return ds__round(&p->config, p->rounds, p->coarse, size);
-}
-
-static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
-    return rounded > DS__SMALL_LIMIT || c->single_pool ? DS__LARGE : DS__SMALL;
-}
-
-/* The same of a policy that was read without a lock. */
-static int ds__rounds(const ds_mem_config *c) {
-    int some = 0;
-    for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
-        some |= c->roundup_power2_divisions[i];
-    return some != 0;
-}
-
-static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
-    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
-}
-
-static ds_result ds__watched_alloc(ds__wanted *q, size_t guard);
-static void ds__watched_free(ds__arena *a, ds__mblock *b);
 
 /* A request with everything that can be said. */
 __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,

@@ -2,11 +2,9 @@
 
    Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
    ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
-   ds__mem_used and ds__mem_asked find the memory of a device for queries and statistics.
 
-   Invariants: Label and call site are reported only for live and pending blocks. ds__mem_used
-   and ds__mem_asked never create the memory of a device: DS_OK with NULL means an unused device.
-   While a capture is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
+   Invariants: Label and call site are reported only for live and pending blocks. While a capture
+   is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
    Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
    functions that give memory back expect no lock; trim.h takes the locks for them. While the
    host waits for a stream, no spinlock is held.
@@ -17,18 +15,18 @@
 
 #include "../core/init.h"
 #include "../core/sync_debug.h"
-#include "../core/device.h"
 #include "../core/stream.h"
 #include "../core/segment.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "block.h"
+#include "pool.h"
 #include "arena.h"
 #include "pending.h"
+#include "validate.h"
+#include "segment.h"
 #include "trim.h"
 
 static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
@@ -59,22 +57,6 @@ DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
     DS__REQUIRE(b, "%p is in no block that is allocated", ptr);
     ds__describe(a, b, out);
     ds__arena_unlock(a);
-    return DS_OK;
-}
-
-/* The device's memory if it was used; DS_OK and NULL: it was not. */
-static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
-    *out = NULL;
-    DS__RESOLVE(device);
-    *out = ds__mem_device_at(ds__backend_of(device), device.index);
-    return DS_OK;
-}
-
-/* The same; DS_DEVICE_HOST is pinned memory. */
-static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
-    if (device.type != DS_DEVICE_HOST)
-        return ds__mem_used(device, out);
-    *out = ds__pinned_used();
     return DS_OK;
 }
 

@@ -1,21 +1,15 @@
 /* alloc/api_config.h - configuration, limits and shortage callbacks.
 
    Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
-   and the lists of shortage and out-of-memory callbacks. ds__mem_setup reads
-   DEVSTREAM_ALLOC_CONF at the first use and installs the hooks for stream end and shutdown.
-   ds__mem_set changes the policy of one device.
+   and the lists of shortage and out-of-memory callbacks. ds__mem_set changes the policy of one
+   device.
 
-   Invariants: dev->limit follows from `limit` and `memory_fraction` of the device's
-   configuration. The backend changes only while no block of the device is active.
-   ds_mem_configure_text asks all devices before any device changes. If DEVSTREAM_ALLOC_CONF is
-   invalid, each call of ds__mem_setup reads the variable again and returns the error.
+   Invariants: The backend changes only while no block of the device is active.
+   ds_mem_configure_text asks all devices before any device changes.
    Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
-   ds__mem_setup takes ds__m.lock, then ds__m.leaving. Limits change under the device lock,
-   callback lists under ds__m.lock. Under these locks the program's memory and log functions may
-   be called, the driver is not.
-   Threads: any caller's thread. ds__mem_closing(1) runs on the thread of ds_shutdown and waits
-   for threads that release the pool of a graph. A callback that was removed may still run on
-   another thread. */
+   Limits change under the device lock, callback lists under ds__m.lock. Under these locks the
+   program's memory and log functions may be called, the driver is not.
+   Threads: any caller's thread. A callback that was removed may still run on another thread. */
 #ifndef DS__ALLOC_API_CONFIG_H
 #define DS__ALLOC_API_CONFIG_H
 
@@ -27,63 +21,11 @@
 #include "config_text.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
-#include "history_ring.h"
 #include "counters.h"
-#include "arena.h"
+#include "locks.h"
+#include "pool.h"
+#include "pinned.h"
 #include "direct_free.h"
-
-/* The smaller of a configuration's limits; 0: none. */
-static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
-    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
-    size_t limit = c->limit;
-    /* nothing may be reserved */
-    if (c->memory_fraction < 1 && by_fraction == 0)
-        by_fraction = 1;
-    if (by_fraction && (!limit || by_fraction < limit))
-        limit = by_fraction;
-    return limit;
-}
-
-/* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) {
-    atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
-}
-
-static void ds__mem_closing(int closing) {
-    pthread_mutex_lock(&ds__m.leaving);
-    ds__m.closing = closing;
-    while (closing && ds__m.leavers)
-        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
-    pthread_mutex_unlock(&ds__m.leaving);
-}
-
-/* Reads the environment at the first use. */
-static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
-                                           .thread_end = ds__release, /* its report */
-                                           .shutdown = ds__mem_shutdown };
-
-static ds_result ds__mem_setup(void) {
-    pthread_mutex_lock(&ds__m.lock);
-    if (!ds__m.tick_base) {
-        ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__ticks();
-    }
-    if (!ds__m.configured) {
-        const char *text = getenv("DEVSTREAM_ALLOC_CONF");
-        ds__m.config = ds_mem_config_default();
-        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
-        if (ds__m.conf_result < 0)
-            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
-        ds__m.configured = ds__m.conf_result == DS_OK;
-        ds__mem_closing(0);
-        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
-    }
-    ds_result r = ds__m.conf_result;
-    pthread_mutex_unlock(&ds__m.lock);
-    return r;
-}
 
 /* Totals stop, or go on where they stopped. All is locked. */
 static void ds__freeze(ds__mdevice *dev, int stop) {

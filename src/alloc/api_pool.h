@@ -1,8 +1,6 @@
 /* alloc/api_pool.h - pools: create, destroy, push, pop.
 
    Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
-   ds__mpool_own and ds__mpool_disown count the owners of a pool: its handle, pushes, captures
-   and graphs.
 
    Invariants: A pool object stays until shutdown. A pool object without owners and memory may
    become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
@@ -10,9 +8,8 @@
    handle. A pool with a handle always uses the native backend.
    Locks: The functions take ds__m.lock and the device lock; if both, in this order.
    ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
-   (trim.h). ds__mpool_disown takes no lock.
-   Threads: any caller's thread; pushes belong to the calling thread. ds__mpool_disown also runs
-   on a thread of CUDA's when a graph ends. */
+   (trim.h).
+   Threads: any caller's thread; pushes belong to the calling thread. */
 #ifndef DS__ALLOC_API_POOL_H
 #define DS__ALLOC_API_POOL_H
 
@@ -24,9 +21,9 @@
 #include "state.h"
 #include "util.h"
 #include "pool.h"
+#include "validate.h"
 #include "upstream.h"
 #include "trim.h"
-#include "api_config.h"
 
 /* Of pools whose upstream is a resource. */
 static void *ds__no_alloc(ptrdiff_t size, int device, void *stream) {
@@ -82,18 +79,6 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
         return DS_ERR_OUT_OF_MEMORY;
     out->id = p->id;
     return DS_OK;
-}
-
-/* Owners come and go; the last one leaves the pool to be emptied. */
-static void ds__mpool_own(ds__mpool *p) {
-    ds__mdevice_lock(p->dev);
-    p->owners++;
-    ds__mdevice_unlock(p->dev);
-}
-
-/* no lock: a graph's end comes on a thread of CUDA's */
-static void ds__mpool_disown(ds__mpool *p) {
-    atomic_fetch_sub(&p->owners, 1);
 }
 
 DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {

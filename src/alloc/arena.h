@@ -1,33 +1,34 @@
 /* alloc/arena.h - arenas: one per stream and pool.
 
    Finds or makes the arena of a stream in a pool (ds__arena_main, ds__arena_in) and prepares
-   arenas for the end of their stream (ds__mem_stream_gone). ds__use_claim decides which thread
-   records the event of a stream use (ds__muse).
+   arenas for the end of their stream (ds__mem_stream_gone). ds__arena_drain waits for the work
+   of an arena's stream.
 
    Invariants: Wrappers of one native stream share an arena in each pool; the arena stores up to
    three further handles as aliases (twin). An arena stays until shutdown. When its stream ends,
    an arena becomes an orphan; `end` is an event behind the stream's work, or 0 if there is none.
-   An orphan without memory may serve a new stream. Only a thread for which ds__use_claim
-   returned 1 records the event of a use.
+   An orphan without memory may serve a new stream.
    Locks: ds__arena_main and ds__arena_in take the device lock; ds__arena_of and ds__arena_join
    expect that lock. Arena locks are taken one at a time inside the device lock. Driver calls run
    under the device lock. ds__record_late even records events under an arena's lock, because the
-   block may be freed at any time.
-   Threads: any caller's thread. ds__mem_stream_gone is called by ds_stream_destroy, and by
-   ds__reclaim for the streams of ended threads. */
+   block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
+   Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
+   by ds_stream_destroy, and by ds__reclaim for the streams of ended threads. */
 #ifndef DS__ALLOC_ARENA_H
 #define DS__ALLOC_ARENA_H
 
+#include "../core/thread.h"
 #include "../core/stream.h"
 #include "../core/stream_default.h"
 #include "../core/event.h"
+#include "../core/event_sync.h"
 #include "../core/segment.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "counters.h"
+#include "pool.h"
+#include "stream_use.h"
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -200,18 +201,6 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     return r;
 }
 
-/* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
-static int ds__use_claim(ds__muse *u) {
-    for (;;) {
-        uint8_t was = 0;
-        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
-            return 1;
-        if (was == 1)
-            return 0;
-        ds__pause();
-    }
-}
-
 /* Uses that a stream was to get an event for at the free get it now, before it ends. Its event
    is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
@@ -267,6 +256,33 @@ static void ds__mem_stream_gone(ds__stream *s) {
             ds__arena_unlock(a);
         }
     ds__mdevice_unlock(dev);
+}
+
+/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
+   not known to be done. */
+static int ds__arena_drain(ds__arena *a) {
+    ds_result r;
+    ds__owner o = ds__owner_of(a);
+    ds__tls.quiet++;
+    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    ds__tls.upper_locked++;
+    if (o.orphan && o.end.id) {
+        r = ds__event_sync(o.end, DS__FOREVER);
+    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
+        ds__muse *u = ds__muse_new(a, a->dev->device);
+        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
+        if (r == DS_OK)
+            r = ds__event_sync(u->event, DS__FOREVER);
+        ds__arena_lock(a);
+        ds__muses_drop(a, u);
+        ds__arena_unlock(a);
+    }
+    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
+    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
+        r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
+    ds__tls.upper_locked--;
+    ds__tls.quiet--;
+    return r == DS_OK || r == DS_ERR_FAILED;
 }
 
 #endif

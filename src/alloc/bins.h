@@ -2,7 +2,8 @@
 
    Puts free blocks into bins: one for each size below 32 KiB, then 32 for each power of two.
    ds__fit finds the best fitting block for a request, or nearly the best if best_fit_by_address
-   is off. ds__too_large applies max_split_size and max_non_split_rounding.
+   is off. ds__too_large applies max_split_size and max_non_split_rounding to plain segments;
+   ds__grows tells which segments grow.
 
    Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
    bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
@@ -87,7 +88,9 @@ static void ds__bins_sort(ds__arena *a) {
         }
 }
 
-static inline int ds__grows(const ds__segment *s);
+static inline int ds__grows(const ds__segment *s) {
+    return s->page != 0;
+}
 
 /* torch's limits on what a large block may be used for. */
 static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {

@@ -12,8 +12,7 @@
    object.
    Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
    and keeps it if a block was found. New descriptions take the registry lock and may call the
-   program's memory functions under both locks. ds__complete may invoke observers under the
-   arena's lock. No driver call is made.
+   program's memory functions under both locks. No driver call is made.
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 #ifndef DS__ALLOC_BLOCK_H
 #define DS__ALLOC_BLOCK_H
@@ -21,8 +20,6 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "locks.h"
-#include "history_ring.h"
 #include "counters.h"
 #include "address.h"
 #include "bins.h"
@@ -77,10 +74,6 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
 
 static inline int ds__is_split(const ds__mblock *b) {
     return b->prev || b->next;
-}
-
-static inline int ds__grows(const ds__segment *s) {
-    return s->page != 0;
 }
 
 /* Counts a change of free memory in plain segments that are in use. */
@@ -302,16 +295,6 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
         ds__count_oversize(a, 1);
     }
     return b;
-}
-
-/* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
-static void ds__complete(ds__arena *a, ds__mblock *b) {
-    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
-    (void)ds__merge_in(a, b);
 }
 
 /* The live block that an address is the start of (exact), or lies in. The arena is locked. */

@@ -25,7 +25,6 @@
 #include "state.h"
 #include "util.h"
 #include "pool.h"
-#include "api_pool.h"
 
 typedef struct ds__capture_wish {
     ds__mdevice *dev;
@@ -88,12 +87,6 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     *out = kept ? kept->user : NULL;
     ds__object_drop(kept);
     return r;
-}
-
-static int ds__is_capturing(ds__stream *s) {
-    ds_capture_info info;
-    memset(&info, 0, sizeof info);
-    return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
 }
 
 DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {

@@ -19,17 +19,16 @@
 
 #include "../core/init.h"
 #include "types.h"
-#include "pool.h"
-#include "locks.h"
+#include "util.h"
 #include "history_ring.h"
 #include "counters.h"
 #include "address.h"
 #include "bins.h"
 #include "block.h"
+#include "locks.h"
+#include "pool.h"
 #include "pending.h"
 #include "upstream.h"
-#include "trim.h"
-#include "free.h"
 #include "api_block.h"
 
 typedef struct ds__saved {

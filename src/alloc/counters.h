@@ -2,8 +2,9 @@
 
    Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
    their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
-   block each. ds__ready and ds__has_room tell whether an arena may count now; ds__make_ready and
-   ds__count_begin see to it. ds__meter_add counts segments and reserved bytes.
+   block each. ds__ready and ds__has_room tell whether an arena may count now; locks.h makes an
+   arena ready. ds__fold moves the counts of arenas to the domains. ds__meter_add counts segments
+   and reserved bytes.
 
    Policy:
    1. While one thread allocates on a device, every call counts in the device's tally and peaks
@@ -19,18 +20,17 @@
    Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
    do so. All other arenas count in their own tally. A block is counted only after ds__ready or
    ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
-   statistics are full.
-   Locks: The functions that count expect the arena's lock. ds__make_ready gives that lock up,
-   and may take all locks of the device for a moment. ds__count_begin may return 1 with all locks
-   held; ds__count_end releases them. ds__share_room and the functions of domains expect all
-   locks. Meters need no lock; neither the driver nor user code is called.
+   statistics are full. After ds__fold every arena counts exactly, and the search for a thread
+   that allocates alone begins anew.
+   Locks: The functions that count expect the arena's lock. ds__share_room, ds__fold and the
+   functions of domains expect all locks. Meters need no lock; neither the driver nor user code
+   is called.
    Threads: any thread that holds the expected lock. */
 #ifndef DS__ALLOC_COUNTERS_H
 #define DS__ALLOC_COUNTERS_H
 
 #include "types.h"
 #include "state.h"
-#include "locks.h"
 
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
@@ -323,6 +323,32 @@ static void ds__share_room(ds__mdevice *dev) {
     ds__top(&dev->stats.sharers, arenas);
 }
 
+/* What arenas have counted goes to the domains. All is locked. */
+static void ds__fold(ds__mdevice *dev) {
+    for (ds__mpool *p = &dev->main; p; p = p->next)
+        for (ds__arena *a = p->arenas; a; a = a->next) {
+            for (int k = 0; k < 2; k++)
+                for (int m = 0; m < DS__COUNTED + 2; m++) {
+                    int counted = m < DS__COUNTED;
+                    int64_t now =
+                        counted ? a->own.kind[k].now[m] : a->own.kind[k].pending[m - DS__COUNTED];
+                    for (ds__tally *to = &dev->stats.tally; to;
+                         to = to == &dev->stats.tally && p != &dev->main ? &p->stats.tally : NULL) {
+                        *(counted ? &to->kind[k].now[m] : &to->kind[k].pending[m - DS__COUNTED]) +=
+                            now;
+                        if (counted)
+                            to->kind[k].total[m] += a->own.kind[k].total[m];
+                    }
+                }
+            memset(&a->own, 0, sizeof a->own);
+            ds__count_in(a, 1);
+        }
+    memset(dev->room, 0, sizeof dev->room);
+    if (dev->main.full)
+        ds__at_peak(&dev->stats.tally, dev->room);
+    atomic_store(&dev->owner, NULL);
+}
+
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
 static int ds__claim(ds__mdevice *dev) {
     void *none = NULL;
@@ -343,45 +369,6 @@ static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
     return ds__ready(a, kind, size) &&
            (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
-}
-
-/* locked before, unlocked after */
-__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
-    int exact = a->exact;
-    ds__arena_unlock(a);
-    if (exact && ds__claim(a->dev))
-        return;
-    ds__mem_lock_all(a->dev);
-    /* else another thread just did */
-    if (!ds__ready(a, kind, size))
-        ds__share_room(a->dev);
-    ds__mem_unlock_all(a->dev);
-}
-
-/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
-   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
-   been given up meanwhile. */
-__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
-                                                     int64_t asked) {
-    while (!ds__has_room(a, kind, size, asked)) {
-        int exact = a->exact;
-        ds__arena_unlock(a);
-        if (!exact || !ds__claim(a->dev)) {
-            ds__mem_lock_all(a->dev);
-            return 1;
-        }
-        ds__arena_lock(a);
-    }
-    return 0;
-}
-
-static void ds__count_end(ds__arena *a, int all) { /* unlocks */
-    if (!all) {
-        ds__arena_unlock(a);
-        return;
-    }
-    ds__share_room(a->dev);
-    ds__mem_unlock_all(a->dev);
 }
 
 #endif

@@ -1,9 +1,8 @@
 /* alloc/direct_alloc.h - allocation without a cache.
 
    Allocates blocks for the backends DS_MEM_DRIVER_POOL and DS_MEM_UNCACHED (ds__direct_alloc).
-   ds__direct_take reserves the bytes under the limits and calls the driver. ds__direct_drain
-   waits for frees that are on their way to the driver's pool. direct_free.h implements the
-   frees.
+   ds__direct_take reserves the bytes under the limits and calls the driver. direct_free.h
+   implements the frees.
 
    Policy: Without a cache every block is a segment, from the driver's own pool or plain memory.
    1. Driver's pool: the block's stream waits for the other uses and gives the block back in
@@ -28,34 +27,24 @@
 #ifndef DS__ALLOC_DIRECT_ALLOC_H
 #define DS__ALLOC_DIRECT_ALLOC_H
 
-#include "../core/stream_sync.h"
 #include "../core/segment.h"
 #include "types.h"
-#include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "counters.h"
 #include "block.h"
+#include "locks.h"
+#include "pool.h"
+#include "stream_use.h"
+#include "validate.h"
 #include "segment.h"
+#include "direct_free.h"
 #include "trim.h"
-#include "reuse.h"
-#include "fallback.h"
-#include "allocate.h"
-#include "free.h"
+#include "request.h"
 #include "watched.h"
-
-/* Waits for frees that are on their way to the driver's pool. */
-static void ds__direct_drain(ds__mdevice *dev) {
-    ds_stream giver = { atomic_load(&dev->giver) };
-    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
-        (void)ds__arena_drain(a);
-    ds__tls.quiet++;
-    if (giver.id)
-        DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
-    ds__tls.quiet--;
-}
+#include "oom_report.h"
+#include "free.h"
+#include "fallback.h"
 
 /* Returns memory of ds__direct_take that became no block. */
 static void ds__direct_untake(ds__wanted *q, int async, void *base) {

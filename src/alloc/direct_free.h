@@ -2,8 +2,7 @@
 
    Gives blocks of the backends without a cache back to the driver (ds__direct_free) and tries
    deferred blocks again (ds__direct_again). ds__direct_try does the work for one block.
-   ds__direct_giver is the allocator's own stream for memory of ended streams. direct_alloc.h
-   states the policy.
+   direct_alloc.h states the policy.
 
    Invariants: A block here is pending. A block is in its arena's list of deferred blocks, or in
    no list and quiet while a thread tries the block. dev->deferred counts deferred blocks. A
@@ -23,18 +22,17 @@
 #include "../core/segment.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "counters.h"
 #include "address.h"
 #include "block.h"
-#include "arena.h"
+#include "locks.h"
+#include "pool.h"
 #include "stream_use.h"
+#include "arena.h"
+#include "poison.h"
 #include "pending.h"
 #include "segment.h"
-#include "trim.h"
-#include "free.h"
-#include "watched.h"
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
 static int ds__direct_record(ds__mblock *b) {
@@ -68,17 +66,6 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
         ds__let_captures();
     }
     return r;
-}
-
-/* The stream that gives back what others cannot, pinned; NULL: there is none. */
-static ds__stream *ds__direct_giver(ds__mdevice *dev) {
-    ds_stream made = { 0 };
-    uint64_t none = 0;
-    if (!atomic_load(&dev->giver) &&
-        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
-        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
-        ds__stream_end(made); /* another thread was faster */
-    return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
 }
 
 /* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream

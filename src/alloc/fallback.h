@@ -37,16 +37,20 @@
 #include "config.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
 #include "history_ring.h"
 #include "counters.h"
+#include "pool.h"
 #include "stream_use.h"
 #include "pending.h"
+#include "validate.h"
+#include "ipc_collect.h"
 #include "upstream.h"
 #include "segment_plain.h"
 #include "segment_grow.h"
 #include "trim.h"
+#include "request.h"
 #include "reuse.h"
+#include "oom_report.h"
 
 static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
@@ -70,10 +74,6 @@ static ds_result ds__grow(ds__wanted *q) {
     pthread_mutex_unlock(&a->grow);
     q->fresh = r == DS_OK;
     return r;
-}
-
-static int ds__is_shortage(ds_result r) {
-    return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
 }
 
 static int ds__call_shortage(ds__mdevice *dev, size_t size) {

@@ -1,8 +1,7 @@
 /* alloc/free.h - freeing blocks.
 
    Implements ds_mem_free: a fast path that parks the block, ds__free_other for blocks with
-   recorded uses or observers, and ds__free_slow for all other cases. ds__block_end frees a block
-   for good inside the allocator. ds__mem_return takes back a block that other processes had.
+   recorded uses or observers, and ds__free_slow for all other cases.
 
    Invariants: A block with uses, with poison to write, or with users in other processes becomes
    pending. All other blocks from a cache become free at once. While ds__free_slow works without
@@ -12,108 +11,26 @@
    Locks: ds_mem_free takes the arena's lock, and gives that lock up for events, guards and
    driver calls. Events are recorded under ds__g.begin (ds__hold_captures), never under the
    arena's lock. ds__share_hold takes ds__share.lock under the arena's lock. Observers may be
-   invoked under the arena's lock. ds__block_over expects the arena's lock; the other functions
-   expect no lock, except ds__free_slow and ds__free_other, which release it.
+   invoked under the arena's lock. ds__free_slow and ds__free_other expect that lock and release
+   it.
    Threads: any caller's thread, in any order to the streams' work. */
 #ifndef DS__ALLOC_FREE_H
 #define DS__ALLOC_FREE_H
 
 #include "../core/init.h"
-#include "../core/event.h"
 #include "types.h"
-#include "state.h"
 #include "util.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "counters.h"
+#include "bins.h"
 #include "block.h"
-#include "arena.h"
+#include "locks.h"
 #include "stream_use.h"
 #include "pending.h"
-#include "allocate.h"
-
-/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
-   and ready. */
-static void ds__block_over(ds__arena *a, ds__mblock *b) {
-    ds__live_out(b);
-    ds__muses_drop(a, b->uses);
-    b->uses = NULL;
-    b->lent = 0;
-    b->guarded = 0;
-    b->stale = 0;
-    if (b->oversize) {
-        b->oversize = 0;
-        ds__count_oversize(a, -1);
-    }
-    ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
-    (void)ds__merge_in(a, b);
-}
-
-static void ds__block_end(ds__arena *a, ds__mblock *b) {
-    ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
-    ds__block_over(a, b);
-    ds__arena_unlock(a);
-}
-
-/* A block that other processes had comes back: called without locks. */
-__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
-    ds__arena *a = atomic_load(&b->seg->arena);
-    ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
-        ds__make_ready(a, b->seg->kind, 0);
-        ds__arena_lock(a);
-    }
-    b->exported = 0;
-    if (!b->uses && !b->stale)
-        ds__complete(a, b);
-    else
-        ds__pending_in(a, b);
-    ds__arena_unlock(a);
-}
-
-/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
-   none. Uses of streams that capture what the block belongs to are ordered by the graph.
-   Captures are held; the block is in no list. */
-static ds_result ds__record_uses_held(ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
-        if (!ds__use_claim(u))
-            continue;
-        uint64_t capture = ds__capture_of_handle(u->stream);
-        /* what counts is the work from before: when the capture is over */
-        if (capture && capture != u->capture) {
-            u->recorded = 0;
-            continue;
-        }
-        u->capture = capture;
-        ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
-        /* a stream that has ended and saw the use has recorded it */
-        if (r == DS_ERR_INVALID_HANDLE) {
-            u->lost = 1;
-            u->recorded = 0;
-            continue;
-        }
-        u->recorded = r >= 0;
-        if (r < 0)
-            return r;
-    }
-    return DS_OK;
-}
-
-static ds_result ds__record_uses(ds__mblock *b) {
-    const ds__muse *u = b->uses;
-    while (u && u->recorded == 1)
-        u = u->next;
-    if (!u)
-        return DS_OK;
-    ds__hold_captures();
-    ds_result r = ds__record_uses_held(b);
-    ds__let_captures();
-    return r;
-}
+#include "ipc_records.h"
+#include "ipc_collect.h"
+#include "direct_free.h"
+#include "watched.h"
 
 /* The long way of a free. The arena is locked and the block is live; unlocks. */
 __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {

@@ -1,8 +1,7 @@
 /* alloc/history.h - history of allocator events.
 
    Starts and stops the history (ds_mem_history_start, ds_mem_history_stop) and adds annotations
-   (ds_mem_annotate). ds__history_apply tells a device which events to report. ds__mh holds the
-   state of history and observers.
+   (ds_mem_annotate). The state is in history_state.h.
 
    Policy:
    1. The history is a ring per device. The allocator writes it (history_ring.h), this room
@@ -13,16 +12,10 @@
       The page reads a shorter form.
    4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
 
-   Invariants: An event is recorded on a device only if its bit in dev->watch is set. After
-   ds__history_apply has returned, no event of the old setting enters the ring. The text of an
-   annotation stays until the ring has overwritten its event.
-   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. ds__mh.lock
-   guards the settings, the sizes of all rings and the annotations. ds__mh.watch is taken after
-   all other locks, around the calls of observers. dev->history_lock guards one ring;
-   ds__mh.watch and the history lock are not nested. The program's memory functions may be called
-   under ds__mh.lock.
-   Threads: any caller's thread. ds__mem_history_join runs on the thread that uses a device
-   first, under ds__m.lock. */
+   Invariants: The text of an annotation stays until the ring has overwritten its event.
+   Locks: ds__mh.lock while settings, rings and annotations change; history_state.h has the
+   order. The program's memory functions may be called under it.
+   Threads: any caller's thread. */
 #ifndef DS__ALLOC_HISTORY_H
 #define DS__ALLOC_HISTORY_H
 
@@ -30,92 +23,13 @@
 #include "../core/device.h"
 #include "../core/segment.h"
 #include "types.h"
-#include "pool.h"
+#include "util.h"
+#include "history_state.h"
 #include "history_ring.h"
+#include "pool.h"
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
-
-typedef struct ds__mremark ds__mremark;
-
-struct ds__mremark { /* the text of an annotation */
-    ds__mremark *next;
-    /* the ring has lost it when it has turned once after so many events */
-    uint64_t until;
-    char text[256];
-};
-
-typedef struct ds__mwatcher {
-    ds_mem_event_fn fn;
-    void *user;
-} ds__mwatcher;
-
-static struct {
-    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
-    int on;
-    size_t entries;
-    unsigned actions; /* that are recorded */
-    /* from the monotonic clock to the time of day, once it is asked for: the same in all
-       snapshots */
-    int64_t to_wall_ns;
-
-    struct {
-        ds__mremark *first;
-        ds__mremark *last;
-    } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-
-    pthread_mutex_t watch; /* of what follows */
-    ds__mwatcher *watchers;
-    size_t watcher_count;
-    size_t watcher_room;
-} ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
-
-#define DS__EACH_MDEVICE(dev)                                                                   \
-    for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
-        for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
-            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
-                 ds__once = NULL)
-
-/* ---- history ---- */
-
-/* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
-   it returns. */
-static void ds__history_apply(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.watch);
-    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count ? DS__WATCHED : 0);
-    pthread_mutex_unlock(&ds__mh.watch);
-    ds__lock_take(&dev->history_lock);
-    atomic_store(&dev->watch, watch);
-    ds__lock_give(&dev->history_lock);
-}
-
-/* Gives the device this ring (or none), and the old one back. */
-static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t room) {
-    ds__lock_take(&dev->history_lock);
-    ds__mevent *old = dev->history;
-    dev->history = ring;
-    dev->history_room = room;
-    dev->history_at = 0;
-    atomic_store_explicit(&dev->history_count, 0, memory_order_relaxed);
-    ds__lock_give(&dev->history_lock);
-    return old;
-}
-
-/* The device's memory has just been made: it takes part in what was started before. */
-static void ds__mem_history_join(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.lock);
-    if (ds__mh.on && !dev->history_room) {
-        ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
-        if (ring)
-            ds__history_swap(dev, ring, ds__mh.entries);
-        else
-            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
-                    "no memory for the history of a device: it is not recorded");
-    }
-    ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
-}
 
 static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
     ds__mremark **first = &ds__mh.remarks[backend][index].first;

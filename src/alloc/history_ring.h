@@ -19,6 +19,7 @@
 #include "../api/snapshot.h"
 #include "types.h"
 #include "state.h"
+#include "history_state.h"
 
 /* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
    reads them. */

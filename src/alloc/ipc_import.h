@@ -2,12 +2,12 @@
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
    process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
-   the exporter's work. ds__got_collect ends imports after their streams have passed them.
+   the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
-   their callback. A segment (ds__guest) stays open as long as it has a record of a block. An IPC
-   handle names an export slot only: sizes and places are read there, under the slot's lease.
+   their callback. An IPC handle names an export slot only: sizes and places are read there,
+   under the slot's lease.
    Locks: ds__share.mutex is held during an import or a close, including the driver calls. If the
    stream of a close has failed, the host waits for the stream without that mutex. The registries'
    mutex is taken inside. ds__got_passed takes no lock.
@@ -16,6 +16,7 @@
 #ifndef DS__ALLOC_IPC_IMPORT_H
 #define DS__ALLOC_IPC_IMPORT_H
 
+#include "../api/share.h"
 #include "../core/init.h"
 #include "../core/device.h"
 #include "../core/stream.h"
@@ -23,21 +24,12 @@
 #include "../core/event.h"
 #include "../core/event_sync.h"
 #include "../core/segment.h"
+#include "pool.h"
 #include "stream_use.h"
-#include "api_config.h"
-#include "capture_pool.h"
 #include "ipc_types.h"
 #include "ipc_lease.h"
-#include "ipc_export.h"
-
-/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
-   held. */
-static ds__got *ds__got_of(const void *ptr) {
-    ds__got *g = ds__share.got;
-    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
-        g = g->next;
-    return g;
-}
+#include "ipc_records.h"
+#include "ipc_collect.h"
 
 /* A stream has come to the end of an import: on a thread of the driver's, with no lock. */
 static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
@@ -48,37 +40,6 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
         return;
     ds__lease_drop(g->guest->board, g->stake, g->lease);
     atomic_store(&g->gone, 1); /* now the other threads may end it */
-}
-
-/* Closes a segment of which no block is left. The mutex is held. */
-static void ds__guest_end(ds__guest *q) {
-    ds__guest **p = &ds__share.guests;
-    while (*p != q)
-        p = &(*p)->next;
-    *p = q->next;
-    ds__shared_segment_close(q->device, q->base);
-    ds__lease_drop(q->board, q->stake, q->lease);
-    ds__boards_lock();
-    ds__board_close(q->board);
-    ds__boards_unlock();
-    ds__release(q);
-}
-
-/* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
-static void ds__got_collect(int all) {
-    for (ds__got **p = &ds__share.got; *p;) {
-        ds__got *g = *p;
-        if (!atomic_load(&g->gone) && !all) {
-            p = &g->next;
-            continue;
-        }
-        if (!atomic_load(&g->gone))
-            ds__lease_drop(g->guest->board, g->stake, g->lease);
-        *p = g->next;
-        if (--g->guest->blocks == 0)
-            ds__guest_end(g->guest);
-        ds__release(g);
-    }
 }
 
 /* Opens the memory of a segment whose lease was just taken. The mutex is held. */

@@ -12,7 +12,6 @@
 #define DS__ALLOC_LEAKS_H
 
 #include "../core/device.h"
-#include "../core/memory.h"
 #include "types.h"
 #include "oom_owners.h"
 #include "oom_walk.h"

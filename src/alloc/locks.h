@@ -1,7 +1,9 @@
-/* alloc/locks.h - locks of an arena and of a whole device.
+/* alloc/locks.h - stopping a device; room for counts.
 
-   Takes and releases the lock of one arena (ds__arena_lock), or of a device with all its arenas
-   (ds__mem_lock_all). With all locks held, no thread allocates or frees on the device.
+   Takes and releases the locks of a device with all its arenas (ds__mem_lock_all). With all
+   locks held, no thread allocates or frees on the device. ds__make_ready and ds__count_begin
+   let an arena count a block (counters.h), and stop the device if the room for counts is used
+   up.
 
    Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
    arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
@@ -10,21 +12,17 @@
    Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
    arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
    holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
-   arena.h and record_use.h have exceptions.
+   arena.h and record_use.h have exceptions. ds__make_ready expects the arena's lock and releases
+   it. ds__count_begin expects that lock and may return 1 with all locks of the device held;
+   ds__count_end releases what is held.
    Threads: any. */
 #ifndef DS__ALLOC_LOCKS_H
 #define DS__ALLOC_LOCKS_H
 
 #include "types.h"
 #include "util.h"
-
-static void ds__arena_lock(ds__arena *a) {
-    ds__lock_take(&a->lock);
-}
-
-static void ds__arena_unlock(ds__arena *a) {
-    ds__lock_give(&a->lock);
-}
+#include "counters.h"
+#include "block.h"
 
 /* Stops the device: nobody allocates or frees on it until it is unlocked. */
 static void ds__mem_lock_all(ds__mdevice *dev) {
@@ -41,6 +39,45 @@ static void ds__mem_unlock_all(ds__mdevice *dev) {
         for (ds__arena *a = p->arenas; a; a = a->next)
             ds__arena_unlock(a);
     ds__mdevice_unlock(dev);
+}
+
+/* locked before, unlocked after */
+__attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
+    int exact = a->exact;
+    ds__arena_unlock(a);
+    if (exact && ds__claim(a->dev))
+        return;
+    ds__mem_lock_all(a->dev);
+    /* else another thread just did */
+    if (!ds__ready(a, kind, size))
+        ds__share_room(a->dev);
+    ds__mem_unlock_all(a->dev);
+}
+
+/* Lets the locked arena count a block that is there. Where there is no room for it all is locked
+   until ds__count_end (1): peaks follow what was counted, not what could be. The lock may have
+   been given up meanwhile. */
+__attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int64_t size,
+                                                     int64_t asked) {
+    while (!ds__has_room(a, kind, size, asked)) {
+        int exact = a->exact;
+        ds__arena_unlock(a);
+        if (!exact || !ds__claim(a->dev)) {
+            ds__mem_lock_all(a->dev);
+            return 1;
+        }
+        ds__arena_lock(a);
+    }
+    return 0;
+}
+
+static void ds__count_end(ds__arena *a, int all) { /* unlocks */
+    if (!all) {
+        ds__arena_unlock(a);
+        return;
+    }
+    ds__share_room(a->dev);
+    ds__mem_unlock_all(a->dev);
 }
 
 #endif

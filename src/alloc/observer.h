@@ -1,14 +1,10 @@
 /* alloc/observer.h - observers of allocator events.
 
-   Implements ds_mem_on_event and ds_mem_remove_on_event; ds__mem_tell passes an event to all
-   observers. ds__guard and ds__unguard surround calls of user code that must not call devstream.
-   ds__snap_room makes room in an array, here and for snapshots. ds__snapshot_shutdown resets
-   history and observers.
+   Implements ds_mem_on_event and ds_mem_remove_on_event; history_state.h has the list and calls
+   the observers. ds__snap_room makes room in an array, here and for snapshots.
+   ds__snapshot_shutdown resets history and observers.
 
-   Invariants: Inside of an observer, calls of devstream are refused (ds__tls.in_callback),
-   except functions callable anywhere. Function name and call site of the outer call are restored
-   afterwards. DS__WATCHED is set in dev->watch while observers exist. When
-   ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Invariants: When ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
    Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
    locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
    after all locks of the allocator.
@@ -18,49 +14,9 @@
 #define DS__ALLOC_OBSERVER_H
 
 #include "../core/init.h"
-#include "types.h"
+#include "history_state.h"
 #include "pool.h"
 #include "history.h"
-
-/* Around code of the user's that may not call devstream: when it does it is told so, and the
-   call that runs keeps its name and place. */
-typedef struct ds__guarded {
-    int outer;
-    int mute;
-    const char *fn;
-    ds_site site;
-} ds__guarded;
-
-static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
-    ds__tls.in_callback = 1;
-    ds__tls.mute = 0; /* a refused call has its sentence */
-    return g;
-}
-
-static void ds__unguard(ds__guarded g) {
-    ds__tls.mute = g.mute;
-    ds__tls.in_callback = g.outer;
-    ds__tls.fn = g.fn;
-    ds__tls.site = g.site;
-}
-
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
-    ds_mem_event event = { .action = (ds_mem_action)e->action,
-                           .address = e->address,
-                           .bytes = e->bytes,
-                           .stream = e->stream,
-                           .time_ns = e->time_ns,
-                           .site = { e->file, (int)e->line },
-                           .label = e->label,
-                           .pool = { e->pool } };
-    pthread_mutex_lock(&ds__mh.watch);
-    ds__guarded g = ds__guard();
-    for (size_t i = 0; i < ds__mh.watcher_count; i++)
-        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
-    ds__unguard(g);
-    pthread_mutex_unlock(&ds__mh.watch);
-}
 
 /* Room for `more` elements; 0: no memory. */
 static int ds__snap_room(void *list, size_t element, size_t count, size_t more, size_t *room) {

@@ -18,7 +18,7 @@
 #include "types.h"
 #include "state.h"
 #include "pool.h"
-#include "allocate.h"
+#include "request.h"
 #include "oom_owners.h"
 #include "oom_walk.h"
 

@@ -16,9 +16,9 @@
 
 #include "../core/thread.h"
 #include "../core/device.h"
-#include "types.h"
-#include "util.h"
 #include "pool.h"
+#include "arena.h"
+#include "request.h"
 #include "reuse.h"
 #include "oom_owners.h"
 #include "oom_walk.h"

@@ -18,9 +18,9 @@
 
 #include "../core/thread.h"
 #include "types.h"
-#include "locks.h"
 #include "bins.h"
 #include "block.h"
+#include "locks.h"
 #include "oom_owners.h"
 
 #define DS__TOP 10

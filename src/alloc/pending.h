@@ -1,7 +1,9 @@
 /* alloc/pending.h - pending blocks: freed, still used by streams.
 
-   Manages freed blocks until the streams that used them are done. ds__poll frees blocks with
-   completed uses. ds__take_oldest serves a request from the block that has been pending longest.
+   Manages freed blocks until the streams that used them are done. ds__complete ends a pending
+   block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a block
+   that comes back from other processes. ds__poll frees blocks with completed uses.
+   ds__take_oldest serves a request from the block that has been pending longest.
    ds__take_pending takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
@@ -9,10 +11,10 @@
    alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
    the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
-   Locks: ds__pending_in, ds__pending_out and ds__uses_within expect the arena's lock.
-   ds__take_oldest expects that lock, gives it up meanwhile and returns with it held. The other
-   functions expect no lock. Events are queried, recorded and waited for without the arena's
-   lock; observers may be invoked under that lock.
+   Locks: ds__pending_in, ds__pending_out, ds__complete, ds__block_over and ds__uses_within
+   expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
+   with it held. The other functions expect no lock. Events are queried, recorded and waited for
+   without the arena's lock; observers may be invoked under that lock.
    Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
 #ifndef DS__ALLOC_PENDING_H
 #define DS__ALLOC_PENDING_H
@@ -20,12 +22,13 @@
 #include "../core/event.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "counters.h"
 #include "bins.h"
 #include "block.h"
+#include "locks.h"
 #include "stream_use.h"
+#include "poison.h"
 
 /* Takes a block out of the pending ones. The arena is locked. */
 static void ds__pending_out(ds__arena *a, ds__mblock *b) {
@@ -50,6 +53,59 @@ static void ds__pending_in(ds__arena *a, ds__mblock *b) {
         a->pending = b;
     a->pending_last = b;
     a->pending_bytes += b->size;
+}
+
+/* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
+static void ds__complete(ds__arena *a, ds__mblock *b) {
+    ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
+    (void)ds__merge_in(a, b);
+}
+
+/* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
+   and ready. */
+static void ds__block_over(ds__arena *a, ds__mblock *b) {
+    ds__live_out(b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
+    b->guarded = 0;
+    b->stale = 0;
+    if (b->oversize) {
+        b->oversize = 0;
+        ds__count_oversize(a, -1);
+    }
+    ds__count_free(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
+    (void)ds__merge_in(a, b);
+}
+
+static void ds__block_end(ds__arena *a, ds__mblock *b) {
+    ds__arena_lock(a);
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
+    ds__block_over(a, b);
+    ds__arena_unlock(a);
+}
+
+/* A block that other processes had comes back: called without locks. */
+__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
+    ds__arena *a = atomic_load(&b->seg->arena);
+    ds__arena_lock(a);
+    while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__make_ready(a, b->seg->kind, 0);
+        ds__arena_lock(a);
+    }
+    b->exported = 0;
+    if (!b->uses && !b->stale)
+        ds__complete(a, b);
+    else
+        ds__pending_in(a, b);
+    ds__arena_unlock(a);
 }
 
 #define DS__POLLS 64 /* pending blocks that are asked for in one go */

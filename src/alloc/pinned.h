@@ -2,7 +2,8 @@
 
    Holds the state of the allocator of pinned host memory (ds__host) and makes its device record
    at the first use. ds__pinned_device returns that record; ds__pinned_used returns it only if
-   it exists already. ds__pinned_configure applies a new configuration. Blocks are handled in
+   it exists already, and ds__mem_asked any device's. ds__pinned_configure applies a new
+   configuration. Blocks are handled in
    pinned_block.h, the memory comes from pinned_source.h, and pinned_api.h has the public
    functions.
 
@@ -39,11 +40,9 @@
 #include "types.h"
 #include "config.h"
 #include "config_text.h"
-#include "state.h"
 #include "util.h"
-#include "pool.h"
 #include "counters.h"
-#include "api_config.h"
+#include "pool.h"
 
 #define DS__HOST_PAGE ((size_t)4096)
 
@@ -93,13 +92,6 @@ static void ds__pinned_apply(const ds_mem_config *c) {
     atomic_store(&ds__host.debug, c->debug);
 }
 
-static ds_mem_config ds__usual_config(void) {
-    pthread_mutex_lock(&ds__m.lock);
-    ds_mem_config c = ds__m.config;
-    pthread_mutex_unlock(&ds__m.lock);
-    return c;
-}
-
 /* A configuration, or what a text (which was read once already) makes of the one that is there,
    has been set. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
@@ -130,6 +122,15 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
 /* The host's memory if it was used; NULL: it was not. */
 static ds__mdevice *ds__pinned_used(void) {
     return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
+}
+
+/* The memory of a device if it was used; DS_OK and NULL: it was not. DS_DEVICE_HOST is pinned
+   memory. */
+static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
+    if (device.type != DS_DEVICE_HOST)
+        return ds__mem_used(device, out);
+    *out = ds__pinned_used();
+    return DS_OK;
 }
 
 /* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */

@@ -2,7 +2,7 @@
 
    Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
    ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
-   block by the graphs of a capture. ds__pinned_shutdown ends the allocator of pinned memory.
+   block by the graphs of a capture.
 
    Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
    use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
@@ -12,8 +12,7 @@
    functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
    inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
    again.
-   Threads: any number of caller's threads at once. ds__pinned_shutdown runs on the thread of
-   ds_shutdown, after all work has ended. */
+   Threads: any number of caller's threads at once. */
 #ifndef DS__ALLOC_PINNED_API_H
 #define DS__ALLOC_PINNED_API_H
 
@@ -23,17 +22,16 @@
 #include "../core/capture.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "counters.h"
 #include "block.h"
+#include "pool.h"
 #include "stream_use.h"
 #include "pending.h"
-#include "segment_plain.h"
-#include "fallback.h"
-#include "record_use.h"
-#include "api_config.h"
-#include "stats.h"
 #include "pinned.h"
+#include "stats_sum.h"
+#include "segment_plain.h"
+#include "record_use.h"
+#include "stats.h"
 #include "pinned_block.h"
 
 DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
@@ -260,24 +258,6 @@ DSDEF ds_result(ds_pinned_reset_accumulated_stats)(void) {
     ds__host.made.total = ds__host.made.count = ds__host.ended.total = ds__host.ended.count = 0;
     ds__lock_give(&ds__host.clock_lock);
     return DS_OK;
-}
-
-static void ds__pinned_shutdown(void) {
-    ds__mdevice *dev = ds__pinned_used();
-    for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
-        for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b; b = b->next)
-                for (ds__muse *u = b->uses; u; u = u->next) {
-                    ds__hold_drop(u->hold);
-                    u->hold = NULL;
-                }
-    if (dev)
-        ds__mem_end(dev);
-    atomic_store(&ds__host.dev, NULL);
-    atomic_store(&ds__host.limit, 0);
-    ds__host.configured = 0;
-    memset(&ds__host.made, 0, sizeof ds__host.made);
-    memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
 
 #endif

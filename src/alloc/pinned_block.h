@@ -18,18 +18,18 @@
 #define DS__ALLOC_PINNED_BLOCK_H
 
 #include "types.h"
-#include "locks.h"
+#include "util.h"
 #include "counters.h"
 #include "bins.h"
 #include "block.h"
+#include "locks.h"
 #include "stream_use.h"
 #include "pending.h"
+#include "pinned.h"
+#include "validate.h"
 #include "segment_plain.h"
 #include "trim.h"
-#include "fallback.h"
-#include "validate.h"
 #include "oom_owners.h"
-#include "pinned.h"
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)

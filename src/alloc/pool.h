@@ -1,37 +1,42 @@
 /* alloc/pool.h - devices and pools: creation, look-up, policies.
 
    Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mpool_new). ds__mpool_apply sets a pool's configuration and derives the
-   flags of the pool and its arenas. ds__mpool_of returns the pool of a handle. ds__policy
-   returns the configuration to code without a lock.
+   reuses pools (ds__mpool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   enters the functions for stream end and shutdown. ds__mpool_apply sets a pool's configuration
+   and derives the flags of the pool and its arenas. ds__mpool_of returns the pool of a handle.
+   ds__policy returns the configuration to code without a lock. ds__mpool_own and
+   ds__mpool_disown count the owners of a pool: its handle, pushes, captures and graphs.
 
    Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
    a valid object. A stored policy never changes; equal policies are stored once, up to
    differences in padding. Limits are not part of it. A pool without owners and memory may
-   become a new pool, with a new number.
+   become a new pool, with a new number. dev->limit follows from `limit` and `memory_fraction` of
+   the device's configuration. If DEVSTREAM_ALLOC_CONF is invalid, each call of ds__mem_setup
+   reads the variable again and returns the error.
    Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
-   and ds__mh.lock for a new device. ds__mem_device calls the driver under ds__m.lock, for the
-   properties of the device. ds__mpool_at and ds__mpool_again expect ds__m.lock. ds__mpool_apply
-   expects the device stopped (ds__mem_lock_all), or a pool without arenas.
-   Threads: any thread. An existing device is found without a lock. */
+   ds__mh.lock for a new device, and ds__m.leaving for ds__mem_setup. ds__mem_device calls the
+   driver under ds__m.lock, for the properties of the device. ds__mpool_at and ds__mpool_again
+   expect ds__m.lock. ds__mpool_apply expects the device stopped (ds__mem_lock_all), or a pool
+   without arenas.
+   Threads: any thread. An existing device is found without a lock. ds__mem_closing(1) runs on
+   the thread of ds_shutdown and waits for threads that release the pool of a graph.
+   ds__mpool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
 #ifndef DS__ALLOC_POOL_H
 #define DS__ALLOC_POOL_H
 
+#include "../core/device.h"
 #include "../core/thread.h"
 #include "../core/segment.h"
 #include "types.h"
+#include "config.h"
+#include "config_text.h"
 #include "state.h"
 #include "util.h"
-
-/* A device's memory, if it was ever used. */
-static ds__mdevice *ds__mem_device_at(int backend, int index) {
-    return index >= 0 && index < DS__MAX_DEVICES
-               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
-               : NULL;
-}
-
-static ds_result ds__mem_setup(void);
-static ds_mem_config ds__usual_config(void);
+#include "history_state.h"
+#include "history_ring.h"
+#include "counters.h"
+#include "bins.h"
+#include "locks.h"
 
 /* What an arena has from its pool, at hand for every call. */
 static void ds__arena_apply(ds__arena *a) {
@@ -115,6 +120,62 @@ static ds_mem_config ds__config_of(ds__mdevice *dev) {
     return c;
 }
 
+/* The configuration of devices that are used later. */
+static ds_mem_config ds__usual_config(void) {
+    pthread_mutex_lock(&ds__m.lock);
+    ds_mem_config c = ds__m.config;
+    pthread_mutex_unlock(&ds__m.lock);
+    return c;
+}
+
+/* The smaller of a configuration's limits; 0: none. */
+static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
+    size_t by_fraction = c->memory_fraction < 1 ? (size_t)(c->memory_fraction * (double)total) : 0;
+    size_t limit = c->limit;
+    /* nothing may be reserved */
+    if (c->memory_fraction < 1 && by_fraction == 0)
+        by_fraction = 1;
+    if (by_fraction && (!limit || by_fraction < limit))
+        limit = by_fraction;
+    return limit;
+}
+
+/* The limit that counts follows from the configuration. */
+static void ds__mem_limit(ds__mdevice *dev) {
+    atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
+}
+
+/* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
+static void ds__mem_closing(int closing) {
+    pthread_mutex_lock(&ds__m.leaving);
+    ds__m.closing = closing;
+    while (closing && ds__m.leavers)
+        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
+    pthread_mutex_unlock(&ds__m.leaving);
+}
+
+/* Reads the environment and enters the module at the first use. */
+static ds_result ds__mem_setup(void) {
+    pthread_mutex_lock(&ds__m.lock);
+    if (!ds__m.tick_base) {
+        ds__m.tick_base_ns = ds__now_ns();
+        ds__m.tick_base = ds__ticks();
+    }
+    if (!ds__m.configured) {
+        const char *text = getenv("DEVSTREAM_ALLOC_CONF");
+        ds__m.config = ds_mem_config_default();
+        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
+        if (ds__m.conf_result < 0)
+            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
+        ds__m.configured = ds__m.conf_result == DS_OK;
+        ds__mem_closing(0);
+        ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
+    }
+    ds_result r = ds__m.conf_result;
+    pthread_mutex_unlock(&ds__m.lock);
+    return r;
+}
+
 /* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
    set. */
 static ds__mdevice *ds__mem_device(ds_device device) {
@@ -153,6 +214,14 @@ static ds__mdevice *ds__mem_device(ds_device device) {
     return dev;
 }
 
+/* The device's memory if it was used; DS_OK and NULL: it was not. */
+static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
+    *out = NULL;
+    DS__RESOLVE(device);
+    *out = ds__mem_device_at(ds__backend_of(device), device.index);
+    return DS_OK;
+}
+
 /* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
    is held. */
 static ds__mpool *ds__mpool_at(ds_pool pool) {
@@ -175,6 +244,22 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
     return p;
 }
 
+/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
+   read while nothing is locked. */
+static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
+    ds__mdevice_lock(dev);
+    ds__arena *a = p->arenas;
+    ds__mdevice_unlock(dev);
+    return a;
+}
+
+static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
+    ds__mdevice_lock(dev);
+    p = p ? p->next : &dev->main;
+    ds__mdevice_unlock(dev);
+    return p;
+}
+
 /* Sets what a pool has from its creation on: everything but its configuration and its label. A
    new pool's number is never another one's, before or after a shutdown. The pool of a capture has
    the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
@@ -194,10 +279,6 @@ static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *des
     p->owners = 1;
     p->dead = 0;
 }
-
-static void ds__mem_lock_all(ds__mdevice *dev);
-static void ds__mem_unlock_all(ds__mdevice *dev);
-static void ds__fold(ds__mdevice *dev);
 
 /* It is locked. */
 static int ds__arena_has_memory(const ds__arena *a) {
@@ -287,6 +368,18 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         return p;
     ds__release(copy);
     return NULL;
+}
+
+/* Owners come and go; the last one leaves the pool to be emptied. */
+static void ds__mpool_own(ds__mpool *p) {
+    ds__mdevice_lock(p->dev);
+    p->owners++;
+    ds__mdevice_unlock(p->dev);
+}
+
+/* no lock: a graph's end comes on a thread of CUDA's */
+static void ds__mpool_disown(ds__mpool *p) {
+    atomic_fetch_sub(&p->owners, 1);
 }
 
 #endif

@@ -22,10 +22,10 @@
 #include "../core/event.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "block.h"
-#include "arena.h"
 #include "stream_use.h"
+#include "arena.h"
+#include "validate.h"
 
 /* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
    lock, so the block is looked at again afterwards. */

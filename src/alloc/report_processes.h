@@ -17,15 +17,7 @@
 #include "../core/device.h"
 #include "../core/nvml.h"
 #include "../core/graph_dot.h"
-#include "types.h"
-
-static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
-    if (bytes == ~0ull)
-        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
-    else
-        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
-                      (double)bytes / (double)DS__MIB);
-}
+#include "ipc_sharers.h"
 
 /* As in nvml.h. */
 typedef struct ds__nvml_process {
@@ -82,8 +74,6 @@ static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
         ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
     return DS_OK;
 }
-
-static void ds__share_list(ds_device device, ds__pen *p);
 
 DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_list_processes");

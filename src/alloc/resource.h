@@ -3,7 +3,7 @@
    Defines the record of a resource (ds__res) and the table of all records (ds__rs).
    ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
    ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions.
+   own functions. ds__leave and ds__return surround user code.
 
    Policy:
    1. Every resource made by devstream has a number, and its `user` member is that number. A
@@ -20,11 +20,12 @@
    lock guards `used` and the members behind it. The two are never held together, and no
    upstream is called under them.
    Threads: any number of threads at once. The program's own functions run on the caller's
-   thread and may call devstream. */
+   thread and may call devstream, and CUDA, also while a stream captures. */
 #ifndef DS__ALLOC_RESOURCE_H
 #define DS__ALLOC_RESOURCE_H
 
-#include "upstream.h"
+#include "../api/resource.h"
+#include "../core/capture.h"
 
 enum {
     DS__RES_DEVICE,
@@ -77,9 +78,9 @@ static struct {
     uint32_t serial; /* no number is used twice */
 } ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static ds_result ds__res_alloc(void *user, size_t size, size_t alignment, ds_stream stream,
-                               void **out);
-static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stream);
+/* The functions of every resource made by devstream. The values stand in resource_kinds.h, which
+   uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource. */
+static const ds_resource ds__res_made;
 
 /* The resource of a number, which stays as long as the caller is inside; *out_live: how much it
    had. NULL and the sentence: there is none. */
@@ -124,10 +125,35 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
 
+typedef struct ds__outside {
+    const char *fn;
+    ds_site site;
+    ds_capture_mode mode;
+    int mute;
+} ds__outside;
+
+/* Before a function of the program: calls in it report their errors. */
+static ds__outside ds__leave(void) {
+    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
+    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.code = DS_OK;
+    ds__tls.mute = 0; /* errors of the user's code are the user's */
+    return o;
+}
+
+static void ds__return(ds__outside o) {
+    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__tls.mute = o.mute;
+    if (o.mute && ds__tls.code < 0)
+        memcpy(ds__tls.aside, ds__tls.error, sizeof ds__tls.aside);
+    ds__tls.fn = o.fn;
+    ds__tls.site = o.site;
+}
+
 static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
                               ds_stream stream, void **out) {
     *out = NULL;
-    if (up->alloc_fn == ds__res_alloc)
+    if (up->alloc_fn == ds__res_made.alloc_fn)
         return up->alloc_fn(up->user, size, alignment, stream, out);
     ds__outside o = ds__leave();
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
@@ -141,7 +167,7 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
 }
 
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
-    if (up->free_fn == ds__res_free)
+    if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
     ds__outside o = ds__leave();
     ds_result r = up->free_fn(up->user, ptr, size, stream);

@@ -16,11 +16,9 @@
 
 #include "../core/init.h"
 #include "../core/device.h"
-#include "../core/memory.h"
 #include "pool.h"
-#include "api_config.h"
-#include "stats.h"
 #include "resource.h"
+#include "stats.h"
 #include "resource_kinds.h"
 
 static ds_result ds__res_check(const ds_resource *resource, size_t alignment) {

@@ -21,13 +21,11 @@
 #include "../core/segment.h"
 #include "../core/user_memory.h"
 #include "util.h"
-#include "upstream.h"
-#include "fallback.h"
-#include "allocate.h"
-#include "free.h"
-#include "record_use.h"
-#include "oom_owners.h"
 #include "resource.h"
+#include "oom_owners.h"
+#include "free.h"
+#include "allocate.h"
+#include "record_use.h"
 
 static void ds__stat_add(ds_mem_stat *s, int64_t by) {
     s->current += by;
@@ -269,5 +267,7 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }
+
+static const ds_resource ds__res_made = { ds__res_alloc, ds__res_free, NULL };
 
 #endif

@@ -1,18 +1,17 @@
-/* alloc/reuse.h - requests and cross-stream reuse.
+/* alloc/reuse.h - cross-stream reuse.
 
-   Defines a request in progress (ds__wanted) and finds a cached block for it. ds__try searches
-   the request's own arena. ds__borrow takes a block of another stream's arena and makes the
-   request's stream wait for that stream (cross-stream reuse). ds__borrow_any and
-   ds__borrow_pools search the arenas of a pool, and the pools with use_on_oom.
+   Finds a cached block for a request in the arenas of other streams. ds__borrow takes a block
+   there and makes the request's stream wait for that stream. ds__borrow_any and ds__borrow_pools
+   search the arenas of a pool, and the pools with use_on_oom.
 
    Invariants: A lent block is live on a stream other than its arena's, or was so until its
    free. The first of its uses names that stream. A pending block of another stream is taken whole
    and not split, because only the request's stream waited for its uses. No stream waits across
    the border of a capture (ds__can_await).
-   Locks: ds__try may be called with the arena's `grow` held; the other functions expect no
-   lock. One arena's lock is held at a time, or all of the device's (ds__mem_lock_all) if the
-   arena has no room to count the block. ds__borrow holds back new captures (ds__g.begin) while
-   it records the event and enqueues the wait; no arena's lock is held then.
+   Locks: expects no lock. One arena's lock is held at a time, or all of the device's
+   (ds__mem_lock_all) if the arena has no room to count the block. ds__borrow holds back new
+   captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
+   held then.
    Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
    an arena again after it took a block. */
 #ifndef DS__ALLOC_REUSE_H
@@ -21,55 +20,15 @@
 #include "../core/event.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
 #include "counters.h"
-#include "bins.h"
 #include "block.h"
-#include "arena.h"
+#include "locks.h"
+#include "pool.h"
 #include "stream_use.h"
+#include "arena.h"
+#include "poison.h"
 #include "pending.h"
-#include "trim.h"
-
-/* One request on its way. */
-struct ds__wanted {
-    ds__arena *a;
-    ds_stream stream;
-    ds__stream *s;
-    int kind;
-    size_t size;
-    size_t asked;
-    ds__mblock *block; /* found */
-    /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
-    uint8_t fresh;
-    uint8_t aligned; /* the front may be cut off */
-    /* a pending block of another stream may be much larger than the request: there is nothing
-       else */
-    uint8_t wasteful;
-};
-
-/* Looks in the request's own arena. */
-static int ds__try(ds__wanted *q) {
-    ds__arena *a = q->a;
-    int all = 0;
-    ds__arena_lock(a);
-    a->fresh = q->fresh; /* while this thread has the lock */
-    /* peaks follow, and others are stopped, only for what is there */
-    if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
-        ds__unpark_all(a);
-        int there = ds__fit(a, q->kind, q->size) != NULL;
-        a->fresh = 0;
-        if (!there) {
-            ds__arena_unlock(a);
-            return 0;
-        }
-        all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-        a->fresh = q->fresh;
-    }
-    q->block = ds__take(a, q->kind, q->size, q->asked);
-    a->fresh = 0;
-    ds__count_end(a, all);
-    return q->block != NULL;
-}
+#include "request.h"
 
 /* Whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {

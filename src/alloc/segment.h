@@ -3,6 +3,7 @@
    Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
    ds__reserve and ds__unreserve keep the reserved bytes within the limits of the device and the
    pool. Growing segments, plain segments and blocks without a cache use these functions.
+   ds__async_has and ds__async_surplus return what the driver's own pool has.
 
    Invariants: ds__m.sorted has every segment in the order of base addresses. Reserved bytes may
    exceed the bytes of the segments only while dev->moving counts a call between ds__move_begin
@@ -16,13 +17,37 @@
 #ifndef DS__ALLOC_SEGMENT_H
 #define DS__ALLOC_SEGMENT_H
 
+#include "../core/thread.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "counters.h"
 #include "address.h"
+#include "pool.h"
+
+/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
+   give out again. No spinning lock is held. */
+static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
+    size_t reserved = 0;
+    size_t used = 0;
+    if (atomic_load(&dev->async)) {
+        ds__tls.mute++;
+        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0)
+            reserved = 0;
+        ds__tls.mute--;
+    }
+    if (out_cached)
+        *out_cached = reserved > used ? reserved - used : 0;
+    return reserved;
+}
+
+/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
+   that are enqueued. */
+static size_t ds__async_surplus(ds__mdevice *dev) {
+    size_t has = ds__async_has(dev, NULL);
+    size_t blocks = atomic_load(&dev->async_bytes);
+    return has > blocks ? has - blocks : 0;
+}
 
 /* Adds unless the sum would pass the limit, 0: none. */
 static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {

@@ -24,13 +24,12 @@
 #include "config.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "history_ring.h"
 #include "counters.h"
 #include "address.h"
 #include "bins.h"
 #include "block.h"
+#include "pool.h"
 #include "segment.h"
 
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.

@@ -2,7 +2,8 @@
 
    ds__mem_shutdown frees all memory of the allocator and resets its state, so that a later call
    starts it anew. ds__mem_end reports the blocks of a device that were not freed, then frees
-   its segments, events and mutexes. It serves the devices and pinned memory.
+   its segments, events and mutexes. It serves the devices and, by ds__pinned_shutdown, pinned
+   memory. ds__mem_module has the functions that the core calls.
 
    Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
    and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
@@ -23,13 +24,14 @@
 #include "util.h"
 #include "pool.h"
 #include "stream_use.h"
-#include "upstream.h"
-#include "api_config.h"
-#include "leaks.h"
-#include "observer.h"
-#include "pinned_api.h"
-#include "resource_api.h"
+#include "arena.h"
+#include "pinned.h"
 #include "ipc_collect.h"
+#include "upstream.h"
+#include "observer.h"
+#include "pinned_block.h"
+#include "resource_api.h"
+#include "leaks.h"
 
 /* What was not freed is told by owner, then all memory of a device goes. */
 static void ds__mem_end(ds__mdevice *dev) {
@@ -59,6 +61,24 @@ static void ds__mem_end(ds__mdevice *dev) {
         ds__release(p->label);
     }
     pthread_mutex_destroy(&dev->lock);
+}
+
+static void ds__pinned_shutdown(void) {
+    ds__mdevice *dev = ds__pinned_used();
+    for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (ds__mblock *b = s->first; b; b = b->next)
+                for (ds__muse *u = b->uses; u; u = u->next) {
+                    ds__hold_drop(u->hold);
+                    u->hold = NULL;
+                }
+    if (dev)
+        ds__mem_end(dev);
+    atomic_store(&ds__host.dev, NULL);
+    atomic_store(&ds__host.limit, 0);
+    ds__host.configured = 0;
+    memset(&ds__host.made, 0, sizeof ds__host.made);
+    memset(&ds__host.ended, 0, sizeof ds__host.ended);
 }
 
 /* Called by ds_shutdown when all work is done. */
@@ -99,5 +119,9 @@ static void ds__mem_shutdown(void) {
     ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
     ds__m.configured = 0;
 }
+
+static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
+                                           .thread_end = ds__release, /* its report */
+                                           .shutdown = ds__mem_shutdown };
 
 #endif

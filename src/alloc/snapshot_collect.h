@@ -20,11 +20,9 @@
 #include "../core/segment.h"
 #include "types.h"
 #include "state.h"
-#include "pool.h"
-#include "locks.h"
+#include "history_state.h"
 #include "history_ring.h"
-#include "history.h"
-#include "observer.h"
+#include "locks.h"
 #include "snapshot_types.h"
 
 /* The blocks of a segment; each run between holes becomes a segment, as in torch's snapshots.

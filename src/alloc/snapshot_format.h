@@ -12,7 +12,7 @@
 #ifndef DS__ALLOC_SNAPSHOT_FORMAT_H
 #define DS__ALLOC_SNAPSHOT_FORMAT_H
 
-#include "observer.h"
+#include "history_state.h"
 #include "snapshot_types.h"
 
 /* What both use again and again. */

@@ -1,8 +1,7 @@
 /* alloc/state.h - global and per-thread state of the allocator.
 
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
-   labels, running upstreams. It also declares functions of later rooms for the rooms before
-   them.
+   labels, running upstreams. ds__mem_device_at finds a device that was used.
 
    Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
    it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
@@ -15,6 +14,7 @@
 #ifndef DS__ALLOC_STATE_H
 #define DS__ALLOC_STATE_H
 
+#include "../base/module.h"
 #include "../api/mem_limit.h"
 #include "../base/operation.h"
 #include "../base/state.h"
@@ -92,20 +92,17 @@ static unsigned ds__pushes(void) {
     return ds__mtls.pools;
 }
 
-static const char ds__nobody; /* the address of a thread that is none */
+/* A device's memory, if it was ever used. */
+static ds__mdevice *ds__mem_device_at(int backend, int index) {
+    return index >= 0 && index < DS__MAX_DEVICES
+               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               : NULL;
+}
 
-static int ds__share_hold(ds__mblock *b);
-static size_t ds__share_collect(void);
-static void ds__share_shutdown(void);
-static void ds__pinned_shutdown(void);
-static ds__mdevice *ds__pinned_used(void);
-static void ds__pinned_configure(const ds_mem_config *config, const char *text);
-static ds_result ds__pinned_source_alloc(size_t size, int *out_source, void **out);
-static ds_result ds__pinned_source_free(const ds__segment *s);
-static void ds__snapshot_shutdown(void);
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *event);
-static void ds__mem_history_join(ds__mdevice *dev);
-struct ds__wanted;
-static void ds__oom_report(const struct ds__wanted *q, size_t segment, ds_result why);
+/* What the core calls. The value stands in shutdown.h: shutdown uses every room, so no room before
+   it can name its function. */
+static const ds__module ds__mem_module;
+
+static const char ds__nobody; /* the address of a thread that is none */
 
 #endif

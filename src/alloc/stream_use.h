@@ -3,15 +3,18 @@
    Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
    and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
    ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
-   stream.
+   stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
+   the events that are missing at a free.
 
    Invariants: `recorded` is 1 if the event is recorded or not needed any more, and
    DS__RECORDING while one thread records it. An event stays with the device of its first
-   record. A use inside a capture counts as done once no capture is open, because the graph
+   record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
+   inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
    Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
-   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held expects new
-   captures to be held back (ds__g.begin); ds__record_now does so itself.
+   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
+   ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
 #ifndef DS__ALLOC_STREAM_USE_H
 #define DS__ALLOC_STREAM_USE_H
@@ -22,8 +25,6 @@
 #include "../core/event_sync.h"
 #include "types.h"
 #include "util.h"
-#include "locks.h"
-#include "arena.h"
 
 static void ds__event_drop(ds_event event) {
     ds__event *e = event.id ? ds__pin(&ds__g.events, event.id) : NULL;
@@ -108,6 +109,24 @@ static uint64_t ds__capture_of_handle(ds_stream stream) {
     return capture;
 }
 
+static int ds__is_capturing(ds__stream *s) {
+    ds_capture_info info;
+    memset(&info, 0, sizeof info);
+    return s->driver->capture_query(s->native, &info) == DS_OK && info.status != DS_CAPTURE_NONE;
+}
+
+/* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
+static int ds__use_claim(ds__muse *u) {
+    for (;;) {
+        uint8_t was = 0;
+        if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
+            return 1;
+        if (was == 1)
+            return 0;
+        ds__pause();
+    }
+}
+
 /* Gives a use the event that it was to get when a capture is over. 0: one is open still.
    Captures are held. */
 static int ds__record_held(ds__muse *u) {
@@ -131,6 +150,46 @@ static int ds__record_now(ds__muse *u) {
     int recorded = ds__record_held(u);
     ds__let_captures();
     return recorded;
+}
+
+/* Gives every use without an event one, at the end of its stream; a stream that has ended needs
+   none. Uses of streams that capture what the block belongs to are ordered by the graph.
+   Captures are held; the block is in no list. */
+static ds_result ds__record_uses_held(ds__mblock *b) {
+    for (ds__muse *u = b->uses; u; u = u->next) {
+        if (!ds__use_claim(u))
+            continue;
+        uint64_t capture = ds__capture_of_handle(u->stream);
+        /* what counts is the work from before: when the capture is over */
+        if (capture && capture != u->capture) {
+            u->recorded = 0;
+            continue;
+        }
+        u->capture = capture;
+        ds_result r = ds__event_record(u->event, u->stream, DS__OP_RECORD);
+        /* a stream that has ended and saw the use has recorded it */
+        if (r == DS_ERR_INVALID_HANDLE) {
+            u->lost = 1;
+            u->recorded = 0;
+            continue;
+        }
+        u->recorded = r >= 0;
+        if (r < 0)
+            return r;
+    }
+    return DS_OK;
+}
+
+static ds_result ds__record_uses(ds__mblock *b) {
+    const ds__muse *u = b->uses;
+    while (u && u->recorded == 1)
+        u = u->next;
+    if (!u)
+        return DS_OK;
+    ds__hold_captures();
+    ds_result r = ds__record_uses_held(b);
+    ds__let_captures();
+    return r;
 }
 
 /* Whether the uses of a block are done; a use whose stream or device has failed is. What was

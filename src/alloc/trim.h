@@ -3,7 +3,7 @@
    ds__mem_flush waits for pending blocks and returns the free memory of a device or a pool, as
    torch's release_cached_blocks. ds__arena_trim returns the free memory of one arena.
    ds__release_oversize and ds__collect_garbage return selected large segments. ds__async_give
-   shrinks the driver's own pool.
+   shrinks the driver's own pool; ds__direct_drain waits for frees that are on their way there.
 
    Invariants: Memory is returned only if the work of its arena's stream is known to be done
    (ds__arena_drain). Two exceptions: a user's upstream gets it in any case, and pinned memory
@@ -21,48 +21,20 @@
 #define DS__ALLOC_TRIM_H
 
 #include "../core/thread.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
+#include "../core/stream_sync.h"
 #include "types.h"
-#include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "bins.h"
 #include "block.h"
+#include "pool.h"
 #include "arena.h"
-#include "stream_use.h"
 #include "pending.h"
+#include "ipc_collect.h"
+#include "stats_sum.h"
 #include "upstream.h"
 #include "segment_plain.h"
 #include "segment_grow.h"
-
-/* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
-   not known to be done. */
-static int ds__arena_drain(ds__arena *a) {
-    ds_result r;
-    ds__owner o = ds__owner_of(a);
-    ds__tls.quiet++;
-    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
-    ds__tls.upper_locked++;
-    if (o.orphan && o.end.id) {
-        r = ds__event_sync(o.end, DS__FOREVER);
-    } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
-        ds__muse *u = ds__muse_new(a, a->dev->device);
-        r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
-        if (r == DS_OK)
-            r = ds__event_sync(u->event, DS__FOREVER);
-        ds__arena_lock(a);
-        ds__muses_drop(a, u);
-        ds__arena_unlock(a);
-    }
-    /* the stream has ended, and nobody knows when it is done; or is another thread's own */
-    if (r < 0 && r != DS_ERR_FAILED && !ds__captures_open())
-        r = ds__driver_of(a->dev->device)->device_synchronize(a->dev->device.index);
-    ds__tls.upper_locked--;
-    ds__tls.quiet--;
-    return r == DS_OK || r == DS_ERR_FAILED;
-}
+#include "direct_free.h"
 
 /* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
    a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
@@ -133,22 +105,6 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     return done;
 }
 
-/* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
-   read while nothing is locked. */
-static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
-    ds__arena *a = p->arenas;
-    ds__mdevice_unlock(dev);
-    return a;
-}
-
-static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
-    p = p ? p->next : &dev->main;
-    ds__mdevice_unlock(dev);
-    return p;
-}
-
 /* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
    the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
    is open: it could forbid what this does. */
@@ -181,28 +137,15 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     return done;
 }
 
-/* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
-   give out again. No spinning lock is held. */
-static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
-    size_t reserved = 0;
-    size_t used = 0;
-    if (atomic_load(&dev->async)) {
-        ds__tls.mute++;
-        if (ds__driver_of(dev->device)->async_info(dev->device.index, &reserved, &used) < 0)
-            reserved = 0;
-        ds__tls.mute--;
-    }
-    if (out_cached)
-        *out_cached = reserved > used ? reserved - used : 0;
-    return reserved;
-}
-
-/* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
-   that are enqueued. */
-static size_t ds__async_surplus(ds__mdevice *dev) {
-    size_t has = ds__async_has(dev, NULL);
-    size_t blocks = atomic_load(&dev->async_bytes);
-    return has > blocks ? has - blocks : 0;
+/* Waits for frees that are on their way to the driver's pool. */
+static void ds__direct_drain(ds__mdevice *dev) {
+    ds_stream giver = { atomic_load(&dev->giver) };
+    for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
+        (void)ds__arena_drain(a);
+    ds__tls.quiet++;
+    if (giver.id)
+        DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
+    ds__tls.quiet--;
 }
 
 /* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or

@@ -2,8 +2,7 @@
 
    ds__source_alloc takes memory for a plain segment from its pool's source: the driver, the
    user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
-   ds__leave and ds__return surround user code. An upstream is user code and may call devstream
-   and CUDA, also while a stream captures.
+   An upstream is user code and may call devstream and CUDA, also while a stream captures.
 
    Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
    neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
@@ -17,14 +16,14 @@
 #ifndef DS__ALLOC_UPSTREAM_H
 #define DS__ALLOC_UPSTREAM_H
 
-#include "../api/resource.h"
 #include "../base/memory_table.h"
-#include "../core/memory.h"
 #include "../core/segment.h"
-#include "../core/capture.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"
+#include "pinned_source.h"
+#include "ipc_records.h"
+#include "resource.h"
 
 typedef struct ds__inside {
     const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
@@ -41,35 +40,6 @@ static int ds__is_inside(const ds__mpool *p) {
 static ds_result ds__inside_fail(void) {
     return ds__fail(DS_ERR_NOT_PERMITTED, "the upstream of a pool cannot use the pool itself");
 }
-
-typedef struct ds__outside {
-    const char *fn;
-    ds_site site;
-    ds_capture_mode mode;
-    int mute;
-} ds__outside;
-
-/* Before a function of the program: calls in it report their errors. */
-static ds__outside ds__leave(void) {
-    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
-    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
-    ds__tls.code = DS_OK;
-    ds__tls.mute = 0; /* errors of the user's code are the user's */
-    return o;
-}
-
-static void ds__return(ds__outside o) {
-    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
-    ds__tls.mute = o.mute;
-    if (o.mute && ds__tls.code < 0)
-        memcpy(ds__tls.aside, ds__tls.error, sizeof ds__tls.aside);
-    ds__tls.fn = o.fn;
-    ds__tls.site = o.site;
-}
-
-static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignment,
-                              ds_stream stream, void **out);
-static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream);
 
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__inside inside = { a->pool, ds__mtls.inside };

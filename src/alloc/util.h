@@ -2,8 +2,9 @@
 
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
    (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
-   the device's lock; ds__hold_captures holds back new captures. It declares functions of later
-   rooms. It implements ds_mem_label_push and ds_mem_label_pop.
+   the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
+   ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
+   ds_mem_label_push and ds_mem_label_pop.
 
    Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
    finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
@@ -17,7 +18,7 @@
 #ifndef DS__ALLOC_UTIL_H
 #define DS__ALLOC_UTIL_H
 
-#include "../api/mem_stats.h"
+#include "../api/mem.h"
 #include "../core/stream.h"
 #include "../core/stream_default.h"
 #include "../core/copy.h"
@@ -80,48 +81,29 @@ static ds__stream *ds__any_stream(ds_device device) {
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 
+/* The stream that gives back what others cannot, pinned; NULL: there is none. */
+static ds__stream *ds__direct_giver(ds__mdevice *dev) {
+    ds_stream made = { 0 };
+    uint64_t none = 0;
+    if (!atomic_load(&dev->giver) &&
+        ds__stream_new(dev->device, DS__STREAM_NEW, 0, 0, NULL, &made) == DS_OK &&
+        !atomic_compare_exchange_strong(&dev->giver, &none, made.id))
+        ds__stream_end(made); /* another thread was faster */
+    return ds__pin(&ds__g.streams, atomic_load(&dev->giver));
+}
+
 /* The result of what failed last on this thread: for functions that return an object. */
 static ds_result ds__mem_error(void) {
     return ds__tls.code < 0 ? ds__tls.code : DS_ERR_OUT_OF_MEMORY;
 }
 
-static void ds__unpark_all(ds__arena *a);
-static void ds__bins_sort(ds__arena *a);
-static void ds__event_drop(ds_event event);
-static ds_result ds__event_ask(ds_event event);
-static void ds__muses_drop(ds__arena *a, ds__muse *u);
-static void ds__block_end(ds__arena *a, ds__mblock *b);
-static void ds__poison_on(ds__mblock *b, ds_stream stream);
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait);
-static int ds__is_shortage(ds_result r);
-static int ds__is_capturing(ds__stream *s);
-static uint64_t ds__capture_of(ds__stream *s);
-static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out);
-static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p);
-static ds_result ds__direct_free(ds__arena *a, ds__mblock *b);
+static int ds__is_shortage(ds_result r) {
+    return r == DS_ERR_OUT_OF_MEMORY || r == DS_ERR_LIMIT_EXCEEDED;
+}
 
 /* What a call may wait for when it gives blocks back that no cache keeps: an allocation for
    nothing, a free for the driver's own free of plain memory. */
 enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
-
-static size_t ds__direct_again(ds__mdevice *dev, int wait);
-static int ds__arena_drain(ds__arena *a);
-static size_t ds__async_surplus(ds__mdevice *dev);
-static void ds__async_give(ds__mdevice *dev, size_t keep);
-static void ds__direct_drain(ds__mdevice *dev);
-static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out);
-static ds__stream *ds__direct_giver(ds__mdevice *dev);
-typedef struct ds__wanted ds__wanted;
-static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out);
-static int ds__align(ds__wanted *q, size_t align, size_t size);
-static ds_result ds__validate(ds__mdevice *dev);
-static ds_result ds__check(ds__mpool *p, int level);
-static void ds__mem_limit(ds__mdevice *dev);
-static void ds__mem_shutdown(void);
-static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out);
-static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size);
-static void ds__tell_leaks(ds__mdevice *dev);
-static void ds__mem_end(ds__mdevice *dev);
 
 /* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
    same type. */
@@ -154,6 +136,14 @@ static void ds__mdevice_lock(ds__mdevice *dev) {
 static void ds__mdevice_unlock(ds__mdevice *dev) {
     ds__tls.upper_locked--;
     pthread_mutex_unlock(&dev->lock);
+}
+
+static void ds__arena_lock(ds__arena *a) {
+    ds__lock_take(&a->lock);
+}
+
+static void ds__arena_unlock(ds__arena *a) {
+    ds__lock_give(&a->lock);
 }
 
 /* Between the question whether something captures and work that must not come into a capture

@@ -17,13 +17,13 @@
 #include "types.h"
 #include "state.h"
 #include "util.h"
-#include "pool.h"
-#include "locks.h"
 #include "counters.h"
 #include "address.h"
 #include "bins.h"
 #include "block.h"
-#include "api_block.h"
+#include "locks.h"
+#include "pool.h"
+#include "pinned.h"
 
 #define DS__SOUND(condition, ...)                               \
     do {                                                        \

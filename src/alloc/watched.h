@@ -1,19 +1,15 @@
-/* alloc/watched.h - poison, guards and checks of watched pools.
+/* alloc/watched.h - guards, poison and checks of watched pools.
 
    Does the extra work of pools with poison, guard_bytes or debug from 2 on. ds__watched_alloc
    fills the guard behind a new block. ds__watched_free checks it, warns about damage, and
-   poisons the block. ds__poison_on and ds__poison_late poison freed blocks at once or later.
+   poisons the block (poison.h).
 
-   Invariants: Poison and guards are fills in stream order. Neither is made while a capture is
-   open, because work in a capture is the user's only, nor in a pool that a graph uses, because
-   its launches write to the pool's memory at any time. A guard begins directly
-   behind the requested bytes, rounded up to 4, and is checked only where one was filled
-   (`guarded`). The policy may have changed since, or a capture was open then. A block with
-   `stale` set must be poisoned before it is free.
-   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc,
-   ds__poison_on and ds__poison_late hold back new captures (ds__g.begin) around their fills.
-   ds__watched_free may block the host until the uses of the block and the work of its stream are
-   done.
+   Invariants: A guard is a fill in stream order, and made only where ds__may_write permits it. A
+   guard begins directly behind the requested bytes, rounded up to 4, and is checked only where
+   one was filled (`guarded`). The policy may have changed since, or a capture was open then.
+   Locks: expects no spinning lock; the freed block is quiet and in no list. ds__watched_alloc
+   holds back new captures (ds__g.begin) around its fill. ds__watched_free may block the host
+   until the uses of the block and the work of its stream are done.
    Threads: caller's threads, in allocations and frees. A guard is read on a stream of the
    allocator (ds__direct_giver), so a capture may begin on the block's stream meanwhile. */
 #ifndef DS__ALLOC_WATCHED_H
@@ -21,27 +17,20 @@
 
 #include "../core/stream.h"
 #include "../core/stream_sync.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
-#include "../core/memory.h"
 #include "../core/copy.h"
 #include "types.h"
 #include "util.h"
 #include "pool.h"
 #include "stream_use.h"
-#include "trim.h"
-#include "reuse.h"
+#include "arena.h"
+#include "poison.h"
+#include "validate.h"
+#include "request.h"
 
-#define DS__POISON 0xDBDBDBDBu
 #define DS__GUARD 0x5AFE5AFEu
 
 static char *ds__guard_of(const ds__mblock *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
-}
-
-/* Whether the allocator may write to memory of a pool now. */
-static int ds__may_write(const ds__mpool *p) {
-    return !ds__captures_open() && !p->graphs;
 }
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
@@ -55,47 +44,6 @@ static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
         b->guarded = (uint32_t)guard;
     ds__let_captures();
     return r;
-}
-
-/* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
-static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
-    ds__tls.mute++;
-    ds__hold_captures();
-    if (ds__may_write(p))
-        DS_IGNORE(ds__own_fill(stream, b->ptr, DS__POISON, b->size));
-    ds__let_captures();
-    ds__tls.mute--;
-    b->stale = 0;
-}
-
-/* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
-   one of the allocator's, once its end has come, which is later from then on. 0: it has not.
-   Nothing is locked. */
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
-    ds__owner o = ds__owner_of(a);
-    ds_result r = DS_ERR_FAILED;
-    if (!o.orphan) {
-        ds__poison_on(b, o.stream);
-        return 1;
-    }
-    ds__tls.mute++;
-    if (o.end.id && !ds__captures_open())
-        r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
-    ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
-    if (s) {
-        ds_stream giver = { ds__handle(&s->slot) };
-        ds__hold_captures(); /* also keeps two threads' fills and records in one order */
-        if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
-            ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
-            DS_IGNORE(ds__stream_sync(giver, DS__FOREVER));
-        ds__let_captures();
-        ds__stream_unpin(s);
-    }
-    ds__tls.mute--;
-    if (r != DS_NOT_READY)
-        b->stale = 0;
-    return r != DS_NOT_READY;
 }
 
 /* What the device's work has left there. It is read on a stream that nobody captures: a capture

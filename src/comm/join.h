@@ -3,8 +3,8 @@
    ds__work_run runs the list that a collective has written. It allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
    frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
-   extends a stream capture to all lanes. ds__event_take and ds__event_give keep a stock of
-   events for each device.
+   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
+   ds__event_give keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
@@ -23,7 +23,6 @@
 #include "../core/event.h"
 #include "../alloc/types.h"
 #include "../alloc/util.h"
-#include "../alloc/locks.h"
 #include "../alloc/block.h"
 #include "../alloc/stream_use.h"
 #include "../alloc/allocate.h"
@@ -91,6 +90,26 @@ __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     ds__tls.mute++;
     DS_IGNORE(ds__join(w, 1));
     ds__tls.mute--;
+}
+
+/* Closes a ds__work: joins lanes that a failed call has forked into a capture, and releases all
+   lanes and the memory of ds__work_take. */
+static void ds__work_end(ds__work *w) {
+    if (DS__UNLIKELY(w->forked))
+        ds__fork_undo(w);
+    for (size_t i = w->lanes; i-- > 0;) {
+        if (w->lane[i].pinned)
+            ds__stream_unpin(w->lane[i].s);
+        else
+            ds__unref(&ds__g.streams, w->lane[i].s);
+        if (w->lane[i].side)
+            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
+    }
+    while (w->chunks) {
+        void **chunk = w->chunks;
+        w->chunks = *chunk;
+        ds__release(chunk);
+    }
 }
 
 /* Lanes wait for those whose regions they touch. */

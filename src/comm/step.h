@@ -1,9 +1,9 @@
 /* comm/step.h - participants and the list of steps.
 
-   Builds the list of steps of a collective. ds__work_begin and ds__work_end open and close a
-   ds__work; ds__work_take returns memory that lasts until ds__work_end. ds__party_open checks a
-   tensor and finds its lane and region. ds__step_add appends a step, and ds__come_after makes
-   the next step of a lane wait for an earlier step.
+   Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
+   returns memory that lasts until ds__work_end (join.h). ds__party_open checks a tensor and
+   finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
+   of a lane wait for an earlier step.
 
    Invariants: all lanes of a list belong to one driver. A lane keeps its stream alive until
    ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
@@ -99,30 +99,11 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
          ? &(w)->what[(w)->what##s++]                                                           \
          : NULL)
 
+/* Gives a side stream of a device back. */
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
     ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
-}
-
-static void ds__fork_undo(ds__work *w);
-
-static void ds__work_end(ds__work *w) {
-    if (DS__UNLIKELY(w->forked))
-        ds__fork_undo(w);
-    for (size_t i = w->lanes; i-- > 0;) {
-        if (w->lane[i].pinned)
-            ds__stream_unpin(w->lane[i].s);
-        else
-            ds__unref(&ds__g.streams, w->lane[i].s);
-        if (w->lane[i].side)
-            ds__side_give(w->lane[i].device, w->lane[i].side - 1);
-    }
-    while (w->chunks) {
-        void **chunk = w->chunks;
-        w->chunks = *chunk;
-        ds__release(chunk);
-    }
 }
 
 static const char *ds__bare(const char *what) {

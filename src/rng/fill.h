@@ -2,24 +2,20 @@
 
    Implements ds_rng_fill and the functions for single distributions. ds__rng_fill checks a
    request, ds__rng_put enqueues its kernel and takes its words, and ds__rng_cut divides large
-   fills as torch does. ds__rng_shutdown frees what rng/ has.
+   fills as torch does.
 
    Invariants: a fill takes its words from the generator or, on a capturing stream, from the
    graph's object. A refused fill takes none. If a divided fill fails after its first part, the
    words of the enqueued parts stay taken. `changes` rises if the generator's offset has changed.
    Locks: the generator's lock is held from the checks to the submit. Under it come the graph's
-   lock (ds__capture_attachment), ds__rng.making and the driver's submit. ds__rng_shutdown holds
-   ds__rng.lock for list operations only.
-   Threads: any thread. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs
-   end after it and release their objects then. */
+   lock (ds__capture_attachment), ds__rng.making and the driver's submit.
+   Threads: any thread. */
 #ifndef DS__RNG_FILL_H
 #define DS__RNG_FILL_H
 
 #include "../core/init.h"
 #include "../core/device.h"
 #include "../core/stream.h"
-#include "../core/memory.h"
-#include "../core/segment.h"
 #include "../core/copy.h"
 #include "../core/capture.h"
 #include "kernel_arith.h"
@@ -256,65 +252,6 @@ DSDEF ds_result(ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_
                                     ds_stream stream) {
     DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out,
                  .count = count);
-}
-
-/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
-   of a generator. */
-static void ds__rng_shutdown(void) {
-    ds__lock_take(&ds__rng.lock);
-    /* what still has a generator is released by its graph, which finds that it has no memory */
-    while (ds__rng.all) {
-        ds__rng_graph *u = ds__rng.all;
-        uint64_t *state = u->state;
-        ds_event read = u->read;
-        ds_device device = u->device;
-        ds__rng.all = u->all;
-        u->state = NULL;
-        ds__lock_give(&ds__rng.lock);
-        ds__event *e = ds__pin(&ds__g.events, read.id);
-        if (e) {
-            ds__table_kill(&ds__g.events, e);
-            ds__unpin(&ds__g.events, e);
-        }
-        DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__lock_take(&ds__rng.lock);
-    }
-    ds__rng_graph *idle = ds__rng.idle;
-    ds__rng.idle = NULL;
-    ds__lock_give(&ds__rng.lock);
-    for (ds__rng_graph *u = idle, *next; u; u = next) {
-        next = u->next;
-        ds__release(u);
-    }
-    for (uint32_t i = 0; i < ds__rng.used; i++) {
-        ds__generator *g = ds__rng.slot[i];
-        if (!g)
-            continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
-                 g->made.file ? g->made.file : "?", g->made.line);
-        g->id = 0;
-        ds__generator_drop(g);
-    }
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            if (ds__rng.own[b][i])
-                ds__generator_drop(ds__rng.own[b][i]);
-            ds__rng.own[b][i] = NULL;
-        }
-    for (int i = 0; i < DS__RNG_KERNELS; i++) {
-        uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
-        ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
-        if (k) {
-            ds__table_kill(&ds__g.kernels, k);
-            ds__unpin(&ds__g.kernels, k);
-        }
-        ds__release(ds__rng.text[i]);
-        ds__rng.text[i] = NULL;
-    }
-    ds__release(ds__rng.slot);
-    ds__rng.slot = NULL;
-    ds__rng.room = ds__rng.used = 0;
-    ds__rng.ready = 0;
 }
 
 #endif

@@ -3,7 +3,7 @@
    Defines a generator (ds__generator), the part of a generator that a graph uses
    (ds__rng_graph), and the global state of the generators (ds__rng). ds__generator_new creates a
    generator, ds__generator_of returns the one of a device, and ds__generator_drop gives a
-   reference back.
+   reference back. ds__rng_shutdown frees what rng/ has.
 
    Policy:
    1. A generator's lock is held while a fill takes its words and is enqueued. So fills have the
@@ -21,12 +21,13 @@
    ds__rng.making. The generator's lock guards seed, offset and mapping. ds__rng.lock guards
    `users` and the lists; no driver call is made under it.
    Threads: any thread. ds__generator_drop also runs on threads of the library, when a graph ends
-   there. */
+   there. ds__rng_shutdown is called by ds_shutdown when all work is done; graphs end after it and
+   release their objects then. */
 #ifndef DS__RNG_GENERATOR_H
 #define DS__RNG_GENERATOR_H
 
-#include "../api/rng.h"
 #include "../base/module.h"
+#include "../api/rng.h"
 #include "../core/thread.h"
 #include "../core/device.h"
 #include "../core/device_query.h"
@@ -79,10 +80,6 @@ static struct {
 } ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
 
 static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
-
-static void ds__rng_shutdown(void);
-
-static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 
 static void ds__generator_free(ds__generator *g) {
     if (!g)
@@ -158,6 +155,67 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
     *out = g;
     return DS_OK;
 }
+
+/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
+   of a generator. */
+static void ds__rng_shutdown(void) {
+    ds__lock_take(&ds__rng.lock);
+    /* what still has a generator is released by its graph, which finds that it has no memory */
+    while (ds__rng.all) {
+        ds__rng_graph *u = ds__rng.all;
+        uint64_t *state = u->state;
+        ds_event read = u->read;
+        ds_device device = u->device;
+        ds__rng.all = u->all;
+        u->state = NULL;
+        ds__lock_give(&ds__rng.lock);
+        ds__event *e = ds__pin(&ds__g.events, read.id);
+        if (e) {
+            ds__table_kill(&ds__g.events, e);
+            ds__unpin(&ds__g.events, e);
+        }
+        DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+        ds__lock_take(&ds__rng.lock);
+    }
+    ds__rng_graph *idle = ds__rng.idle;
+    ds__rng.idle = NULL;
+    ds__lock_give(&ds__rng.lock);
+    for (ds__rng_graph *u = idle, *next; u; u = next) {
+        next = u->next;
+        ds__release(u);
+    }
+    for (uint32_t i = 0; i < ds__rng.used; i++) {
+        ds__generator *g = ds__rng.slot[i];
+        if (!g)
+            continue;
+        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+                 g->made.file ? g->made.file : "?", g->made.line);
+        g->id = 0;
+        ds__generator_drop(g);
+    }
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        for (int i = 0; i < DS__MAX_DEVICES; i++) {
+            if (ds__rng.own[b][i])
+                ds__generator_drop(ds__rng.own[b][i]);
+            ds__rng.own[b][i] = NULL;
+        }
+    for (int i = 0; i < DS__RNG_KERNELS; i++) {
+        uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
+        ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
+        if (k) {
+            ds__table_kill(&ds__g.kernels, k);
+            ds__unpin(&ds__g.kernels, k);
+        }
+        ds__release(ds__rng.text[i]);
+        ds__rng.text[i] = NULL;
+    }
+    ds__release(ds__rng.slot);
+    ds__rng.slot = NULL;
+    ds__rng.room = ds__rng.used = 0;
+    ds__rng.ready = 0;
+}
+
+static const ds__module ds__rng_module = { .shutdown = ds__rng_shutdown };
 
 static void ds__rng_setup(void) { /* the lock is held */
     if (ds__rng.ready)

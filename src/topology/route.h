@@ -95,8 +95,6 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
     }
 }
 
-static ds_result ds__ways_make(ds_topology *t);
-
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
     double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
@@ -187,6 +185,19 @@ static int ds__route_most(const ds_topology *t) {
     for (int i = 0; i < t->nodes; i++)
         most += t->node[i].kind == DS__NODE_SWITCH || t->node[i].kind == DS__NODE_SOCKET;
     return most;
+}
+
+/* The routes as the virtual clock of the CPU driver takes them. */
+static ds_result ds__ways_make(ds_topology *t) {
+    size_t n = (size_t)t->devices + 1;
+    t->way = ds__alloc(n * n * sizeof *t->way);
+    if (!t->way)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
+    for (size_t i = 0; i < n * n; i++)
+        if (i / n != i % n)
+            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
+                                        t->route[i].hops, t->route[i].wire };
+    return DS_OK;
 }
 
 /* The table of routes, when nodes, links and peers are known. */

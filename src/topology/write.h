@@ -106,18 +106,6 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-static ds_result ds__ways_make(ds_topology *t) {
-    size_t n = (size_t)t->devices + 1;
-    t->way = ds__alloc(n * n * sizeof *t->way);
-    if (!t->way)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
-    for (size_t i = 0; i < n * n; i++)
-        if (i / n != i % n)
-            t->way[i] = (ds_cpu_route){ t->route[i].latency_ns, t->route[i].direct,
-                                        t->route[i].hops, t->route[i].wire };
-    return DS_OK;
-}
-
 DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
     if (out)
         memset(out, 0, sizeof *out);

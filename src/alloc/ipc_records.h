@@ -1,0 +1,197 @@
+/* alloc/ipc_records.h - sharing between processes: records of segments, exports and imports.
+
+   Looks up and ends the records of memory that processes share. ds__share_segment_alloc and
+   ds__share_segment_free are the memory source of shareable pools; each segment has a record
+   (ds__hoard). ds__share_hold keeps a freed block back while other processes have leases of it.
+   ds__got_collect ends imports after their streams have passed them.
+
+   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
+   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. An imported segment (ds__guest) stays open as long
+   as it has a record of a block (ds__got).
+   Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
+   usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
+   ds__share.lock. ds__sent_find expects ds__share.lock. The other functions expect
+   ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
+   run under ds__share.mutex.
+   Threads: any caller's thread. */
+#ifndef DS__ALLOC_IPC_RECORDS_H
+#define DS__ALLOC_IPC_RECORDS_H
+
+#include "../core/thread.h"
+#include "../base/memory_table.h"
+#include "../core/segment.h"
+#include "types.h"
+#include "stream_use.h"
+#include "ipc_types.h"
+#include "ipc_lease.h"
+
+static ds__sent **ds__sent_bucket(const char *ptr) {
+    return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
+}
+
+/* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
+static ds__sent *ds__sent_find(const char *ptr, int take) {
+    ds__sent **p = ds__sent_bucket(ptr);
+    while (*p && (*p)->ptr != ptr)
+        p = &(*p)->next;
+    ds__sent *s = *p;
+    if (s && take)
+        *p = s->next;
+    return s;
+}
+
+/* The user has freed the block; its arena is locked. 1: other processes still have it. */
+static int ds__share_hold(ds__mblock *b) {
+    ds__lock_take(&ds__share.lock);
+    ds__sent *s = ds__sent_find(b->ptr, 1);
+    int leased = 0;
+    if (s) {
+        ds__stake_close(s->stake);
+        leased = ds__stake_leased(s->stake, 0);
+        ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
+        s->next = *list;
+        *list = s;
+        if (leased)
+            atomic_fetch_add(&ds__share.in_limbo, 1);
+        else
+            b->exported = 0;
+    }
+    ds__lock_give(&ds__share.lock);
+    return leased;
+}
+
+/* Ends what the record of a block that nobody else has stands for. The mutex is held. */
+static void ds__sent_clear(ds__sent *s) {
+    if (s->event.id) {
+        ds__event_drop(s->event);
+        ds__share.events--;
+    }
+    ds__boards_lock();
+    ds__stake_end(ds__boards.own, s->stake);
+    ds__boards_unlock();
+}
+
+static void ds__sent_end(ds__sent *s) {
+    ds__sent_clear(s);
+    ds__release(s);
+}
+
+/* The segment's memory, which the allocator has given back and nobody has open, or which stays
+   where it is. The mutex is held. */
+static void ds__hoard_end(ds__hoard *h, int stays) {
+    ds__found f;
+    if (stays)
+        (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
+    else
+        DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
+                                          1)); /* the allocator has waited for the device */
+    if (h->generation && !stays) {
+        ds__boards_lock();
+        ds__stake_end(ds__boards.own, h->stake);
+        ds__boards_unlock();
+    }
+    ds__release(h);
+}
+
+/* The mutex is held. */
+static void ds__hoards_collect(void) {
+    for (ds__hoard **p = &ds__share.hoards; *p;) {
+        ds__hoard *h = *p;
+        int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
+        /* on a CPU device only the name goes */
+        int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
+        if (stays)
+            ds__warn("%zu bytes at %p stay until the process ends: other processes have them open",
+                     h->size, (void *)h->base);
+        if (!h->over || (leased && !ds__share.ending)) {
+            p = &h->next;
+            continue;
+        }
+        *p = h->next;
+        ds__hoard_end(h, stays);
+    }
+}
+
+static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
+    ds__hoard *h = ds__alloc(sizeof *h);
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
+    ds_result r = ds__shared_segment_alloc(device, size, out);
+    if (r < 0) {
+        ds__release(h);
+        return r;
+    }
+    h->device = device;
+    h->base = *out;
+    h->size = size;
+    pthread_mutex_lock(&ds__share.mutex);
+    ds__share.ending = 0;
+    h->next = ds__share.hoards;
+    ds__share.hoards = h;
+    pthread_mutex_unlock(&ds__share.mutex);
+    return DS_OK;
+}
+
+static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
+    (void)size;
+    ds__tls.quiet++;
+    ds_result r = ds__driver_of(device)->memory_wait(device.index);
+    ds__tls.quiet--;
+    pthread_mutex_lock(&ds__share.mutex);
+    if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
+        pthread_mutex_unlock(&ds__share.mutex);
+        return r;
+    }
+    for (ds__hoard *h = ds__share.hoards; h; h = h->next)
+        if (h->base == ptr) {
+            h->over = 1;
+            if (h->generation)
+                ds__stake_close(h->stake);
+        }
+    ds__hoards_collect();
+    pthread_mutex_unlock(&ds__share.mutex);
+    return DS_OK;
+}
+
+/* The import whose block holds the address and that is not closed; NULL: none. The mutex is
+   held. */
+static ds__got *ds__got_of(const void *ptr) {
+    ds__got *g = ds__share.got;
+    while (g && !(g->open && (uintptr_t)ptr - (uintptr_t)g->ptr < g->size))
+        g = g->next;
+    return g;
+}
+
+/* Closes a segment of which no block is left. The mutex is held. */
+static void ds__guest_end(ds__guest *q) {
+    ds__guest **p = &ds__share.guests;
+    while (*p != q)
+        p = &(*p)->next;
+    *p = q->next;
+    ds__shared_segment_close(q->device, q->base);
+    ds__lease_drop(q->board, q->stake, q->lease);
+    ds__boards_lock();
+    ds__board_close(q->board);
+    ds__boards_unlock();
+    ds__release(q);
+}
+
+/* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
+static void ds__got_collect(int all) {
+    for (ds__got **p = &ds__share.got; *p;) {
+        ds__got *g = *p;
+        if (!atomic_load(&g->gone) && !all) {
+            p = &g->next;
+            continue;
+        }
+        if (!atomic_load(&g->gone))
+            ds__lease_drop(g->guest->board, g->stake, g->lease);
+        *p = g->next;
+        if (--g->guest->blocks == 0)
+            ds__guest_end(g->guest);
+        ds__release(g);
+    }
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* alloc/ipc_sharers.h - report of the processes that share memory of a device.
+
+   Writes the processes that share memory of a device, with their bytes (ds__share_list).
+   ds__mprocess writes the line of one process. report_processes.h uses both.
+
+   Invariants: A process stands in the report once, with the sum of what it has of this process
+   and what this process has of it. At most DS__SHARERS processes are reported.
+   Locks: ds__share.mutex and ds__share.lock while the records are read; the user's writer is
+   called after they are released.
+   Threads: any caller's thread. */
+#ifndef DS__ALLOC_IPC_SHARERS_H
+#define DS__ALLOC_IPC_SHARERS_H
+
+#include "../core/graph_dot.h"
+#include "types.h"
+#include "ipc_types.h"
+#include "ipc_lease.h"
+
+static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
+    if (bytes == ~0ull)
+        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
+    else
+        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
+                      (double)bytes / (double)DS__MIB);
+}
+
+/* Who has blocks of the device, or has given it some: the number on the own board (0: it has
+   given), the process, and how much. */
+enum { DS__SHARERS = 256 }; /* more are not told */
+
+typedef struct ds__sharers {
+    size_t count;
+
+    struct {
+        uint64_t number;
+        uint64_t bytes;
+        unsigned pid;
+    } at[DS__SHARERS];
+} ds__sharers;
+
+static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t bytes) {
+    size_t i = 0;
+    while (i < l->count && (l->at[i].number != number || l->at[i].pid != pid))
+        i++;
+    if (i == DS__SHARERS)
+        return;
+    if (i == l->count) {
+        l->count++;
+        l->at[i].number = number;
+        l->at[i].pid = pid;
+        l->at[i].bytes = 0;
+    }
+    l->at[i].bytes += bytes;
+}
+
+static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
+    for (; s; s = s->next) {
+        const ds__arena *a = atomic_load(&s->block->seg->arena);
+        for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
+                        a->dev->device.type == device.type;
+             k++) {
+            uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
+            if (lease)
+                ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
+                               s->block->size);
+        }
+    }
+}
+
+static void ds__share_list(ds_device device, ds__pen *p) {
+    ds__sharers *l = ds__alloc(sizeof *l);
+    if (!l)
+        return;
+    pthread_mutex_lock(&ds__share.mutex);
+    if (ds__boards.own) {
+        ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
+        for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
+            ds__sharers_of(l, device, ds__share.bucket[i]);
+        ds__sharers_of(l, device, ds__share.limbo);
+        ds__lock_give(&ds__share.lock);
+    }
+    for (size_t i = 0; i < l->count; i++)
+        if (!ds__board_alive(ds__boards.own, l->at[i].number))
+            l->at[i].bytes = 0;
+    for (const ds__got *g = ds__share.got; g; g = g->next)
+        if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
+            g->guest->device.type == device.type)
+            ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
+    pthread_mutex_unlock(&ds__share.mutex);
+    for (size_t i = 0; i < l->count; i++) {
+        for (size_t k = i + 1; k < l->count; k++)
+            if (l->at[k].pid == l->at[i].pid) {
+                l->at[i].bytes += l->at[k].bytes;
+                l->at[k].bytes = 0;
+            }
+        if (l->at[i].bytes)
+            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+    }
+    ds__release(l);
+}
+
+#endif
