@@ -1,7 +1,7 @@
 /* api/base.h - version, platform and linkage macros.
 
    Has the macros that all other public rooms use: the version, the check of the platform,
-   linkage (DEVSTREAM_API, DSDEF, DSDATA), and the rules for results (DS_MUST_USE, DS_IGNORE). */
+   linkage (DEVSTREAM_API, DSDEF), and the rules for results (DS_MUST_USE, DS_IGNORE). */
 #ifndef DS__API_BASE_H
 #define DS__API_BASE_H
 
@@ -25,10 +25,8 @@
 #endif
 #ifdef DEVSTREAM_STATIC
 #define DSDEF __attribute__((unused)) static
-#define DSDATA __attribute__((unused)) static
 #else
 #define DSDEF DEVSTREAM_API
-#define DSDATA DEVSTREAM_API extern
 #endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))

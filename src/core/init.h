@@ -231,10 +231,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
-    /* one by one: a load wider than the macro's stores would wait for them */
-    t->site.file = ds_call_site.file;
-    t->site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (DS__UNLIKELY(t->in_callback ||
                      atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch))
@@ -285,8 +282,7 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
 DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     ds__tls_block *t = &ds__tls;
     t->fn = "ds_init";
-    t->site = ds_call_site;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (t->in_callback)
         return ds__enter_slow(t);
     static const ds_init_desc none;

@@ -104,12 +104,6 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     return code;
 }
 
-static inline ds_site ds__range_site(void) {
-    ds_site site = { ds_call_site.file, ds_call_site.line };
-    ds_call_site.file = NULL;
-    return site;
-}
-
 #ifdef DS__NVTX
 __attribute__((cold, noinline)) static void ds__nvtx_start(void) {
     pthread_mutex_lock(&ds__notes.lock);

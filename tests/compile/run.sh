@@ -157,6 +157,9 @@ t "exported names begin with ds_ and are declared, but for the weak ones of NVTX
     nm -g --defined-only $impl | awk '!(\$2 ~ /[VW]/ && tolower(\$NF) ~ /nvtx/) { print \$NF }' >names
     grep -v '^ds_[a-z]' names && { echo 'these names are visible'; exit 1; }
     for name in \$(cat names); do cat \$I/*.h | grep -q \"^DS[A-Z]* .*\\<\$name\\>\" || { echo \"\$name is not declared\"; exit 1; }; done"
+t "what is exported is functions, no data" "
+    nm -g --defined-only $impl | awk '\$2 !~ /[TVW]/' >data
+    if grep . data; then exit 1; fi"
 t "every declared function is there" "
     nm -g --defined-only $impl | awk '{ print \$NF }' >names
     sed -n '/(ds_[a-z0-9_]*)(/!s/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' \$I/*.h | sort -u >declared

@@ -135,6 +135,7 @@ static void step_names(void) {
     CALL(ds_uuid_print(odd() ? NULL : uuid, odd() ? NULL : text, size));
     if (ds_dtype_equal(dtype, dtype) != 1)
         die("a type does not equal itself");
+    CALL_VOID(ds_site_set(odd() ? NULL : "file", any_int()));
     CALL_VOID((void)ds_dtype_size(dtype));
     CALL_VOID((void)ds_collective_name((ds_collective)any_int()));
     CALL_VOID((void)ds_mem_stat_name(small_size()));
