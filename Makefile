@@ -180,6 +180,7 @@ check-source: format-check ## check format, generated files and the form of the 
 	@tools/rooms.sh
 	@tests/tools/run.sh
 	@tests/fuzz/calls.sh
+	@tests/abi.sh
 
 features: ## compare docs/features.md with its names, the headers and the tests that were executed
 	@cat $(LOG)-*.log >$(LOG).log && tools/features.sh docs/features.md $(LOG).log docs/reference-names.txt docs/migration.md $(HEADERS)

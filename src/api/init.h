@@ -67,6 +67,7 @@ typedef struct ds_init_desc {
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
+    uint64_t reserved[8];   /**< 0 */
 } ds_init_desc;
 
 /** Configures devstream before its first use. Not needed: everything initialises itself at the

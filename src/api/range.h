@@ -50,11 +50,12 @@ typedef struct ds_payload {
 
 /** What the functions with _with take; zero means default, but for the text. */
 typedef struct ds_range_desc {
-    const char *text;   /**< must not be NULL; whoever keeps it copies it */
-    ds_domain domain;   /**< zeroed: the default domain */
-    uint32_t color;     /**< 0xAARRGGBB; 0: the tool's choice */
-    uint32_t category;  /**< a number of the program's by which tools can filter; 0: none */
-    ds_payload payload; /**< zeroed: none */
+    const char *text;     /**< must not be NULL; whoever keeps it copies it */
+    ds_domain domain;     /**< zeroed: the default domain */
+    uint32_t color;       /**< 0xAARRGGBB; 0: the tool's choice */
+    uint32_t category;    /**< a number of the program's by which tools can filter; 0: none */
+    ds_payload payload;   /**< zeroed: none */
+    uint64_t reserved[4]; /**< 0 */
 } ds_range_desc;
 
 /** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet;

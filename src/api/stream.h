@@ -37,8 +37,9 @@ typedef struct ds_stream_desc {
     ds_device device;
     /** lower is more urgent; outside of the range it is clamped, as CUDA does */
     int priority;
-    unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
-    const char *label; /**< for messages and reports; copied; may be NULL */
+    unsigned flags;       /**< DS_STREAM_BLOCKING or 0 */
+    const char *label;    /**< for messages and reports; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_stream_desc;
 
 /** The defaults of torch.cuda.Stream: non-blocking, priority 0. */
@@ -48,6 +49,8 @@ static inline ds_stream_desc ds_stream_desc_torch(void) {
     d.priority = 0;
     d.flags = DS_STREAM_NON_BLOCKING;
     d.label = NULL;
+    for (int i = 0; i < 4; i++)
+        d.reserved[i] = 0;
     return d;
 }
 

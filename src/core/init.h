@@ -288,6 +288,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     static const ds_init_desc none;
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_init_desc", desc);
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
