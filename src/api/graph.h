@@ -94,6 +94,18 @@ typedef struct ds_host_node {
     uint64_t reserved[5]; /**< 0 */
 } ds_host_node;
 
+/** What a node does, by its kind. */
+typedef union ds_node_work {
+    ds_kernel_node kernel; /**< DS_NODE_KERNEL */
+    ds_copy_node copy;     /**< DS_NODE_COPY */
+    ds_fill_node fill;     /**< DS_NODE_FILL */
+    ds_host_node host;     /**< DS_NODE_HOST */
+    /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
+        the device if it was never recorded */
+    ds_event event;
+    ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
+} ds_node_work;
+
 /** What a node does. */
 typedef struct ds_node_desc {
     ds_node_kind kind; /**< which member of u holds */
@@ -102,17 +114,7 @@ typedef struct ds_node_desc {
     ds_device device;
     /** counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
     int priority;
-
-    union {
-        ds_kernel_node kernel; /**< DS_NODE_KERNEL */
-        ds_copy_node copy;     /**< DS_NODE_COPY */
-        ds_fill_node fill;     /**< DS_NODE_FILL */
-        ds_host_node host;     /**< DS_NODE_HOST */
-        /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
-            the device if it was never recorded */
-        ds_event event;
-        ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
-    } u;                /**< by kind */
+    ds_node_work u; /**< by kind */
 
     uint64_t reserved[4]; /**< 0 */
 } ds_node_desc;
