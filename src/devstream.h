@@ -63,7 +63,8 @@
    - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value. A destroyed or invented handle gives
-     DS_ERR_INVALID_HANDLE, never a crash.
+     DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
+     pointer: (void *)(uintptr_t)stream.id stores one, (ds_stream){ (uintptr_t)ptr } gives it back.
    - On failure, outputs are set to 0 or NULL.
    - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
      struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a

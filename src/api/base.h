@@ -14,6 +14,9 @@
 #define DEVSTREAM_VERSION_MINOR 1
 /** and the third. */
 #define DEVSTREAM_VERSION_PATCH 0
+/** All three as one number: 10000 * major + 100 * minor + patch. */
+#define DEVSTREAM_VERSION \
+    (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
 #if !defined(__linux__)
 #error "devstream runs on Linux (x86-64 and aarch64) only, so far"

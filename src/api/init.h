@@ -70,6 +70,10 @@ typedef struct ds_init_desc {
     uint64_t reserved[8];   /**< 0 */
 } ds_init_desc;
 
+/** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
+    Starts nothing. Callable anywhere. */
+DSDEF int ds_version(void);
+
 /** Configures devstream before its first use. Not needed: everything initialises itself at the
     first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
     DS_ERR_INVALID_VALUE for an unknown layer. */

@@ -27,6 +27,9 @@
 
 #include "../os/os.h"
 
+/* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
+_Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
+
 static void *ds__alloc(size_t size); /* zeroed; NULL when out of memory */
 static void ds__release(void *ptr);
 

@@ -250,6 +250,10 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
             return ds__r;                \
     } while (0)
 
+DSDEF int(ds_version)(void) {
+    return DEVSTREAM_VERSION;
+}
+
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
 #ifndef DEVSTREAM_NO_CPU

@@ -36,6 +36,33 @@ static void on_host(void *user) {
     (void)user;
 }
 
+static void test_the_version_is_that_of_the_headers(void **state) {
+    (void)state;
+    char expected[20], actual[20];
+    int version = ds_version();
+
+    assert_false(ds_is_initialized());
+    assert_int_equal(version, DEVSTREAM_VERSION);
+    snprintf(expected, sizeof expected, "%d.%d.%d", DEVSTREAM_VERSION_MAJOR,
+             DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH);
+    snprintf(actual, sizeof actual, "%d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100);
+    assert_string_equal(actual, expected);
+}
+
+/* A handle travels through a void *, as the user pointer of a callback. */
+static void test_a_handle_fits_a_pointer(void **state) {
+    (void)state;
+    ds_stream stream;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &stream));
+
+    void *stored = (void *)(uintptr_t)stream.id;
+    ds_stream back = { (uint64_t)(uintptr_t)stored };
+
+    ok(ds_stream_query(back));
+    ok(ds_stream_destroy(stream));
+}
+
 static void test_the_options_of_an_unknown_member_are_refused(void **state) {
     (void)state;
     ds_cpu_route routes[4] = { { 0, 0, 0, NULL } };
@@ -208,6 +235,8 @@ static int end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_the_version_is_that_of_the_headers, end),
+        cmocka_unit_test_teardown(test_a_handle_fits_a_pointer, end),
         cmocka_unit_test_teardown(test_the_options_of_an_unknown_member_are_refused, end),
         cmocka_unit_test_teardown(test_descriptions_with_an_unknown_member_are_refused, end),
         cmocka_unit_test_teardown(test_requests_with_an_unknown_member_are_refused, end),
