@@ -30,8 +30,10 @@
        DEVSTREAM_IMPLEMENTATION  in one C file: implements every devstream header that the file
                                  includes
        DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
-       DEVSTREAM_API             a prefix of every function, e.g.
-                                 __attribute__((visibility("default")))
+       DEVSTREAM_SHARED          with the implementation: exports the functions, for a shared
+                                 library. By default they are hidden: each plugin or library that
+                                 contains devstream has one of its own, with its own ds_init
+       DEVSTREAM_API             a prefix of every function instead of these two
        DEVSTREAM_NO_SITES        verbs are plain functions; errors do not name the caller's file and
                                  line
        DEVSTREAM_NO_CPU          with the implementation: leaves the CPU driver out
@@ -126,6 +128,12 @@ extern "C" {
 #ifdef __cplusplus
 #error "devstream is implemented in C: compile devstream.c with a C compiler and link it"
 #else
+
+/* Definitions are hidden; declarations are not, so that a program may link a shared library. */
+#if defined(DS__HIDDEN) && !defined(DEVSTREAM_STATIC)
+#undef DSDEF
+#define DSDEF DS__HIDDEN
+#endif
 
 #include "os/os.h"
 

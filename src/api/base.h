@@ -22,9 +22,14 @@
 #error "devstream runs on Linux (x86-64 and aarch64) only, so far"
 #endif
 
-#ifndef DEVSTREAM_API
+#if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
 /** What stands in front of every function: yours, if you define it before. */
+#define DEVSTREAM_API __attribute__((visibility("default")))
+#endif
+#ifndef DEVSTREAM_API
 #define DEVSTREAM_API
+/** The implementation is hidden, unless the program has said otherwise. */
+#define DS__HIDDEN __attribute__((visibility("hidden")))
 #endif
 #ifdef DEVSTREAM_STATIC
 #define DSDEF __attribute__((unused)) static

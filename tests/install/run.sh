@@ -99,6 +99,23 @@ else
     skip "pkg-config: not installed"
 fi
 
+# ---- plugins ----
+
+t "two plugins, each with the static library, have each a devstream of its own: run" "
+    for n in 2 3; do
+        printf '%s\\n' '#include <devstream.h>' '__attribute__((visibility(\"default\"))) int plugin(void) {' \\
+            'ds_cpu_desc cpu = { .devices = '\$n' }; ds_init_desc desc = { .cpu = &cpu }; int count = -1;' \\
+            'if (ds_init(&desc) < 0 || ds_device_count(DS_DEVICE_CPU, &count) < 0) return -1;' \\
+            'return count; }' >plugin\$n.c
+        $CC -std=c11 -fPIC -shared plugin\$n.c -Iusr/include usr/lib/libdevstream.a -o plugin\$n.so -ldl -pthread
+    done
+    printf '%s\\n' '#include <dlfcn.h>' '#include <stdio.h>' 'int main(void) {' \\
+        'for (int n = 2; n <= 3; n++) { char name[20]; snprintf(name, sizeof name, \"./plugin%d.so\", n);' \\
+        'void *plugin = dlopen(name, RTLD_NOW | RTLD_GLOBAL); if (!plugin) { puts(dlerror()); return 1; }' \\
+        'int (*count)(void) = (int (*)(void))dlsym(plugin, \"plugin\"); printf(\"%d \", count()); } return 0; }' >host.c
+    $CC -std=gnu11 host.c -o host -ldl
+    [ \"\$(./host)\" = '2 3 ' ]"
+
 # ---- CMake ----
 
 project() { # project FOLDER [BLOCKS]: the first blocks (1) of docs/install.md, and a program with the static library
