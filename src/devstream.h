@@ -187,6 +187,7 @@ extern "C" {
 #include "core/graph_exec_update.h"
 #include "core/capture.h"
 #include "core/dtype.h"
+#include "core/inline.h"
 #include "core/shutdown.h"
 
 #endif /* C */

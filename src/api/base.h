@@ -1,7 +1,7 @@
 /* api/base.h - version, platform and linkage macros.
 
    Has the macros that all other public rooms use: the version, the check of the platform,
-   linkage (DEVSTREAM_API, DSDEF), and the rules for results (DS_MUST_USE, DS_IGNORE). */
+   linkage (DEVSTREAM_API, DSDEF, DSINLINE), and the rules for results (DS_MUST_USE, DS_IGNORE). */
 #ifndef DS__API_BASE_H
 #define DS__API_BASE_H
 
@@ -35,6 +35,16 @@
 #define DSDEF __attribute__((unused)) static
 #else
 #define DSDEF DEVSTREAM_API
+#endif
+#if defined(DEVSTREAM_STATIC) || defined(__cplusplus) || defined(__GNUC_GNU_INLINE__)
+#define DSINLINE static inline
+#elif defined(DEVSTREAM_IMPLEMENTATION) && defined(DS__HIDDEN)
+#define DSINLINE DS__HIDDEN inline
+#elif defined(DEVSTREAM_IMPLEMENTATION)
+#define DSINLINE DEVSTREAM_API inline
+#else
+/** Functions that the header defines; the library has each as an ordinary function, too. */
+#define DSINLINE inline
 #endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))

@@ -74,7 +74,7 @@ typedef struct ds_device_properties {
 } ds_device_properties;
 
 /** The device cpu:index. */
-static inline ds_device ds_cpu(int index) {
+DSINLINE ds_device ds_cpu(int index) {
     ds_device d;
     d.type = DS_DEVICE_CPU;
     d.index = index;
@@ -82,7 +82,7 @@ static inline ds_device ds_cpu(int index) {
 }
 
 /** The device cuda:index. */
-static inline ds_device ds_cuda(int index) {
+DSINLINE ds_device ds_cuda(int index) {
     ds_device d;
     d.type = DS_DEVICE_CUDA;
     d.index = index;
@@ -90,7 +90,7 @@ static inline ds_device ds_cuda(int index) {
 }
 
 /** The calling thread's current device. */
-static inline ds_device ds_device_current(void) {
+DSINLINE ds_device ds_device_current(void) {
     ds_device d;
     d.type = DS_DEVICE_CURRENT;
     d.index = 0;
