@@ -181,6 +181,7 @@ check-source: format-check ## check format, generated files and the form of the 
 	@tools/layers.sh
 	@tests/tools/run.sh
 	@tests/fuzz/calls.sh
+	@tests/abi.sh
 
 layers: ## check that no room uses a layer above its own, and that each layer is complete
 	@tools/layers.sh
@@ -304,15 +305,17 @@ $(B)/flags: force
 $(B)/devstream.o: src/devstream.c $(B)/flags
 	$(COMPILE) -std=c11 -c $< -o $@
 
-# One object for both libraries. What a stranger's compiler warns of does not stop him.
-$(LIBRARY)/devstream.o: private WARN := $(filter-out -Werror,$(WARN))
-$(LIBRARY)/devstream.o: devstream.c $(B)/flags | headers
+# An object for each library: hidden symbols in the static one, exported ones in the shared one. What a stranger's compiler warns of
+# does not stop him.
+$(LIBRARY)/devstream.o $(LIBRARY)/devstream-shared.o: private WARN := $(filter-out -Werror,$(WARN))
+$(LIBRARY)/devstream-shared.o: private SHARED := -DDEVSTREAM_SHARED
+$(LIBRARY)/devstream.o $(LIBRARY)/devstream-shared.o: devstream.c $(B)/flags | headers
 	@mkdir -p $(@D)
-	$(COMPILE_USER) -std=c11 -fPIC -fvisibility=hidden '-DDEVSTREAM_API=__attribute__((visibility("default")))' $(EXAMPLE_FLAGS) -c $< -o $@
+	$(COMPILE_USER) -std=c11 -fPIC -fvisibility=hidden $(SHARED) $(EXAMPLE_FLAGS) -c $< -o $@
 $(LIBRARY)/libdevstream.a: $(LIBRARY)/devstream.o
 	@rm -f $@
 	$(AR) rcs $@ $<
-$(LIBRARY)/libdevstream.so.$(VERSION): $(LIBRARY)/devstream.o
+$(LIBRARY)/libdevstream.so.$(VERSION): $(LIBRARY)/devstream-shared.o
 	$(LINK) -shared -Wl,-soname,libdevstream.so.$(SERIES) -Wl,-z,defs $< -o $@ $(EXAMPLE_LIBS) -pthread -ldl
 
 $(B)/tests/%.o: tests/%.c $(B)/flags

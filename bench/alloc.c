@@ -116,7 +116,7 @@ static void start(int devices, size_t gib, const char *options) {
 
 /* Every block has been counted and given back. */
 static void finish(const char *row, int totals) {
-    ds_mem_stats s = { .size = sizeof s };
+    ds_mem_stats s = { 0 };
     for (int i = 0, n = 0; !ds_device_count(DS_DEVICE_CPU, &n) && i < n; i++) {
         check(ds_mem_get_stats(ds_cpu(i), &s));
         if (s.allocation[DS_STAT_ALL].current || s.allocated_bytes[DS_STAT_ALL].current ||

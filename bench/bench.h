@@ -62,9 +62,9 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
     X(streams_used, OTHER, "10,000 idle streams, each used once", "MiB", MOST, 10, \
       "The same after one operation on each and a wait for it, so that nothing that a stream " \
       "keeps is left out.") \
-    X(call_site, OTHER, "call-site store", "ns", MOST, NAN, \
-      "ds_stream_query by its macro, which stores file and line, less the same call without it. " \
-      "Limit: none; two stores.") \
+    X(call_site, OTHER, "call site", "ns", MOST, NAN, \
+      "ds_stream_query by its macro, which hands over file and line, less the same call without it. " \
+      "Limit: none; a call with two stores.") \
     X(handle_pin, OTHER, "handle: look-up, pin, unpin", "ns", MOST, NAN, \
       "ds_stream_flags of a valid stream less an empty call: what every verb pays to find its " \
       "object and to keep it alive while a concurrent destroy may come. Limit: what a " \

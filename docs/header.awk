@@ -73,7 +73,7 @@ list { items[list] = items[list] $0; if (!/\\$/) { each = list; list = "" } }
     next
 }
 /^#include "devstream/ { next } # two of them include each other, and one would be seen as empty
-/^#define ([A-Z0-9_]*_[( ]|DSDEF|DSDATA)/ { skip = /\\$/; next }
+/^#define ([A-Z0-9_]*_[( ]|DSDEF|DSINLINE)/ { skip = /\\$/; next }
 skip { skip = /\\$/; next }
 {
     before = $0

@@ -6,7 +6,7 @@ BEGIN {
     for (i = 1; i <= n; i++) {
         file = root "/" head[i] ".h"
         while ((getline line < file) > 0 && line !~ /^#endif .. DEVSTREAM_[A-Z_]*INCLUDED/)
-            if (line ~ /^(DSDEF|static inline) / && match(line, /ds_[a-z0-9_]+\(/)) functions[substr(line, RSTART, RLENGTH - 1)]
+            if (line ~ /^(DSDEF|DSINLINE) / && match(line, /ds_[a-z0-9_]+\(/)) functions[substr(line, RSTART, RLENGTH - 1)]
         close(file)
     }
 }

@@ -205,7 +205,7 @@ static int in_pieces(void) {
 /* The same program with another policy. */
 static int growing(void) {
     film f = { { NULL }, NULL };
-    ds_mem_stats stats = { .size = sizeof stats };
+    ds_mem_stats stats = { 0 };
     printf("\ngrowing segments, limit %zu MiB\n", LIMIT / MIB);
     if (set_policy(1) != FINE || decode(&f) != FINE || show("  after decoding:") != FINE)
         return FAILED;

@@ -559,7 +559,7 @@ static int replay(const char *options, size_t device_bytes, int passes) {
     } else {
         size_t peak = 0;
         for (int i = 0; i < the_log.devices; i++) {
-            ds_mem_stats s = { .size = sizeof s };
+            ds_mem_stats s = { 0 };
             peak += ds_mem_max_reserved(ds_cpu(i));
             if (ds_mem_get_stats(ds_cpu(i), &s) < 0)
                 continue;

@@ -30,8 +30,10 @@
        DEVSTREAM_IMPLEMENTATION  in one C file: implements every devstream header that the file
                                  includes
        DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
-       DEVSTREAM_API             a prefix of every function, e.g.
-                                 __attribute__((visibility("default")))
+       DEVSTREAM_SHARED          with the implementation: exports the functions, for a shared
+                                 library. By default they are hidden: each plugin or library that
+                                 contains devstream has one of its own, with its own ds_init
+       DEVSTREAM_API             a prefix of every function instead of these two
        DEVSTREAM_NO_SITES        verbs are plain functions; errors do not name the caller's file and
                                  line
        DEVSTREAM_NO_CPU          with the implementation: leaves the CPU driver out
@@ -63,8 +65,14 @@
    - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value. A destroyed or invented handle gives
-     DS_ERR_INVALID_HANDLE, never a crash.
+     DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
+     pointer: (void *)(uintptr_t)stream.id stores one, (ds_stream){ (uintptr_t)ptr } gives it back.
    - On failure, outputs are set to 0 or NULL.
+   - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
+     struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a
+     function fills. New members take words of it, and 0 means their default or "not known". So size
+     and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed or has
+     designated initialisers fits a library of any version of the series.
    - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
      small, an unknown flag, or a number outside of the range in the comment; the results for a
      device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code
@@ -120,6 +128,12 @@ extern "C" {
 #ifdef __cplusplus
 #error "devstream is implemented in C: compile devstream.c with a C compiler and link it"
 #else
+
+/* Definitions are hidden; declarations are not, so that a program may link a shared library. */
+#if defined(DS__HIDDEN) && !defined(DEVSTREAM_STATIC)
+#undef DSDEF
+#define DSDEF DS__HIDDEN
+#endif
 
 #include "os/os.h"
 
@@ -177,6 +191,7 @@ extern "C" {
 #include "core/capture.h"
 #include "core/dtype.h"
 #include "core/cpu_api.h"
+#include "core/inline.h"
 #include "core/shutdown.h"
 
 #endif /* C */

@@ -144,7 +144,7 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (size) {
-        ds_mem_request request = { size, stream, { 0 }, 0, NULL };
+        ds_mem_request request = { .size = size, .stream = stream };
         r = ds__request(s, &request, out);
     }
     ds__unpin_inline(&ds__g.streams, s);
@@ -191,6 +191,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
         *out = NULL;
     DS__ENTER("ds_mem_alloc_with");
     DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
+    DS__REQUIRE_RESERVED("ds_mem_request", request);
     DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 &&
                     request->alignment <= 2 * DS__MIB,
                 "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);

@@ -48,6 +48,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_pool_desc", desc);
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
     DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
                 "a pool has one upstream: either functions or a resource");

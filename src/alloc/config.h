@@ -19,7 +19,6 @@
 DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
     memset(&c, 0, sizeof c);
-    c.size = sizeof c;
     c.backend = DS_MEM_NATIVE;
     c.expandable_segments = 1;
     c.reuse = DS_REUSE_ON_SHORTAGE;
@@ -109,10 +108,7 @@ static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
    range. */
 DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
-    DS__REQUIRE(
-        c->size == sizeof *c,
-        "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()",
-        c->size, sizeof *c);
+    DS__REQUIRE_RESERVED("ds_mem_config", c);
 
     const struct {
         const char *name;

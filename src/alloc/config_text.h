@@ -557,9 +557,7 @@ static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
 
 DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
-    ds__tls.site.file = ds_call_site.file;
-    ds__tls.site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    ds__tls.site = ds__site_take(&ds__tls);
     DS__REQUIRE(text, "text is NULL");
     ds_result r = ds__mconfig_check(config);
     return r < 0 ? r : ds__mconfig_read(text, config);

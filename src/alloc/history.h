@@ -47,6 +47,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     DS__ENTER("ds_mem_history_start");
     if (!desc)
         desc = &usual;
+    DS__REQUIRE_RESERVED("ds_mem_history_desc", desc);
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);

@@ -213,26 +213,25 @@ static ds_mem_duration ds__duration(const ds__clock *c) {
 }
 
 DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
-    ds_pinned_stats p = { .version = DS_MEM_STATS_VERSION };
-    size_t room = ds__stats_room(out, sizeof p);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pinned_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     ds__mdevice *dev = ds__pinned_used();
     if (dev) {
         ds_mem_stats s;
         ds__stats(dev, NULL, &s);
-        p.allocations = s.allocation[DS_STAT_ALL];
-        p.allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
-        p.active_requests = s.active[DS_STAT_ALL];
-        p.active_bytes = s.active_bytes[DS_STAT_ALL];
-        p.num_host_alloc = s.num_device_alloc;
-        p.num_host_free = s.num_device_free;
+        out->allocations = s.allocation[DS_STAT_ALL];
+        out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
+        out->active_requests = s.active[DS_STAT_ALL];
+        out->active_bytes = s.active_bytes[DS_STAT_ALL];
+        out->num_host_alloc = s.num_device_alloc;
+        out->num_host_free = s.num_device_free;
         ds__lock_take(&ds__host.clock_lock);
-        p.host_alloc_time = ds__duration(&ds__host.made);
-        p.host_free_time = ds__duration(&ds__host.ended);
+        out->host_alloc_time = ds__duration(&ds__host.made);
+        out->host_free_time = ds__duration(&ds__host.ended);
         ds__lock_give(&ds__host.clock_lock);
     }
-    ds__stats_give(out, &p, room);
     return DS_OK;
 }
 

@@ -91,7 +91,7 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
 
 DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
                                 void *user) {
-    ds_mem_stats stats = { .size = sizeof stats };
+    ds_mem_stats stats;
     DS__ENTER("ds_mem_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);

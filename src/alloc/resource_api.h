@@ -209,8 +209,6 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     else {
         if (out)
             *out = r->stats[r->depth];
-        if (out)
-            out->version = DS_MEM_STATS_VERSION;
         for (int m = 0; step < 0 && m < 2; m++) {
             const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
             ds_mem_stat *to =
@@ -230,14 +228,11 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
 }
 
 DSDEF ds_result(ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    ds_resource_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_get_stats");
-    DS__STATS_ROOM(room);
-    ds_result r = ds__res_stats(resource, 0, &s);
-    if (r == DS_OK)
-        ds__stats_give(out, &s, room);
-    return r;
+    DS__REQUIRE(out, "out is NULL");
+    return ds__res_stats(resource, 0, out);
 }
 
 DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
@@ -246,15 +241,10 @@ DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
 }
 
 DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    ds_resource_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
-    DS__ENTER("ds_resource_pop_stats");
     if (out)
-        DS__STATS_ROOM(room);
-    ds_result r = ds__res_stats(resource, -1, &s);
-    if (r == DS_OK && out)
-        ds__stats_give(out, &s, room);
-    return r;
+        memset(out, 0, sizeof *out);
+    DS__ENTER("ds_resource_pop_stats");
+    return ds__res_stats(resource, -1, out);
 }
 
 static void ds__res_end(ds__res *r) {

@@ -164,7 +164,9 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
                     alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
-        ds_mem_request q = { size, stream, r->pool, alignment, NULL };
+        ds_mem_request q = {
+            .size = size, .stream = stream, .pool = r->pool, .alignment = alignment
+        };
         DS__KEEPING(result, (ds_mem_alloc_with)(&q, out));
         return result;
     }

@@ -1,10 +1,9 @@
 /* alloc/stats.h - public functions of statistics.
 
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated, over the sums of stats_sum.h. ds__stats_room and ds__stats_give serve all
-   versioned statistics structs.
+   ds_mem_allocated, over the sums of stats_sum.h.
 
-   Invariants: A caller's struct begins with its size, and nothing behind that size is written.
+   Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
    ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
    expects the device stopped.
@@ -23,60 +22,33 @@
 #include "pinned.h"
 #include "stats_sum.h"
 
-/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes
-   what it has of `whole` bytes; returns them. 0: not even that member. */
-static size_t ds__stats_room(void *out, size_t whole) {
-    size_t room = 0;
-    if (out)
-        memcpy(&room, out, sizeof room);
-    if (room == 0 || room > whole)
-        room = whole;
-    if (!out || room < sizeof room)
-        return 0;
-    memset(out, 0, room);
-    memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
-    return room;
-}
-
-#define DS__STATS_ROOM(room) \
-    DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
-
-/* Gives it as much as it has room for. */
-static void ds__stats_give(void *out, void *from, size_t room) {
-    memcpy(from, &room, sizeof room);
-    memcpy(out, from, room);
-}
-
 DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mdevice *dev = NULL;
-    ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
-        ds__stats(dev, NULL, &s);
-    if (r == DS_OK)
-        ds__stats_give(out, &s, room);
+        ds__stats(dev, NULL, out);
     return r;
 }
 
 DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
-    ds_mem_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
     if (p)
-        ds__stats(p->dev, p, &s);
+        ds__stats(p->dev, p, out);
     pthread_mutex_unlock(&ds__m.lock);
     /* the sentence */
     if (!p) {
         (void)ds__mpool_of(pool);
         return DS_ERR_INVALID_HANDLE;
     }
-    ds__stats_give(out, &s, room);
     return DS_OK;
 }
 

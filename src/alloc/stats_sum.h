@@ -28,8 +28,6 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
     ds__domain *d = only ? &only->stats : &dev->stats;
     memset(out, 0, sizeof *out);
-    out->size = sizeof *out;
-    out->version = DS_MEM_STATS_VERSION;
     ds__mem_lock_all(dev);
     ds__domain_now(dev, only, now, total);
     ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes,

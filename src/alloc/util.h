@@ -59,7 +59,7 @@ static void *ds__native_of(ds__arena *a) {
     do {                                 \
         const char *ds__fn = ds__tls.fn; \
         ds_site ds__site = ds__tls.site; \
-        ds_call_site = ds__site;         \
+        ds__tls.next_site = ds__site;    \
         ds__tls.unwatched++;             \
         r = call;                        \
         ds__tls.unwatched--;             \

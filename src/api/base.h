@@ -1,7 +1,7 @@
 /* api/base.h - version, platform and linkage macros.
 
    Has the macros that all other public rooms use: the version, the check of the platform,
-   linkage (DEVSTREAM_API, DSDEF, DSDATA), and the rules for results (DS_MUST_USE, DS_IGNORE). */
+   linkage (DEVSTREAM_API, DSDEF, DSINLINE), and the rules for results (DS_MUST_USE, DS_IGNORE). */
 #ifndef DS__API_BASE_H
 #define DS__API_BASE_H
 
@@ -14,21 +14,37 @@
 #define DEVSTREAM_VERSION_MINOR 1
 /** and the third. */
 #define DEVSTREAM_VERSION_PATCH 0
+/** All three as one number: 10000 * major + 100 * minor + patch. */
+#define DEVSTREAM_VERSION \
+    (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
 #if !defined(__linux__)
 #error "devstream runs on Linux (x86-64 and aarch64) only, so far"
 #endif
 
-#ifndef DEVSTREAM_API
+#if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
 /** What stands in front of every function: yours, if you define it before. */
+#define DEVSTREAM_API __attribute__((visibility("default")))
+#endif
+#ifndef DEVSTREAM_API
 #define DEVSTREAM_API
+/** The implementation is hidden, unless the program has said otherwise. */
+#define DS__HIDDEN __attribute__((visibility("hidden")))
 #endif
 #ifdef DEVSTREAM_STATIC
 #define DSDEF __attribute__((unused)) static
-#define DSDATA __attribute__((unused)) static
 #else
 #define DSDEF DEVSTREAM_API
-#define DSDATA DEVSTREAM_API extern
+#endif
+#if defined(DEVSTREAM_STATIC) || defined(__cplusplus) || defined(__GNUC_GNU_INLINE__)
+#define DSINLINE static inline
+#elif defined(DEVSTREAM_IMPLEMENTATION) && defined(DS__HIDDEN)
+#define DSINLINE DS__HIDDEN inline
+#elif defined(DEVSTREAM_IMPLEMENTATION)
+#define DSINLINE DEVSTREAM_API inline
+#else
+/** Functions that the header defines; the library has each as an ordinary function, too. */
+#define DSINLINE inline
 #endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))

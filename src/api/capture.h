@@ -46,6 +46,7 @@ typedef struct ds_capture_info {
     ds_graph graph;           /**< the graph that is being made; nodes may be added to it by hand */
     size_t dependency_count;  /**< nodes after which the stream's next one will start */
     ds_site begun;            /**< where the capture began */
+    uint64_t reserved[4];     /**< 0 */
 } ds_capture_info;
 
 /** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that

@@ -72,6 +72,7 @@ typedef struct ds_comm_options {
     const struct ds_topology *topology;
     /** this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
     const struct ds_plan *plan;
+    uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
 /* By plan. With options->topology a collective does the steps of the plan that ds_plan_make

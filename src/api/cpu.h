@@ -88,6 +88,7 @@ typedef struct ds_cpu_fabric {
     int64_t engine_ns;
     double memory_bytes_per_s; /**< of a device's memory, read and written; 0: 2e12 */
     unsigned flags;            /**< DS_CPU_DRY or 0 */
+    uint64_t reserved[4];      /**< 0 */
 } ds_cpu_fabric;
 
 /** Options of the CPU driver; zero means default. */
@@ -111,6 +112,7 @@ typedef struct ds_cpu_desc {
         says of devices, inline mode and seed have no effect, and peer_access, DS_CPU_INLINE and
         seed must not be given; copied by ds_init */
     const ds_cpu_fabric *fabric;
+    uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;
 
 /** Counters of the CPU driver since it was initialised, for tests and reports. */
@@ -124,7 +126,8 @@ typedef struct ds_cpu_stats {
     int host_threads; /**< threads for host functions, so far */
     /** streams alive, with destroyed ones that have work or wait to be reclaimed (64 at a time) */
     int streams;
-    size_t queue_bytes; /**< memory that holds pending operations, spare blocks included */
+    size_t queue_bytes;   /**< memory that holds pending operations, spare blocks included */
+    uint64_t reserved[8]; /**< 0 */
 } ds_cpu_stats;
 
 /** Reads the counters; zeros before first use. Any thread, also while work runs. */

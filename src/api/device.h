@@ -33,11 +33,12 @@ typedef struct ds_device {
 
 /** What was tried and why it was or was not taken. */
 typedef struct ds_backend_info {
-    const char *name;    /**< "cuda", "cpu" */
-    ds_device_type type; /**< type of its devices */
-    int available;       /**< 1 when its devices can be used */
-    int device_count;    /**< number of devices, 0 when not available */
-    char reason[192];    /**< one sentence */
+    const char *name;     /**< "cuda", "cpu" */
+    ds_device_type type;  /**< type of its devices */
+    int available;        /**< 1 when its devices can be used */
+    int device_count;     /**< number of devices, 0 when not available */
+    char reason[192];     /**< one sentence */
+    uint64_t reserved[4]; /**< 0 */
 } ds_backend_info;
 
 /** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
@@ -69,10 +70,11 @@ typedef struct ds_device_properties {
     unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_print writes it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
     int unified_addressing; /**< 1 when host and device pointers share one address space */
+    uint64_t reserved[16];  /**< 0 */
 } ds_device_properties;
 
 /** The device cpu:index. */
-static inline ds_device ds_cpu(int index) {
+DSINLINE ds_device ds_cpu(int index) {
     ds_device d;
     d.type = DS_DEVICE_CPU;
     d.index = index;
@@ -80,7 +82,7 @@ static inline ds_device ds_cpu(int index) {
 }
 
 /** The device cuda:index. */
-static inline ds_device ds_cuda(int index) {
+DSINLINE ds_device ds_cuda(int index) {
     ds_device d;
     d.type = DS_DEVICE_CUDA;
     d.index = index;
@@ -88,7 +90,7 @@ static inline ds_device ds_cuda(int index) {
 }
 
 /** The calling thread's current device. */
-static inline ds_device ds_device_current(void) {
+DSINLINE ds_device ds_device_current(void) {
     ds_device d;
     d.type = DS_DEVICE_CURRENT;
     d.index = 0;

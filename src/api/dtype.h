@@ -72,13 +72,13 @@ typedef struct ds_dtype {
 /* clang-format on */
 
 /* ds_bool(), ds_int8(), ds_float32() and so on. */
-#define DS_DTYPE_FUNCTION_(name, c, b, l)    \
-    static inline ds_dtype ds_##name(void) { \
-        ds_dtype t;                          \
-        t.code = (uint8_t)(c);               \
-        t.bits = (b);                        \
-        t.lanes = (l);                       \
-        return t;                            \
+#define DS_DTYPE_FUNCTION_(name, c, b, l) \
+    DSINLINE ds_dtype ds_##name(void) {   \
+        ds_dtype t;                       \
+        t.code = (uint8_t)(c);            \
+        t.bits = (b);                     \
+        t.lanes = (l);                    \
+        return t;                         \
     }
 DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_

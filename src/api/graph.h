@@ -52,32 +52,35 @@ typedef enum ds_node_kind {
 
 /** A launch as a node; see ds_launch and ds_launch_grid. */
 typedef struct ds_kernel_node {
-    ds_kernel kernel;    /**< the graph keeps it alive */
-    size_t items;        /**< items, at least 1; with a grid: ignored */
-    const ds_grid *grid; /**< an explicit grid, copied; NULL: over items */
-    const void *args;    /**< argument struct, copied */
-    size_t args_size;    /**< its size */
+    ds_kernel kernel;     /**< the graph keeps it alive */
+    size_t items;         /**< items, at least 1; with a grid: ignored */
+    const ds_grid *grid;  /**< an explicit grid, copied; NULL: over items */
+    const void *args;     /**< argument struct, copied */
+    size_t args_size;     /**< its size */
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_node;
 
 /** A copy as a node; see ds_copy_2d. Pageable memory must stay valid and at its place as long as
     the graph. */
 typedef struct ds_copy_node {
-    void *dst;        /**< destination */
-    const void *src;  /**< source */
-    size_t width;     /**< bytes of a row */
-    size_t height;    /**< rows; 0 counts as 1 */
-    size_t dst_pitch; /**< distance of rows in bytes; unused for one row */
-    size_t src_pitch; /**< the same of the source */
+    void *dst;            /**< destination */
+    const void *src;      /**< source */
+    size_t width;         /**< bytes of a row */
+    size_t height;        /**< rows; 0 counts as 1 */
+    size_t dst_pitch;     /**< distance of rows in bytes; unused for one row */
+    size_t src_pitch;     /**< the same of the source */
+    uint64_t reserved[2]; /**< 0 */
 } ds_copy_node;
 
 /** A fill as a node; see ds_fill_2d. */
 typedef struct ds_fill_node {
-    void *ptr;         /**< destination */
-    uint32_t value;    /**< its low bytes are written */
-    size_t value_size; /**< 1, 2 or 4 bytes */
-    size_t width;      /**< elements of a row */
-    size_t height;     /**< rows; 0 counts as 1 */
-    size_t pitch;      /**< distance of rows in bytes; unused for one row */
+    void *ptr;            /**< destination */
+    uint32_t value;       /**< its low bytes are written */
+    size_t value_size;    /**< 1, 2 or 4 bytes */
+    size_t width;         /**< elements of a row */
+    size_t height;        /**< rows; 0 counts as 1 */
+    size_t pitch;         /**< distance of rows in bytes; unused for one row */
+    uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
 /** A host function as a node; see ds_launch_host_func. */
@@ -88,7 +91,20 @@ typedef struct ds_host_node {
         may be NULL. After ds_graph_exec_update CUDA may keep what was replaced until earlier
         launches are over */
     ds_host_fn dtor_fn;
+    uint64_t reserved[5]; /**< 0 */
 } ds_host_node;
+
+/** What a node does, by its kind. */
+typedef union ds_node_work {
+    ds_kernel_node kernel; /**< DS_NODE_KERNEL */
+    ds_copy_node copy;     /**< DS_NODE_COPY */
+    ds_fill_node fill;     /**< DS_NODE_FILL */
+    ds_host_node host;     /**< DS_NODE_HOST */
+    /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
+        the device if it was never recorded */
+    ds_event event;
+    ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
+} ds_node_work;
 
 /** What a node does. */
 typedef struct ds_node_desc {
@@ -98,17 +114,9 @@ typedef struct ds_node_desc {
     ds_device device;
     /** counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
     int priority;
+    ds_node_work u; /**< by kind */
 
-    union {
-        ds_kernel_node kernel; /**< DS_NODE_KERNEL */
-        ds_copy_node copy;     /**< DS_NODE_COPY */
-        ds_fill_node fill;     /**< DS_NODE_FILL */
-        ds_host_node host;     /**< DS_NODE_HOST */
-        /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
-            the device if it was never recorded */
-        ds_event event;
-        ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
-    } u;                /**< by kind */
+    uint64_t reserved[4]; /**< 0 */
 } ds_node_desc;
 
 /** What ds_graph_create takes; zero means default. */
@@ -116,7 +124,8 @@ typedef struct ds_graph_desc {
     /** where its kernels run unless a node says otherwise, and which driver; zeroed: the current
         device */
     ds_device device;
-    const char *label; /**< for messages; copied; may be NULL */
+    const char *label;    /**< for messages; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_graph_desc;
 
 /** Creates an empty graph. desc NULL: of the current device. */
@@ -198,6 +207,7 @@ typedef struct ds_graph_exec_desc {
     unsigned flags;          /**< DS_GRAPH_* */
     ds_stream upload_stream; /**< with DS_GRAPH_UPLOAD */
     const char *label;       /**< for messages; copied; NULL: the graph's */
+    uint64_t reserved[4];    /**< 0 */
 } ds_graph_exec_desc;
 
 /** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an
@@ -234,6 +244,7 @@ typedef struct ds_graph_update_info {
     ds_graph_update_reason reason; /**< why not */
     /** the first node of the given graph with that reason; zeroed: none in particular */
     ds_graph_node node;
+    uint64_t reserved[4]; /**< 0 */
 } ds_graph_update_info;
 
 /** Makes later launches do what `graph` does, which must have the same nodes in the same order

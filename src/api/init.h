@@ -67,7 +67,12 @@ typedef struct ds_init_desc {
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
+    uint64_t reserved[8];   /**< 0 */
 } ds_init_desc;
+
+/** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
+    Starts nothing. Callable anywhere. */
+DSDEF int ds_version(void);
 
 /** Configures devstream before its first use. Not needed: everything initialises itself at the
     first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;

@@ -58,6 +58,7 @@ typedef struct ds_kernel_cuda {
     /** most blocks per multiprocessor: the kernel goes over the items in steps of its number of
         blocks; 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
+    uint64_t reserved[4]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Most parameters of a kernel. */
@@ -79,6 +80,7 @@ typedef struct ds_kernel_desc {
     /** CPU driver with a virtual clock (ds_cpu_fabric): bytes that a launch reads and writes,
         which give its time; NULL: it takes none */
     uint64_t (*bytes_fn)(size_t items, const void *args);
+    uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
 /** An explicit launch configuration. Both drivers refuse a grid that no GPU takes (CUDA C++

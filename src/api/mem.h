@@ -34,6 +34,7 @@ typedef struct ds_mem_request {
     /** who owns it; must live as long as the block and as a history that is recorded; NULL: the
         thread's label (ds_mem_label_push) */
     const char *label;
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_request;
 
 /** As ds_mem_alloc, with more to say. */
@@ -63,17 +64,18 @@ typedef enum ds_mem_state {
 
 /** What is known of a block. */
 typedef struct ds_mem_block {
-    void *ptr;           /**< start */
-    size_t size;         /**< bytes it occupies */
-    size_t requested;    /**< bytes that were asked for */
-    void *segment;       /**< start of its segment */
-    size_t segment_size; /**< bytes of memory in the segment */
-    ds_device device;    /**< where */
-    uint64_t stream;     /**< ds_stream_id of the stream that allocated it */
-    ds_pool pool;        /**< 0: the device's default pool */
-    ds_mem_state state;  /**< DS_BLOCK_* */
-    const char *label;   /**< or NULL */
-    ds_site site;        /**< where it was allocated */
+    void *ptr;            /**< start */
+    size_t size;          /**< bytes it occupies */
+    size_t requested;     /**< bytes that were asked for */
+    void *segment;        /**< start of its segment */
+    size_t segment_size;  /**< bytes of memory in the segment */
+    ds_device device;     /**< where */
+    uint64_t stream;      /**< ds_stream_id of the stream that allocated it */
+    ds_pool pool;         /**< 0: the device's default pool */
+    ds_mem_state state;   /**< DS_BLOCK_* */
+    const char *label;    /**< or NULL */
+    ds_site site;         /**< where it was allocated */
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_block;
 
 /** Called with blocks; the description is the call's. */

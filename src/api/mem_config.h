@@ -36,8 +36,6 @@ typedef enum ds_mem_backend {
     _cupy() and change what you like: a zeroed one is not valid. Sizes in bytes. The names are
     PyTorch's where it has the option. */
 typedef struct ds_mem_config {
-    /** sizeof(ds_mem_config) of the caller; the functions below set it */
-    size_t size;
     int backend; /**< a ds_mem_backend */
     /** 1: segments grow in reserved address space where the device can do that. If the system
         refuses the address space (RLIMIT_AS), segments are plain, and a warning is logged */
@@ -109,6 +107,7 @@ typedef struct ds_mem_config {
     unsigned pinned_num_register_threads;
     /** accepted for compatibility: events are asked for at allocations only */
     int pinned_use_background_threads;
+    uint64_t reserved[16]; /**< 0 */
 } ds_mem_config;
 
 /** devstream's own policy: growing segments where there is virtual memory, else few large ones;

@@ -25,12 +25,6 @@ enum {
     DS_STAT_LARGE = 2  /**< segments for larger ones */
 };
 
-/** Rises when a struct of statistics gets members, which come at its end. Each begins with
-    `size`, so that a program and a library of different versions fit: set it before a call,
-    which writes no more than that and leaves there how much it wrote; 0 is the library's own
-    sizeof. */
-#define DS_MEM_STATS_VERSION 1
-
 /** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. The same
     program counts the same blocks, bytes of blocks, retries and refusals on every backend, as
     long as no policy leaves a block more than was asked for, and memory is short at the same
@@ -38,8 +32,6 @@ enum {
     own: without a cache each block is a segment. What the driver's own pool keeps for later is
     reserved too, asked of the driver with the statistics; totals count blocks only. */
 typedef struct ds_mem_stats {
-    /** sizeof(ds_mem_stats) of the caller, or 0; the calls set it to what they have written */
-    size_t size;
     ds_mem_stat allocation[3]; /**< blocks that were allocated and not freed */
     ds_mem_stat segment[3];    /**< plain segments */
     /** blocks that are allocated, or freed and still used by another stream */
@@ -64,7 +56,7 @@ typedef struct ds_mem_stats {
         they were reset */
     int64_t peak_bound;
     int64_t peak_bound_count; /**< the same for peaks of counts */
-    int64_t version;          /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[48];    /**< 0 */
 } ds_mem_stats;
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
@@ -74,7 +66,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out
     its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
-    is "allocation.all.current"), if it lies within stats->size. */
+    is "allocation.all.current"). */
 DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
                                                 int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */

@@ -26,7 +26,8 @@ typedef struct ds_pointer_info {
     ds_device device;    /**< device memory: its device; else host */
     /** start of the allocation or registered range; NULL for pageable memory */
     void *base;
-    size_t size; /**< its size in bytes; 0 for pageable memory */
+    size_t size;          /**< its size in bytes; 0 for pageable memory */
+    uint64_t reserved[4]; /**< 0 */
 } ds_pointer_info;
 
 /** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at

@@ -44,8 +44,6 @@ typedef struct ds_mem_duration {
 
 /** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
 typedef struct ds_pinned_stats {
-    /** sizeof(ds_pinned_stats) of the caller, or 0, as in ds_mem_stats */
-    size_t size;
     ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
     ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
     /** blocks that are allocated, or freed and still in use by a stream */
@@ -55,7 +53,7 @@ typedef struct ds_pinned_stats {
     ds_mem_duration host_free_time;  /**< of calls to give it back */
     int64_t num_host_alloc;          /**< calls for memory */
     int64_t num_host_free;           /**< calls to give it back */
-    int64_t version;                 /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[16];           /**< 0 */
 } ds_pinned_stats;
 
 /** Statistics of pinned memory. */

@@ -57,6 +57,7 @@ typedef struct ds_plan_desc {
     const char *algorithm;
     /** so many pieces of each part that takes a way of its own; 0: as many as are the fastest */
     size_t pieces;
+    uint64_t reserved[4]; /**< 0 */
 } ds_plan_desc;
 
 /** Buffers of a rank. */

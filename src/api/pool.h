@@ -41,7 +41,8 @@ typedef struct ds_pool_desc {
     int shareable;
     /** bytes reserved; 0: none but config's and the device's. The smallest counts */
     size_t limit;
-    const char *label; /**< shown in reports; copied */
+    const char *label;    /**< shown in reports; copied */
+    uint64_t reserved[8]; /**< 0 */
 } ds_pool_desc;
 
 /** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */

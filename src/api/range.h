@@ -37,24 +37,27 @@ typedef enum ds_payload_kind {
     DS_PAYLOAD_F64 = 3   /**< f64 */
 } ds_payload_kind;
 
+/** The number of a payload, by its kind. */
+typedef union ds_payload_value {
+    uint64_t u64; /**< DS_PAYLOAD_U64 */
+    int64_t i64;  /**< DS_PAYLOAD_I64 */
+    double f64;   /**< DS_PAYLOAD_F64 */
+} ds_payload_value;
+
 /** A number that a range carries: a size, a step, a loss. */
 typedef struct ds_payload {
-    ds_payload_kind kind; /**< which one */
-
-    union {
-        uint64_t u64; /**< DS_PAYLOAD_U64 */
-        int64_t i64;  /**< DS_PAYLOAD_I64 */
-        double f64;   /**< DS_PAYLOAD_F64 */
-    } value;          /**< the number */
+    ds_payload_kind kind;   /**< which one */
+    ds_payload_value value; /**< the number */
 } ds_payload;
 
 /** What the functions with _with take; zero means default, but for the text. */
 typedef struct ds_range_desc {
-    const char *text;   /**< must not be NULL; whoever keeps it copies it */
-    ds_domain domain;   /**< zeroed: the default domain */
-    uint32_t color;     /**< 0xAARRGGBB; 0: the tool's choice */
-    uint32_t category;  /**< a number of the program's by which tools can filter; 0: none */
-    ds_payload payload; /**< zeroed: none */
+    const char *text;     /**< must not be NULL; whoever keeps it copies it */
+    ds_domain domain;     /**< zeroed: the default domain */
+    uint32_t color;       /**< 0xAARRGGBB; 0: the tool's choice */
+    uint32_t category;    /**< a number of the program's by which tools can filter; 0: none */
+    ds_payload payload;   /**< zeroed: none */
+    uint64_t reserved[4]; /**< 0 */
 } ds_range_desc;
 
 /** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet;

@@ -77,11 +77,9 @@ DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, siz
 
 /** What went through ds_resource_statistics. */
 typedef struct ds_resource_stats {
-    /** sizeof(ds_resource_stats) of the caller, or 0, as in ds_mem_stats */
-    size_t size;
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */
-    int64_t version;         /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[8];    /**< 0 */
 } ds_resource_stats;
 
 /** Statistics since the resource was made, or since the innermost push. */

@@ -41,7 +41,8 @@ typedef struct ds_rng_desc {
     /** DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's
         own, on a CPU device 2048. In all less than 2^32 */
     int threads_per_multiprocessor;
-    const char *label; /**< for messages; copied; may be NULL */
+    const char *label;    /**< for messages; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_rng_desc;
 
 /** What ds_rng_get_info gives. */
@@ -52,6 +53,7 @@ typedef struct ds_rng_info {
     ds_rng_mapping mapping;         /**< which numbers an element gets */
     int multiprocessors;            /**< of DS_RNG_TORCH */
     int threads_per_multiprocessor; /**< of DS_RNG_TORCH */
+    uint64_t reserved[4];           /**< 0 */
 } ds_rng_info;
 
 /** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device,

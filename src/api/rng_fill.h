@@ -73,16 +73,17 @@ typedef enum ds_rng_kind {
     generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any
     mapping). */
 typedef struct ds_rng_fill_desc {
-    ds_rng_kind kind; /**< the distribution */
-    ds_dtype dtype;   /**< type of an element */
-    void *out;        /**< where element `first` goes */
-    size_t count;     /**< elements to write */
-    double a;         /**< from; mean; rate; p */
-    double b;         /**< to; deviation */
-    int64_t low;      /**< of DS_RNG_INTEGERS */
-    int64_t high;     /**< the same */
-    size_t first;     /**< index of the first element */
-    size_t total;     /**< elements of the whole; 0: first + count */
+    ds_rng_kind kind;     /**< the distribution */
+    ds_dtype dtype;       /**< type of an element */
+    void *out;            /**< where element `first` goes */
+    size_t count;         /**< elements to write */
+    double a;             /**< from; mean; rate; p */
+    double b;             /**< to; deviation */
+    int64_t low;          /**< of DS_RNG_INTEGERS */
+    int64_t high;         /**< the same */
+    size_t first;         /**< index of the first element */
+    size_t total;         /**< elements of the whole; 0: first + count */
+    uint64_t reserved[4]; /**< 0 */
 } ds_rng_fill_desc;
 
 /** Fills as the functions above do. */

@@ -1,7 +1,7 @@
 /* api/site.h - call site of the next call.
 
-   Declares the thread-local ds_call_site. The generated macros pass file and line to an inline
-   function, which evaluates the arguments, then stores file and line here, then calls. The called
+   Declares ds_site_set. The generated macros pass file and line to an inline function, which
+   evaluates the arguments, then hands file and line to ds_site_set, then calls. The called
    function takes them.
 
    Threads: each thread has its own. */
@@ -12,13 +12,9 @@
 
 /* ---- call sites ------------------------------------------------------------------------------ */
 
-/** The calling thread's site for its next call. */
-DSDATA __thread ds_site ds_call_site;
-
-/** Sets it; used by the macros. */
-static inline void ds_site_set(const char *file, int line) {
-    ds_call_site.file = file;
-    ds_call_site.line = line;
-}
+/** Sets the place that errors, reports and graphs name for the thread's next call. The macros of
+    the verbs do it; bindings of other languages may do it before a plain call. The file's name
+    is not copied. NULL: not known. Callable anywhere. */
+DSDEF void ds_site_set(const char *file, int line);
 
 #endif

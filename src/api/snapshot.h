@@ -15,8 +15,9 @@
 
 /** What ds_mem_history_start takes; zero means default. */
 typedef struct ds_mem_history_desc {
-    size_t entries; /**< the newest that are kept, per device; 0: 65,536 */
-    unsigned skip;  /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    size_t entries;       /**< the newest that are kept, per device; 0: 65,536 */
+    unsigned skip;        /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_history_desc;
 
 /** Actions in the history; torch's names in snapshots. */

@@ -37,28 +37,31 @@ typedef struct ds_stream_desc {
     ds_device device;
     /** lower is more urgent; outside of the range it is clamped, as CUDA does */
     int priority;
-    unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
-    const char *label; /**< for messages and reports; copied; may be NULL */
+    unsigned flags;       /**< DS_STREAM_BLOCKING or 0 */
+    const char *label;    /**< for messages and reports; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_stream_desc;
 
 /** The defaults of torch.cuda.Stream: non-blocking, priority 0. */
-static inline ds_stream_desc ds_stream_desc_torch(void) {
+DSINLINE ds_stream_desc ds_stream_desc_torch(void) {
     ds_stream_desc d;
     d.device = ds_device_current();
     d.priority = 0;
     d.flags = DS_STREAM_NON_BLOCKING;
     d.label = NULL;
+    for (int i = 0; i < 4; i++)
+        d.reserved[i] = 0;
     return d;
 }
 
 /** The defaults of paddle.device.Stream: non-blocking, normal priority (Paddle's 2). */
-static inline ds_stream_desc ds_stream_desc_paddle(void) {
+DSINLINE ds_stream_desc ds_stream_desc_paddle(void) {
     return ds_stream_desc_torch();
 }
 
 /** The defaults of cupy.cuda.Stream and of cudaStreamCreate: blocking with respect to the legacy
     stream. */
-static inline ds_stream_desc ds_stream_desc_cupy(void) {
+DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
     ds_stream_desc d = ds_stream_desc_torch();
     d.flags = DS_STREAM_BLOCKING;
     return d;
@@ -66,7 +69,7 @@ static inline ds_stream_desc ds_stream_desc_cupy(void) {
 
 /** The defaults of mindspore.hal.Stream: priority 0; MindSpore leaves the rest to its backend,
     here non-blocking. */
-static inline ds_stream_desc ds_stream_desc_mindspore(void) {
+DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
     return ds_stream_desc_torch();
 }
 

@@ -34,8 +34,8 @@ typedef struct ds_tensor {
 } ds_tensor;
 
 /** Describes memory of the caller's, row-major. The shape is not copied. */
-static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
-                                     int64_t *shape) {
+DSINLINE ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                                int64_t *shape) {
     ds_tensor t;
     t.data = data;
     t.device = device;
@@ -48,7 +48,7 @@ static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtyp
 }
 
 /** The first element. */
-static inline void *ds_tensor_address(const ds_tensor *tensor) {
+DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
     return (void *)((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset);
 }
 

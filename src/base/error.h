@@ -77,6 +77,21 @@ __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(
             return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); \
     } while (0)
 
+/* Returns 1 if the reserved words of a caller's struct are 0. */
+static inline int ds__reserved_clear(const void *words, size_t size) {
+    unsigned char any = 0;
+    for (size_t i = 0; i < size; i++)
+        any |= ((const unsigned char *)words)[i];
+    return !any;
+}
+
+/* Refuses a struct with a member that this version lacks: it would be ignored otherwise. */
+#define DS__REQUIRE_RESERVED(name, from)                                                  \
+    DS__REQUIRE(ds__reserved_clear((from)->reserved, sizeof(from)->reserved),             \
+                name ".reserved is not 0: the struct was not zeroed, or has a member of " \
+                     "a later version than %d.%d.%d",                                     \
+                DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
+
 /* Adds to the sentence of an error that was just set; returns its code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
     ds_result r, const char *format, ...) {

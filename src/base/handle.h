@@ -26,6 +26,9 @@
 
 #include "bookkeeping.h"
 
+/* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
+_Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
+
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)

@@ -2,7 +2,7 @@
 
    Defines the state that every thread has in thread-local memory (ds__tls): the running public
    function and its call site, the last error, the capture mode, and recent results of pointer
-   look-ups (ds__found). The public thread-local call site (ds_call_site) is defined here, too.
+   look-ups (ds__found). Defines ds_site_set, which stores the site of the next call here.
 
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
    set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
@@ -16,6 +16,7 @@
 
 #include "../api/memory.h"
 #include "../api/capture.h"
+#include "../api/site.h"
 
 #include <string.h>
 
@@ -37,10 +38,11 @@ typedef struct ds__found {
 /* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's
    device or streams makes. */
 typedef struct ds__tls_block {
-    const char *fn;  /* the public function that runs */
-    ds_site site;    /* where it was called from */
-    int in_callback; /* inside of the user's code that devstream runs */
-    int nested;      /* CPU driver: streams being run inside of one another */
+    ds_site next_site; /* of the thread's next call (ds_site_set); no file: not known */
+    const char *fn;    /* the public function that runs */
+    ds_site site;      /* where it was called from */
+    int in_callback;   /* inside of the user's code that devstream runs */
+    int nested;        /* CPU driver: streams being run inside of one another */
     /* memory comes and goes for the allocator, which no open capture forbids: torch makes the
        thread relaxed for it */
     int quiet;
@@ -85,8 +87,17 @@ static void ds__tls_forget(ds__tls_block *t) {
     memset(t->hit, 0, sizeof t->hit);
 }
 
-#ifndef DEVSTREAM_STATIC
-__thread ds_site ds_call_site;
-#endif
+DSDEF void(ds_site_set)(const char *file, int line) {
+    ds__tls.next_site.file = file;
+    ds__tls.next_site.line = line;
+}
+
+/* Returns the site that the caller of the running public function has set, and clears it. */
+static inline ds_site ds__site_take(ds__tls_block *t) {
+    /* member by member: a load wider than the stores of ds_site_set would wait for them */
+    ds_site site = { t->next_site.file, t->next_site.line };
+    t->next_site.file = NULL;
+    return site;
+}
 
 #endif

@@ -163,6 +163,7 @@ static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const 
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
     if (!*o)
         *o = &ds__comm_usual;
+    DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
                 "unknown flags %#x", (*o)->flags);
     DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu",

@@ -78,9 +78,7 @@ DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t s
     if (out && size)
         out[0] = 0;
     ds__tls.fn = "ds_uuid_print";
-    ds__tls.site.file = ds_call_site.file;
-    ds__tls.site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
         return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {

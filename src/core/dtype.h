@@ -1,6 +1,7 @@
 /* core/dtype.h - data types: sizes, names, parsing.
 
-   Holds the table of named data types, from the list DS_DTYPES. Computes sizes and converts data
+   Holds the table of named data types, from the list DS_DTYPES, and makes their inline functions
+   (ds_float32 and so on) external. Computes sizes and converts data
    types to and from text (ds_dtype_print, ds_dtype_parse).
 
    Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
@@ -12,6 +13,12 @@
 
 #include "../api/dtype.h"
 #include "init.h"
+
+#ifndef DEVSTREAM_STATIC
+#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) extern ds_dtype ds_##name(void);
+DS_DTYPES(DS__DTYPE_EXTERNAL)
+#undef DS__DTYPE_EXTERNAL
+#endif
 
 static const struct {
     const char *name;

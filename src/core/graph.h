@@ -147,6 +147,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_graph_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__reclaim();

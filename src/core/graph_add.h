@@ -101,6 +101,20 @@ static void ds__node_refuse(ds__node *n, ds__body **child) {
     ds__node_discard(n);
 }
 
+/* Refuses members of later versions. */
+static ds_result ds__desc_reserved(const ds_node_desc *d) {
+    DS__REQUIRE_RESERVED("ds_node_desc", d);
+    if (d->kind == DS_NODE_KERNEL)
+        DS__REQUIRE_RESERVED("ds_kernel_node", &d->u.kernel);
+    if (d->kind == DS_NODE_COPY)
+        DS__REQUIRE_RESERVED("ds_copy_node", &d->u.copy);
+    if (d->kind == DS_NODE_FILL)
+        DS__REQUIRE_RESERVED("ds_fill_node", &d->u.fill);
+    if (d->kind == DS_NODE_HOST)
+        DS__REQUIRE_RESERVED("ds_host_node", &d->u.host);
+    return DS_OK;
+}
+
 /* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
    becomes NULL. The payload of a node that is not taken is ended by who gave it. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
@@ -111,9 +125,11 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
                 "%d is not a kind of node that can be made by hand", (int)d->kind);
+    ds_result r = ds__desc_reserved(d);
+    if (r < 0)
+        return r;
     ds__op op = ds__op_make(kinds[d->kind]);
     ds_device device = b->device;
-    ds_result r = DS_OK;
     void *pinned = NULL;
     ds__table *table = &ds__g.kernels;
     memset(&op.u, 0, sizeof op.u);

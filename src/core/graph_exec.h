@@ -73,6 +73,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_graph_exec_desc", desc);
     if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
         return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
     DS__REQUIRE(

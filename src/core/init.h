@@ -201,10 +201,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
-    /* one by one: a load wider than the macro's stores would wait for them */
-    t->site.file = ds_call_site.file;
-    t->site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (DS__UNLIKELY(t->in_callback ||
                      atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch))
@@ -222,6 +219,10 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
         if (DS__UNLIKELY(ds__r < 0))     \
             return ds__r;                \
     } while (0)
+
+DSDEF int(ds_version)(void) {
+    return DEVSTREAM_VERSION;
+}
 
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
@@ -261,13 +262,13 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
 DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     ds__tls_block *t = &ds__tls;
     t->fn = "ds_init";
-    t->site = ds_call_site;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (t->in_callback)
         return ds__enter_slow(t);
     static const ds_init_desc none;
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_init_desc", desc);
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,

@@ -100,6 +100,8 @@ enum {
 
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
+    DS__REQUIRE_RESERVED("ds_kernel_desc", d);
+    DS__REQUIRE_RESERVED("ds_kernel_cuda", &d->cuda);
     DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
                 "kernel %s has neither a CPU nor a CUDA form", d->name);
     DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,

@@ -104,12 +104,6 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     return code;
 }
 
-static inline ds_site ds__range_site(void) {
-    ds_site site = { ds_call_site.file, ds_call_site.line };
-    ds_call_site.file = NULL;
-    return site;
-}
-
 #ifdef DS__NVTX
 __attribute__((cold, noinline)) static void ds__nvtx_start(void) {
     pthread_mutex_lock(&ds__notes.lock);
@@ -235,6 +229,10 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
                               (int)d->payload.kind);
+    if (DS__UNLIKELY(!ds__reserved_clear(d->reserved, sizeof d->reserved)))
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              "ds_range_desc.reserved is not 0: the struct was not zeroed, or has "
+                              "a member of a later version");
     int domain = ds__range_domain_of(fn, site, d->domain);
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }

@@ -20,7 +20,7 @@
 #include "range.h"
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_check(fn, site, d);
     if (domain < 0)
         return (ds_result)domain;
@@ -39,7 +39,7 @@ static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
 }
 
 static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_check(fn, site, d);
     if (DS__UNLIKELY(domain < 0))
         return domain;
@@ -59,7 +59,7 @@ static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
 }
 
 static inline int ds__range_pop(const char *fn, ds_domain handle) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_domain_of(fn, site, handle);
     if (DS__UNLIKELY(domain < 0))
         return DS_ERR_INVALID_HANDLE;
@@ -110,7 +110,7 @@ static void ds__range_place_over(ds__open_range *o) {
 }
 
 static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (out)
         out->id = 0;
     else
@@ -141,7 +141,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
 }
 
 DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (out)
         out->id = 0;
     if (!out || !name || !*name)
@@ -211,7 +211,7 @@ DSDEF ds_result(ds_range_start_with)(const ds_range_desc *desc, ds_range *out) {
 }
 
 DSDEF ds_result(ds_range_end)(ds_range range) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     uint32_t index = (uint32_t)range.id;
     uint64_t word = range.id >> 32 << 1 | 1;
     if (!index || index > DS__RANGES ||
@@ -260,7 +260,7 @@ DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
 }
 
 DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (ds__tls.in_callback)
         return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
@@ -286,7 +286,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
 }
 
 DSDEF ds_result(ds_thread_set_label)(const char *label) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (!label)
         return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
                               "the label is NULL");

@@ -110,8 +110,7 @@ static void ds__end_table(ds__table *t) {
 DSDEF ds_result(ds_shutdown)(void) {
     ds__tls_block *tls = &ds__tls;
     tls->fn = "ds_shutdown";
-    tls->site = ds_call_site;
-    ds_call_site.file = NULL;
+    tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
     pthread_mutex_lock(&ds__g.mutex);

@@ -145,6 +145,7 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_stream_desc", desc);
     DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
                 desc->flags);
     ds_device device = desc->device;

@@ -29,7 +29,7 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
 static const ds_cpu_desc *ds__cpu_kept;
 
 static const ds_cpu_desc *ds__cpu_desc(void) {
-    static const ds_cpu_desc none = { 0, 0, 0, NULL, 0, 0, NULL };
+    static const ds_cpu_desc none;
     return ds__cpu_kept ? ds__cpu_kept : &none;
 }
 
@@ -53,6 +53,7 @@ static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t
 
 static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     const ds_cpu_fabric *f = desc->fabric;
+    DS__REQUIRE_RESERVED("ds_cpu_fabric", f);
     DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES,
                 "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d",
@@ -87,6 +88,7 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init->cpu;
     if (!desc)
         return DS_OK;
+    DS__REQUIRE_RESERVED("ds_cpu_desc", desc);
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
                 "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",

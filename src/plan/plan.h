@@ -188,6 +188,7 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
     if (!desc)
         desc = &usual;
+    DS__REQUIRE_RESERVED("ds_plan_desc", desc);
     DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT, "%d is no collective", (int)desc->what);
     DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "%d is no order of a sum", (int)desc->order);
     DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root,

@@ -195,6 +195,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
 DSDEF ds_result(ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
     DS__ENTER("ds_rng_fill");
     DS__REQUIRE(desc, "desc is NULL");
+    DS__REQUIRE_RESERVED("ds_rng_fill_desc", desc);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;

@@ -105,6 +105,7 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_rng_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
@@ -181,8 +182,12 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     if (r < 0)
         return r;
     pthread_mutex_lock(&g->lock);
-    *out =
-        (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
+    *out = (ds_rng_info){ .device = g->device,
+                          .seed = g->seed,
+                          .offset = g->offset,
+                          .mapping = g->mapping,
+                          .multiprocessors = g->multiprocessors,
+                          .threads_per_multiprocessor = g->threads };
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;

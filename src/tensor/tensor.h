@@ -29,6 +29,13 @@
 #include "dims.h"
 #include "storage.h"
 
+/* The inline functions of api/tensor.h as functions (core/inline.h). */
+#ifndef DEVSTREAM_STATIC
+extern ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                              int64_t *shape);
+extern void *ds_tensor_address(const ds_tensor *tensor);
+#endif
+
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
     uintptr_t n = (uintptr_t)t >> 5;

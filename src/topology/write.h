@@ -111,10 +111,15 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_topology_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
-    *out = (ds_cpu_fabric){ topology->devices, (size_t)topology->wires,
-                            topology->wire,    topology->way,
-                            topology->engines, topology->start_ns,
-                            topology->memory,  0 };
+    *out = (ds_cpu_fabric){ topology->devices,
+                            (size_t)topology->wires,
+                            topology->wire,
+                            topology->way,
+                            topology->engines,
+                            topology->start_ns,
+                            topology->memory,
+                            0,
+                            { 0 } };
     return DS_OK;
 }
 

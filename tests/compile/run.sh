@@ -156,10 +156,13 @@ fi
 t "exported names begin with ds_ and are declared, but for the weak ones of NVTX where its header is found" "
     nm -g --defined-only $impl | awk '!(\$2 ~ /[VW]/ && tolower(\$NF) ~ /nvtx/) { print \$NF }' >names
     grep -v '^ds_[a-z]' names && { echo 'these names are visible'; exit 1; }
-    for name in \$(cat names); do cat \$I/*.h | grep -q \"^DS[A-Z]* .*\\<\$name\\>\" || { echo \"\$name is not declared\"; exit 1; }; done"
+    for name in \$(cat names); do cat \$I/*.h | grep -q \"^DS[A-Z]* .*\\<\$name\\>\\|^ *X(\${name#ds_},\" || { echo \"\$name is not declared\"; exit 1; }; done"
+t "what is exported is functions, no data" "
+    nm -g --defined-only $impl >names && grep -q ' T ds_' names
+    if awk '\$2 !~ /[TVW]/' names | grep .; then exit 1; fi"
 t "every declared function is there" "
     nm -g --defined-only $impl | awk '{ print \$NF }' >names
-    sed -n '/(ds_[a-z0-9_]*)(/!s/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' \$I/*.h | sort -u >declared
+    sed -n '/(ds_[a-z0-9_]*)(/!s/^DS\(DEF\|INLINE\) [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\2/p; s/^ *X(\([a-z0-9_]*\), DS_CODE.*/ds_\1/p' \$I/*.h | sort -u >declared
     [ \$(wc -l <declared) -gt 20 ]
     for name in \$(cat declared); do grep -qx \$name names || { echo \"\$name is missing\"; exit 1; }; done"
 t "macros begin with DS or ds_" "
@@ -169,6 +172,14 @@ t "macros begin with DS or ds_" "
 [ -n "$label" ] || t "DEVSTREAM_API stands in front of every function" "
     $CC -std=c11 -fPIC -shared '-DDEVSTREAM_API=__attribute__((visibility(\"hidden\")))' \$C \$T/impl.c -o lib.so -pthread
     nm -D --defined-only lib.so | grep ' ds_' && exit 1 || true"
+[ -n "$label" ] || t "a shared object with the implementation exports none of it, but all with DEVSTREAM_SHARED" "
+    $CC -std=c11 -O0 -fPIC -shared \$C \$T/impl.c -o lib.so -pthread
+    nm -D --defined-only lib.so | grep ' ds_' && exit 1
+    printf '%s\\n' '#include \"devstream.h\"' '#define DEVSTREAM_IMPLEMENTATION' '#include \"devstream_alloc.h\"' >late.c
+    $CC -std=c11 -O0 -fPIC -shared \$C late.c -o late.so -pthread
+    nm -D --defined-only late.so | grep ' ds_\(init\|mem_alloc\|stream_create\)\$' && exit 1
+    $CC -std=c11 -O0 -fPIC -shared -fvisibility=hidden -DDEVSTREAM_SHARED \$C \$T/impl.c -o shared.so -pthread
+    [ \$(nm -D --defined-only shared.so | grep -c ' T ds_') -gt 300 ]"
 
 # The headers against the source tree: whatever is defined, and in whatever order the headers are included, the compiler sees the same text.
 same_text='same_text() { # same_text FOLDER FOLDER FILE OPTIONS...: both give the same text

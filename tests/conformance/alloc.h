@@ -182,7 +182,6 @@ static inline void looks_destroy(looks *l) {
 static inline ds_mem_stats stats_of(int device) {
     ds_mem_stats s;
     memset(&s, 0, sizeof s);
-    s.size = sizeof s;
     ok_thread(ds_mem_get_stats(harness_device(device), &s));
     return s;
 }
@@ -198,7 +197,6 @@ static inline int64_t pool_stat(ds_pool pool, const char *name) {
     ds_mem_stats s;
     int64_t value = -12345;
     memset(&s, 0, sizeof s);
-    s.size = sizeof s;
     ok_thread(ds_pool_get_stats(pool, &s));
     ok_thread(ds_mem_stat_by_name(&s, name, &value));
     return value;

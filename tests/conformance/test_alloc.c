@@ -352,7 +352,7 @@ static ds_device verb_device;
 
 static void use_the_allocator(void *user) {
     void *p;
-    ds_mem_stats stats = { .size = sizeof stats };
+    ds_mem_stats stats = { 0 };
     ds_mem_block b;
     (void)user;
     verb_result[0] = ds_mem_alloc(100, verb_stream, &p);

@@ -116,6 +116,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", good(ds_result_name(DS_OK) != NULL)) \
     X(BOTH, SAFE, "", good(ds_result_text(DS_OK) != NULL)) \
     X(BOTH, SAFE, "", good(ds_last_error() != NULL)) \
+    X(BOTH, SAFE, "", good((ds_site_set("here", 1), 1))) \
+    X(BOTH, SAFE, "", good(ds_version() > 0)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_init(NULL)) \
     X(BOTH, SAFE, "", ds_backend_get(0, &k->backend)) \
     X(BOTH, SAFE, "", ds_backend_report(k->text, sizeof k->text)) \

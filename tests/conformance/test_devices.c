@@ -69,6 +69,17 @@ static void test_a_plain_call_does_not_inherit_the_line_of_the_call_before(void 
     assert_null(strstr(ds_last_error(), "test_devices.c"));
 }
 
+static void test_a_site_that_is_set_counts_for_one_call(void **state) {
+    (void)state;
+
+    ds_site_set("binding.py", 7);
+    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_last_error(), "binding.py:7: ds_device_get"));
+
+    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
+    assert_null(strstr(ds_last_error(), "binding.py"));
+}
+
 static void *find_no_error_then_make_one(void *found) {
     ds_device d;
     int *lengths = found;
@@ -911,6 +922,7 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_every_result_has_a_name_and_a_text, "torch 6"),
     DS_TEST(test_an_error_names_the_line_and_the_function_that_was_called, "peers a.6"),
     DS_TEST(test_a_plain_call_does_not_inherit_the_line_of_the_call_before, "peers a.6"),
+    DS_TEST(test_a_site_that_is_set_counts_for_one_call, "peers a.6"),
     DS_TEST(test_an_index_without_a_type_is_refused, "peers a.0"),
     DS_TEST(test_the_last_error_belongs_to_its_thread_and_outlives_successes, "peers a.6"),
     DS_TEST(test_backends_say_what_they_have_or_why_not, "devices"),

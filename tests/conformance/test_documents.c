@@ -733,7 +733,7 @@ static int keep_text(const char *text, size_t size, void *user) {
 /* "It uses the current device, given by current_device(), if device is None": of all that have
    such a parameter. */
 static void expect_figures(ds_device d, size_t bytes) {
-    ds_mem_stats stats = { .size = sizeof stats };
+    ds_mem_stats stats = { 0 };
     assert_int_equal(ds_mem_allocated(d), bytes);
     assert_int_equal(ds_mem_max_allocated(d), bytes);
     assert_int_equal(!ds_mem_reserved(d), !bytes);
@@ -823,7 +823,7 @@ static void test_torch_cuda_names_its_statistics(void **state) {
         "current", "peak", "allocated", "freed"
     };
     static const char *const counter[] = { "num_alloc_retries", "num_ooms" };
-    ds_mem_stats stats = { .size = sizeof stats };
+    ds_mem_stats stats = { 0 };
     char name[80];
     int64_t value[3];
     (void)state;

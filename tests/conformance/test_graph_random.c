@@ -253,11 +253,16 @@ static ds_node_desc node_of(program *p, const op *o, mix_args *a) {
         break;
     case OP_FILL:
         d.kind = DS_NODE_FILL;
-        d.u.fill = (ds_fill_node){ to->p + 1, (uint32_t)o->n, 4, 2, WORDS / 2, 16 };
+        d.u.fill = (ds_fill_node){ .ptr = to->p + 1,
+                                   .value = (uint32_t)o->n,
+                                   .value_size = 4,
+                                   .width = 2,
+                                   .height = WORDS / 2,
+                                   .pitch = 16 };
         break;
     case OP_HOST:
         d.kind = DS_NODE_HOST;
-        d.u.host = (ds_host_node){ mix_host, (void *)(uintptr_t)&o->host, NULL };
+        d.u.host = (ds_host_node){ .fn = mix_host, .user = (void *)(uintptr_t)&o->host };
         break;
     case OP_CHILD:
         d.kind = DS_NODE_CHILD;

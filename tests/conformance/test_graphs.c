@@ -195,7 +195,7 @@ static void test_a_graph_of_every_kind_of_node_is_built_by_hand(void **state) {
 static void test_what_a_description_points_to_is_copied(void **state) {
     uint64_t *h = word(1), *elsewhere = word(1);
     fold_args a = { h, 2 };
-    ds_grid grid = { { 1, 1, 1 }, { 1, 1, 1 }, 0 };
+    ds_grid grid = { .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } };
     char label[20] = "first";
     ds_node_desc n, desc = { .kind = DS_NODE_KERNEL,
                              .label = label,
@@ -488,7 +488,7 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
     static uint64_t ordinary[8];
     uint64_t *h = word(1), *d = device_words(0, 8);
     fold_args a = { h, 2 };
-    ds_grid empty_grid = { { 0, 1, 1 }, { 1, 1, 1 }, 0 };
+    ds_grid empty_grid = { .grid = { 0, 1, 1 }, .block = { 1, 1, 1 } };
     (void)state;
     ds_kernel k = harness_fold_kernel(), gone = mix_kernel();
     ok(ds_kernel_destroy(gone));
@@ -1671,7 +1671,7 @@ static void test_launches_on_their_way_do_what_they_did(void **state) {
 static void test_an_executable_takes_over_a_changed_graph(void **state) {
     uint64_t *h = word(1), *k = word(1);
     payload p = { 0 }, q = { 0 }, kept = { 0 };
-    ds_graph_update_info info = { DS_GRAPH_UPDATE_ERROR, { 7 } };
+    ds_graph_update_info info = { .reason = DS_GRAPH_UPDATE_ERROR, .node = { 7 } };
     (void)state;
     ds_stream s = made(0);
     ds_graph a = graph_on(0), b = graph_on(0);

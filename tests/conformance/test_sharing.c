@@ -1140,8 +1140,7 @@ static void test_a_freed_block_is_kept_until_all_importers_have_closed_it(void *
     assert_ptr_not_equal(other, ptr);
     ok(fill_with(other, SIZE, 6, s));
     expect_over_there(&p, 0, 0, SIZE, 5);
-    ds_mem_stats stats = { .size = sizeof stats };
-    stats.size = sizeof stats;
+    ds_mem_stats stats = { 0 };
     ok(ds_pool_get_stats(pool, &stats));
     assert_int_equal(stats.allocated_bytes[0].current, SIZE);
     assert_int_equal(stats.active_bytes[0].current, 2 * SIZE);
@@ -1228,8 +1227,7 @@ static void test_closing_is_ordered_behind_the_importers_last_use(void **state) 
     tell(p, .verb = GATE_OPEN, .a = 0);
     tell(p, .verb = STREAM_SYNC, .b = 0); /* and no call of the allocator over there */
     ok(ds_mem_ipc_collect());
-    ds_mem_stats stats = { .size = sizeof stats };
-    stats.size = sizeof stats;
+    ds_mem_stats stats = { 0 };
     ok(ds_pool_get_stats(pool, &stats));
     assert_int_equal(stats.active_bytes[0].current, 0);
     end_peer(&p);
@@ -1542,8 +1540,7 @@ static void test_more_blocks_than_have_events_are_exported_in_order(void **state
     for (int i = 0; i < COUNT; i++)
         ok(ds_mem_free(ptr[i]));
     ok(ds_mem_ipc_collect());
-    ds_mem_stats stats = { .size = sizeof stats };
-    stats.size = sizeof stats;
+    ds_mem_stats stats = { 0 };
     ok(ds_pool_get_stats(pool, &stats));
     assert_int_equal(stats.active_bytes[0].current, 0);
     end_peer(&p);
@@ -1565,8 +1562,7 @@ static void test_an_importer_that_is_killed_gives_its_blocks_back(void **state) 
         give_block(&p, ptr[i], i, 0);
         ok(ds_mem_free(ptr[i]));
     }
-    ds_mem_stats stats = { .size = sizeof stats };
-    stats.size = sizeof stats;
+    ds_mem_stats stats = { 0 };
     ok(ds_pool_get_stats(pool, &stats));
     assert_int_equal(stats.active_bytes[0].current, BLOCKS * SIZE);
     kill_peer(&p);
@@ -1661,8 +1657,7 @@ static void test_deaths_of_each_side_leave_no_block_behind(void **state) {
     if (harness_is_cpu())
         assert_int_equal(shared_mappings(), mappings);
     assert_int_equal(entries_of("/dev/shm"), names);
-    ds_mem_stats stats = { .size = sizeof stats };
-    stats.size = sizeof stats;
+    ds_mem_stats stats = { 0 };
     ok(ds_pool_get_stats(pool, &stats));
     assert_int_equal(stats.active_bytes[0].current, 0);
     ok(ds_mem_validate(harness_device(0)));
@@ -1725,8 +1720,7 @@ static void test_threads_export_while_others_close(void **state) {
     for (int i = 0; i < 3; i++)
         join(thread[i]);
     ok(ds_mem_ipc_collect());
-    ds_mem_stats stats = { .size = sizeof stats };
-    stats.size = sizeof stats;
+    ds_mem_stats stats = { 0 };
     ok(ds_pool_get_stats(pool, &stats));
     assert_int_equal(stats.active_bytes[0].current, 0);
     ok(ds_mem_validate(harness_device(0)));

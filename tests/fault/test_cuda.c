@@ -369,9 +369,10 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_graph_set_node(g, fill, &desc))
     DO(ds_graph_clone(g, &clone))
     DO(ds_graph_instantiate(g,
-                            &(ds_graph_exec_desc){ DS_GRAPH_UPLOAD | DS_GRAPH_REPLACE_POINTERS |
-                                                       DS_GRAPH_USE_NODE_PRIORITY,
-                                                   w->s, NULL },
+                            &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD |
+                                                            DS_GRAPH_REPLACE_POINTERS |
+                                                            DS_GRAPH_USE_NODE_PRIORITY,
+                                                   .upload_stream = w->s },
                             &x))
     DO(ds_graph_upload(x, w->s))
     DO(ds_graph_launch(x, w->s))

@@ -357,7 +357,8 @@ static void furnish_graph(void) {
     if (ds_graph_add(graph, &desc, NULL, 0, &node) == DS_OK)
         keep_graph_node(node);
     desc = (ds_node_desc){ .kind = DS_NODE_COPY };
-    desc.u.copy = (ds_copy_node){ steady_out(), steady_in(), 64, 1, 0, 0 };
+    desc.u.copy =
+        (ds_copy_node){ .dst = steady_out(), .src = steady_in(), .width = 64, .height = 1 };
     if (ds_graph_add(graph, &desc, &node, 1, &node) == DS_OK)
         keep_graph_node(node);
     if (ds_graph_instantiate(graph, &exec_desc, &exec) == DS_OK)
@@ -382,7 +383,7 @@ void furnish(void) {
     furnish_graph();
     (void)sane_kernel();
     if (ds_pool_create(&(ds_pool_desc){ .shareable = 1 }, &pool) == DS_OK) {
-        ds_mem_request request = { 1000, stream, pool, 0, NULL };
+        ds_mem_request request = { .size = 1000, .stream = stream, .pool = pool };
         keep_pool(pool);
         if (ds_mem_alloc_with(&request, &block) == DS_OK)
             keep_pointer(BLOCK, block);

@@ -133,8 +133,11 @@ static void step_names(void) {
     CALL(ds_dtype_print(dtype, odd() ? NULL : text, size));
     CALL_OUT(ds_dtype_parse(byte() & 1 ? "half" : any_text(), MAYBE(dtype)), dtype);
     CALL(ds_uuid_print(odd() ? NULL : uuid, odd() ? NULL : text, size));
+    if (ds_version() != DEVSTREAM_VERSION)
+        die("the library has another version than the headers");
     if (ds_dtype_equal(dtype, dtype) != 1)
         die("a type does not equal itself");
+    CALL_VOID(ds_site_set(odd() ? NULL : "file", any_int()));
     CALL_VOID((void)ds_dtype_size(dtype));
     CALL_VOID((void)ds_collective_name((ds_collective)any_int()));
     CALL_VOID((void)ds_mem_stat_name(small_size()));

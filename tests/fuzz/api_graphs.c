@@ -28,7 +28,12 @@ static ds_node_desc any_node_desc(void) {
         desc.u.kernel.args_size = odd() ? small_size() : sizeof none;
         break;
     case DS_NODE_COPY:
-        desc.u.copy = (ds_copy_node){ steady_out(), steady_in(), pick(129), pick(64), 128, 256 };
+        desc.u.copy = (ds_copy_node){ .dst = steady_out(),
+                                      .src = steady_in(),
+                                      .width = pick(129),
+                                      .height = pick(64),
+                                      .dst_pitch = 128,
+                                      .src_pitch = 256 };
         break;
     case DS_NODE_FILL:
         desc.u.fill.ptr = span_out(&size, 1);
@@ -37,7 +42,7 @@ static ds_node_desc any_node_desc(void) {
         desc.u.fill.value = byte();
         break;
     case DS_NODE_HOST:
-        desc.u.host = (ds_host_node){ odd() ? NULL : payload_run, NULL, NULL };
+        desc.u.host = (ds_host_node){ .fn = odd() ? NULL : payload_run };
         if (byte() & 1) {
             desc.u.host.user = new_payload();
             desc.u.host.dtor_fn = payload_end;

@@ -72,7 +72,7 @@ static void step_pointer(void) {
 
 static void step_mem_alloc(void) {
     ds_stream stream = any_stream();
-    ds_mem_request request = { any_size(), stream, { 0 }, 0, NULL };
+    ds_mem_request request = { .size = any_size(), .stream = stream, .pool = { 0 } };
     void *ptr;
     ds_result result;
     if (byte() < 128) {
@@ -184,7 +184,6 @@ static void step_pinned(void) {
         CALL(ds_pinned_set_limit(any_size()));
         break;
     case 4:
-        stats.size = odd() ? small_size() % sizeof stats : 0;
         CALL(ds_pinned_get_stats(odd() ? NULL : &stats));
         break;
     default:
@@ -290,7 +289,7 @@ static ds_mem_config any_config(void) {
         config = ds_mem_config_torch();
         break;
     case 2:
-        config.size = small_size();
+        config.reserved[0] = byte() & 1;
         break;
     case 3:
         config.backend = any_int();
@@ -398,7 +397,6 @@ static void step_mem_stats(void) {
     memset(&stats, 0, sizeof stats);
     switch (pick(8)) {
     case 0:
-        stats.size = odd() ? small_size() % sizeof stats : 0;
         CALL(ds_mem_get_stats(device, odd() ? NULL : &stats));
         CALL_OUT(ds_mem_stat_by_name(odd() ? NULL : &stats, byte() & 1 ? "num_ooms" : any_text(),
                                      MAYBE(value)),
@@ -443,7 +441,7 @@ static void take_block(const ds_mem_block *block, void *user) {
 }
 
 static void step_snapshot(void) {
-    ds_mem_history_desc desc = { odd() ? any_size() : small_size(), byte() };
+    ds_mem_history_desc desc = { .entries = odd() ? any_size() : small_size(), .skip = byte() };
     ds_mem_format format = (ds_mem_format)(odd() ? any_int() : (int)pick(3));
     switch (pick(6)) {
     case 0:

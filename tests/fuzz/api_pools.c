@@ -47,7 +47,7 @@ static void step_pool_create(void) {
     if (odd())
         desc.upstream = &upstream;
     if (odd())
-        config.size = small_size();
+        config.reserved[0] = byte() & 1;
     if (CALL_OUT(ds_pool_create(odd() ? NULL : &desc, MAYBE(pool)), pool) == DS_OK)
         keep_pool(pool);
 }
@@ -103,7 +103,7 @@ static void step_checkpoint(void) {
         return;
     for (unsigned left = pick(12); left > 0; left--) {
         unsigned i = pick(4);
-        ds_mem_request request = { small_size(), stream, pool, 0, NULL };
+        ds_mem_request request = { .size = small_size(), .stream = stream, .pool = pool };
         switch (pick(6)) {
         case 0:
         case 1:
@@ -246,7 +246,7 @@ static void step_resource_alloc(void) {
 
 static void step_resource(void) {
     ds_resource resource = any_resource();
-    ds_resource_stats stats = { .size = odd() ? small_size() % sizeof stats : 0 };
+    ds_resource_stats stats;
     switch (pick(5)) {
     case 0:
         CALL(ds_resource_get_stats(&resource, odd() ? NULL : &stats));

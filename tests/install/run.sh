@@ -30,7 +30,7 @@ with="B=build/installed-cuda CUDA_HOME=$CUDA_HOME"
 version=$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' "$root/devstream.h" | paste -sd .)
 series=${version%.*}
 case $version in 0.*) ;; *) series=${version%%.*} ;; esac
-sed -n '/(ds_[a-z0-9_]*)(/!s/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' "$root"/devstream*.h | sort -u >declared
+sed -n '/(ds_[a-z0-9_]*)(/!s/^DS\(DEF\|INLINE\) [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\2/p; s/^ *X(\([a-z0-9_]*\), DS_CODE.*/ds_\1/p' "$root"/devstream*.h | sort -u >declared
 
 # The same program twice: with the implementation, and for those who link.
 cp "$root/examples/hello.c" app.c
@@ -63,6 +63,14 @@ t "the shared library shows the declared functions and nothing else" "
     [ \$(wc -l <declared) -gt 20 ] && comm -23 declared shown | grep . && exit 1
     cat usr/include/*.h | grep '^DS[A-Z]* ' >lines
     for name in \$(comm -13 declared shown); do grep -q \"\\<\$name\\>\" lines; done"
+t "dlsym finds every declared function, inline ones too, in the shared library: runs" "
+    printf '%s\\n' '#include <dlfcn.h>' '#include <stdio.h>' 'int main(int argc, char **argv) {' \\
+        'void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL; char name[100]; int missing = !library;' \\
+        'while (library && scanf(\"%99s\", name) == 1) if (!dlsym(library, name)) { missing = 1; puts(name); }' \\
+        'return missing; }' >names.c
+    $CC -std=gnu11 names.c -o names -ldl
+    grep -qx ds_cpu declared && grep -qx ds_float32 declared && grep -qx ds_tensor_of declared
+    ./names usr/lib/libdevstream.so <declared"
 t "so does the static one, but for hidden ones of NVTX where its header is found" "
     nm -g --defined-only usr/lib/libdevstream.a | awk 'NF == 3 && !(\$2 ~ /[VW]/ && tolower(\$NF) ~ /nvtx/) { print \$NF }' | sort | diff shown -"
 t "the shared library's soname is libdevstream.so.$series" "readelf -d usr/lib/libdevstream.so | grep 'SONAME.*\[libdevstream.so.$series\]'"
@@ -98,6 +106,23 @@ if command -v pkg-config >/dev/null; then
 else
     skip "pkg-config: not installed"
 fi
+
+# ---- plugins ----
+
+t "two plugins, each with the static library, have each a devstream of its own: run" "
+    for n in 2 3; do
+        printf '%s\\n' '#include <devstream.h>' '__attribute__((visibility(\"default\"))) int plugin(void) {' \\
+            'ds_cpu_desc cpu = { .devices = '\$n' }; ds_init_desc desc = { .cpu = &cpu }; int count = -1;' \\
+            'if (ds_init(&desc) < 0 || ds_device_count(DS_DEVICE_CPU, &count) < 0) return -1;' \\
+            'return count; }' >plugin\$n.c
+        $CC -std=c11 -fPIC -shared plugin\$n.c -Iusr/include usr/lib/libdevstream.a -o plugin\$n.so -ldl -pthread
+    done
+    printf '%s\\n' '#include <dlfcn.h>' '#include <stdio.h>' 'int main(void) {' \\
+        'for (int n = 2; n <= 3; n++) { char name[20]; snprintf(name, sizeof name, \"./plugin%d.so\", n);' \\
+        'void *plugin = dlopen(name, RTLD_NOW | RTLD_GLOBAL); if (!plugin) { puts(dlerror()); return 1; }' \\
+        'int (*count)(void) = (int (*)(void))dlsym(plugin, \"plugin\"); printf(\"%d \", count()); } return 0; }' >host.c
+    $CC -std=gnu11 host.c -o host -ldl
+    [ \"\$(./host)\" = '2 3 ' ]"
 
 # ---- CMake ----
 

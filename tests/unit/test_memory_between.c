@@ -201,7 +201,7 @@ static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **sta
     const size_t size = 256 * MIB;
     ds_mem_config c = ds_mem_config_default();
     ds_stream third;
-    ds_mem_stats st = { .size = sizeof st };
+    ds_mem_stats st = { 0 };
     begin();
     c.reuse = DS_REUSE_ALWAYS;
     configure(c);

@@ -67,8 +67,6 @@ static void test_every_member_has_a_range_and_the_sentence_names_it(void **state
     memset(&zeroed, 0, sizeof zeroed);
     assert_int_equal(ds__mconfig_check(&zeroed), DS_ERR_INVALID_VALUE);
     assert_int_equal(ds__mconfig_check(NULL), DS_ERR_INVALID_VALUE);
-    REFUSED(size, sizeof torch_config - 1, "ds_mem_config_default");
-    REFUSED(size, sizeof torch_config + 8, "ds_mem_config_default");
     REFUSED(backend, 3, "3");
     REFUSED(backend, -1, "-1");
     REFUSED(expandable_segments, 2, "2");
@@ -95,8 +93,7 @@ static void test_every_member_has_a_range_and_the_sentence_names_it(void **state
     REFUSED(pinned_reserve_segment_size, 4095, "4095");
     REFUSED(garbage_collection_threshold, 1, "1");
     REFUSED(garbage_collection_threshold, -0.1, "-0.1");
-    REFUSED(garbage_collection_threshold, 0.0 / (double)(torch_config.size - sizeof torch_config),
-            "nan");
+    REFUSED(garbage_collection_threshold, 0.0 / (double)torch_config.limit, "nan");
     REFUSED(memory_fraction, 1.001, "1.001");
     REFUSED(memory_fraction, -1, "-1");
     REFUSED(expandable_segments_reserve, 0, "0");

@@ -411,7 +411,7 @@ static void test_the_devices_that_are_here(void **state) {
             ds_topology_free(t);
     }
     const ds_plan *p = NULL;
-    ds_plan_desc d = { DS_ALL_REDUCE, 4 << 20, 0, 4, DS_ORDER_ANY, NULL, 0 };
+    ds_plan_desc d = { .what = DS_ALL_REDUCE, .bytes = 4 << 20, .item = 4, .order = DS_ORDER_ANY };
     assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
     assert_true(p->steps > 0);
     ds_topology_free(t);
@@ -476,13 +476,12 @@ static void test_every_algorithm_does_every_collective_right_or_says_that_it_doe
                                                                                               : 1);
                      order++) {
                     const ds_plan *p;
-                    ds_plan_desc d = { (ds_collective)what,
-                                       ranks * 512,
-                                       (int)(ranks / 2),
-                                       4,
-                                       (ds_plan_order)order,
-                                       algorithms[a],
-                                       0 };
+                    ds_plan_desc d = { .what = (ds_collective)what,
+                                       .bytes = ranks * 512,
+                                       .root = (int)(ranks / 2),
+                                       .item = 4,
+                                       .order = (ds_plan_order)order,
+                                       .algorithm = algorithms[a] };
                     ds_result r = ds_plan_make(t, &d, &p);
                     if (r == DS_ERR_UNSUPPORTED && a > 1)
                         continue;
@@ -537,12 +536,12 @@ static void test_random_machines_sizes_and_roots(void **state) {
         size_t ranks = (size_t)ds_topology_size(t), item = (size_t)1 << any(4);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
             size_t bytes = any(8) ? item * any(300) : 0;
-            ds_plan_desc d = {
-                (ds_collective)what,     what == DS_ALL_TO_ALL ? bytes * ranks : bytes,
-                (int)any(ranks),         item,
-                (ds_plan_order)any(3),   NULL,
-                any(3) ? 0 : 1 + any(12)
-            };
+            ds_plan_desc d = { .what = (ds_collective)what,
+                               .bytes = what == DS_ALL_TO_ALL ? bytes * ranks : bytes,
+                               .root = (int)any(ranks),
+                               .item = item,
+                               .order = (ds_plan_order)any(3),
+                               .pieces = any(3) ? 0 : 1 + any(12) };
             const ds_plan *p = plan_of(t, d);
             if (d.pieces)
                 continue;
@@ -590,10 +589,13 @@ static void test_many_ranks(void **state) {
         size_t ranks = (size_t)ds_topology_size(t);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (size_t i = 0; i < sizeof items / sizeof items[0]; i++)
-                (void)plan_of(t, (ds_plan_desc){ (ds_collective)what,
-                                                 items[i] * 4 * (what == DS_ALL_TO_ALL ? ranks : 1),
-                                                 (int)any(ranks), 4, (ds_plan_order)any(3), NULL,
-                                                 i == 3 ? any(4) : 0 });
+                (void)plan_of(
+                    t, (ds_plan_desc){ .what = (ds_collective)what,
+                                       .bytes = items[i] * 4 * (what == DS_ALL_TO_ALL ? ranks : 1),
+                                       .root = (int)any(ranks),
+                                       .item = 4,
+                                       .order = (ds_plan_order)any(3),
+                                       .pieces = i == 3 ? any(4) : 0 });
         ds_topology_free(t);
     }
 }
@@ -644,9 +646,12 @@ static void test_many_ranks_and_much_data(void **state) {
                  order++) {
                 /* elements of 64 KiB, so that few have to be looked at */
                 size_t item = (size_t)1 << 16;
-                (void)plan_of(t, (ds_plan_desc){ (ds_collective)what, ranks * 4 * item,
-                                                 (int)any(ranks), item, (ds_plan_order)order, NULL,
-                                                 1 + any(2) });
+                (void)plan_of(t, (ds_plan_desc){ .what = (ds_collective)what,
+                                                 .bytes = ranks * 4 * item,
+                                                 .root = (int)any(ranks),
+                                                 .item = item,
+                                                 .order = (ds_plan_order)order,
+                                                 .pieces = 1 + any(2) });
             }
         ds_topology_free(t);
     }
@@ -707,13 +712,12 @@ static void test_grids(void **state) {
                     size_t item = items[any(3)],
                            pieces = rows * (size_t)run + 4 < size ? 1 : 1 + any(5),
                            least = ranks * (item < 256 ? 256 / item + 1 : 1) * (pieces + 1);
-                    ds_plan_desc d = { (ds_collective)what,
-                                       (least + any(4 * ranks)) * item,
-                                       (int)any(ranks),
-                                       item,
-                                       DS_ORDER_ANY,
-                                       NULL,
-                                       pieces };
+                    ds_plan_desc d = { .what = (ds_collective)what,
+                                       .bytes = (least + any(4 * ranks)) * item,
+                                       .root = (int)any(ranks),
+                                       .item = item,
+                                       .order = DS_ORDER_ANY,
+                                       .pieces = pieces };
                     ds__planned *kept;
                     char why[200] = "";
                     const ds_plan *p = grid_of(t, &d, (int)rows * run, run, &kept);
@@ -739,13 +743,13 @@ static void test_the_checker_catches_changed_plans(void **state) {
     ds_topology *t = machine(PCIE8);
     size_t caught[5] = { 0 }, tried[5] = { 0 };
     for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
-        ds_plan_desc d = { (ds_collective)what,
-                           8 * 512,
-                           1,
-                           4,
-                           DS_ORDER_ANY,
-                           what == DS_BROADCAST || what == DS_REDUCE ? "chain" : NULL,
-                           4 };
+        ds_plan_desc d = { .what = (ds_collective)what,
+                           .bytes = 8 * 512,
+                           .root = 1,
+                           .item = 4,
+                           .order = DS_ORDER_ANY,
+                           .algorithm = what == DS_BROADCAST || what == DS_REDUCE ? "chain" : NULL,
+                           .pieces = 4 };
         const ds_plan *p = plan_of(t, d);
         /* each check goes through all steps */
         for (size_t i = (size_t)what % 5; i < p->steps; i += FEWER ? 80 : 5)
@@ -937,13 +941,10 @@ static void test_large_plans_are_near_the_bound_and_the_bound_is_right(void **st
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i += FEWER ? 15 : SLOW ? 4 : 1) {
         const ds_plan *p;
         ds_topology *t = machine(rows[i].text);
-        ds_plan_desc d = { (ds_collective)rows[i].what,
-                           (size_t)1 << 30,
-                           0,
-                           4,
-                           (ds_plan_order)rows[i].order,
-                           NULL,
-                           0 };
+        ds_plan_desc d = { .what = (ds_collective)rows[i].what,
+                           .bytes = (size_t)1 << 30,
+                           .item = 4,
+                           .order = (ds_plan_order)rows[i].order };
         double ns = 0;
         /* little data shows the latency's part */
         for (d.bytes = 65536; d.bytes <= (size_t)1 << 30; d.bytes <<= 14) {
@@ -986,13 +987,11 @@ static void test_plans_for_many_ranks_stay_near_the_bound(void **state) {
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (size_t kib = 4; kib <= (size_t)1 << 20; kib *= kib < 64 ? 16 : 4, turn++) {
                 const ds_plan *p;
-                ds_plan_desc d = { (ds_collective)what,
-                                   (kib * 1024 + whole - 1) / whole * whole,
-                                   5,
-                                   4,
-                                   DS_ORDER_ANY,
-                                   NULL,
-                                   0 };
+                ds_plan_desc d = { .what = (ds_collective)what,
+                                   .bytes = (kib * 1024 + whole - 1) / whole * whole,
+                                   .root = 5,
+                                   .item = 4,
+                                   .order = DS_ORDER_ANY };
                 double share = m && what == DS_ALL_TO_ALL && kib < 1024 ? 0.5 : 0.79;
                 /* all of them take a minute */
                 if (turn % (FEWER ? 20 : SLOW ? 10 : 4))
@@ -1024,13 +1023,10 @@ static void test_no_plan_is_slower_than_whole_copies_one_after_the_other(void **
                                                         : sizeof sizes / sizeof sizes[0]);
                      i++) /* much data takes long to plan */ {
                     const ds_plan *p, *naive;
-                    ds_plan_desc d = { (ds_collective)what,
-                                       sizes[i] / whole * whole,
-                                       0,
-                                       4,
-                                       (ds_plan_order)order,
-                                       NULL,
-                                       0 };
+                    ds_plan_desc d = { .what = (ds_collective)what,
+                                       .bytes = sizes[i] / whole * whole,
+                                       .item = 4,
+                                       .order = (ds_plan_order)order };
                     assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
                     d.algorithm = "direct";
                     d.pieces = 1;
@@ -1048,7 +1044,9 @@ static void test_no_plan_is_slower_than_whole_copies_one_after_the_other(void **
 static void test_eight_devices_on_a_pcie_tree_are_five_times_faster_than_one_after_the_other(
     void **state) {
     const ds_plan *p;
-    ds_plan_desc d = { DS_BROADCAST, (size_t)1 << 30, 0, 4, DS_ORDER_LIST, NULL, 0 };
+    ds_plan_desc d = {
+        .what = DS_BROADCAST, .bytes = (size_t)1 << 30, .item = 4, .order = DS_ORDER_LIST
+    };
     ds_topology *t = machine(PCIE8);
     (void)state;
     for (d.what = DS_BROADCAST; d.what <= DS_REDUCE; d.what = (ds_collective)(d.what + DS_REDUCE)) {
@@ -1064,7 +1062,12 @@ static void test_eight_devices_on_a_pcie_tree_are_five_times_faster_than_one_aft
    it on then. */
 static void test_the_prediction_of_a_chain_is_as_computed_by_hand(void **state) {
     const ds_plan *p;
-    ds_plan_desc d = { DS_BROADCAST, 40960, 0, 4, DS_ORDER_LIST, "chain", 4 };
+    ds_plan_desc d = { .what = DS_BROADCAST,
+                       .bytes = 40960,
+                       .item = 4,
+                       .order = DS_ORDER_LIST,
+                       .algorithm = "chain",
+                       .pieces = 4 };
     ds_topology *t =
         machine("latency 2us\nstart 1us\ndevice a b c\nlink a b nvlink 10.24GB/s 100ns\nlink b c "
                 "nvlink 10.24GB/s 100ns\nlink a c nvlink 1GB/s 100ns\n");
@@ -1078,7 +1081,7 @@ static void test_the_prediction_of_a_chain_is_as_computed_by_hand(void **state) 
 static void test_plans_are_kept_and_bad_wishes_refused(void **state) {
     static paper text;
     const ds_plan *p, *q;
-    ds_plan_desc d = { DS_ALL_REDUCE, 4096, 0, 4, DS_ORDER_LIST, NULL, 0 };
+    ds_plan_desc d = { .what = DS_ALL_REDUCE, .bytes = 4096, .item = 4, .order = DS_ORDER_LIST };
     ds_topology *t = machine(PCIE8);
     (void)state;
     assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);

@@ -1,0 +1,25 @@
+/* core/inline.h - inline functions of devstream.h as functions.
+
+   Makes the inline functions of the public rooms external by a declaration without `inline`, so
+   that other languages and dlsym find them. core/dtype.h has those of data types,
+   tensor/tensor.h those of tensors.
+
+   Invariants: every DSINLINE function of the public rooms is declared without `inline` once.
+   Locks: none.
+   Threads: any. */
+#ifndef DS__CORE_INLINE_H
+#define DS__CORE_INLINE_H
+
+#include "../api/stream.h"
+
+#ifndef DEVSTREAM_STATIC
+extern ds_device ds_cpu(int index);
+extern ds_device ds_cuda(int index);
+extern ds_device ds_device_current(void);
+extern ds_stream_desc ds_stream_desc_torch(void);
+extern ds_stream_desc ds_stream_desc_paddle(void);
+extern ds_stream_desc ds_stream_desc_cupy(void);
+extern ds_stream_desc ds_stream_desc_mindspore(void);
+#endif
+
+#endif
