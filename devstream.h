@@ -31,8 +31,10 @@
        DEVSTREAM_IMPLEMENTATION  in one C file: implements every devstream header that the file
                                  includes
        DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
-       DEVSTREAM_API             a prefix of every function, e.g.
-                                 __attribute__((visibility("default")))
+       DEVSTREAM_SHARED          with the implementation: exports the functions, for a shared
+                                 library. By default they are hidden: each plugin or library that
+                                 contains devstream has one of its own, with its own ds_init
+       DEVSTREAM_API             a prefix of every function instead of these two
        DEVSTREAM_NO_SITES        verbs are plain functions; errors do not name the caller's file and
                                  line
        DEVSTREAM_NO_CPU          with the implementation: leaves the CPU driver out
@@ -64,8 +66,14 @@
    - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value. A destroyed or invented handle gives
-     DS_ERR_INVALID_HANDLE, never a crash.
+     DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
+     pointer: (void *)(uintptr_t)stream.id stores one, (ds_stream){ (uintptr_t)ptr } gives it back.
    - On failure, outputs are set to 0 or NULL.
+   - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
+     struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a
+     function fills. New members take words of it, and 0 means their default or "not known". So size
+     and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed or has
+     designated initialisers fits a library of any version of the series.
    - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
      small, an unknown flag, or a number outside of the range in the comment; the results for a
      device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code
@@ -90,21 +98,37 @@
 #define DEVSTREAM_VERSION_MINOR 1
 /** and the third. */
 #define DEVSTREAM_VERSION_PATCH 0
+/** All three as one number: 10000 * major + 100 * minor + patch. */
+#define DEVSTREAM_VERSION \
+    (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
 #if !defined(__linux__)
 #error "devstream runs on Linux (x86-64 and aarch64) only, so far"
 #endif
 
-#ifndef DEVSTREAM_API
+#if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
 /** What stands in front of every function: yours, if you define it before. */
+#define DEVSTREAM_API __attribute__((visibility("default")))
+#endif
+#ifndef DEVSTREAM_API
 #define DEVSTREAM_API
+/** The implementation is hidden, unless the program has said otherwise. */
+#define DS__HIDDEN __attribute__((visibility("hidden")))
 #endif
 #ifdef DEVSTREAM_STATIC
 #define DSDEF __attribute__((unused)) static
-#define DSDATA __attribute__((unused)) static
 #else
 #define DSDEF DEVSTREAM_API
-#define DSDATA DEVSTREAM_API extern
+#endif
+#if defined(DEVSTREAM_STATIC) || defined(__cplusplus) || defined(__GNUC_GNU_INLINE__)
+#define DSINLINE static inline
+#elif defined(DEVSTREAM_IMPLEMENTATION) && defined(DS__HIDDEN)
+#define DSINLINE DS__HIDDEN inline
+#elif defined(DEVSTREAM_IMPLEMENTATION)
+#define DSINLINE DEVSTREAM_API inline
+#else
+/** Functions that the header defines; the library has each as an ordinary function, too. */
+#define DSINLINE inline
 #endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
@@ -251,7 +275,12 @@ typedef struct ds_init_desc {
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
+    uint64_t reserved[8];   /**< 0 */
 } ds_init_desc;
+
+/** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
+    Starts nothing. Callable anywhere. */
+DSDEF int ds_version(void);
 
 /** Configures devstream before its first use. Not needed: everything initialises itself at the
     first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
@@ -316,11 +345,12 @@ typedef struct ds_device {
 
 /** What was tried and why it was or was not taken. */
 typedef struct ds_backend_info {
-    const char *name;    /**< "cuda", "cpu" */
-    ds_device_type type; /**< type of its devices */
-    int available;       /**< 1 when its devices can be used */
-    int device_count;    /**< number of devices, 0 when not available */
-    char reason[192];    /**< one sentence */
+    const char *name;     /**< "cuda", "cpu" */
+    ds_device_type type;  /**< type of its devices */
+    int available;        /**< 1 when its devices can be used */
+    int device_count;     /**< number of devices, 0 when not available */
+    char reason[192];     /**< one sentence */
+    uint64_t reserved[4]; /**< 0 */
 } ds_backend_info;
 
 /** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
@@ -352,10 +382,11 @@ typedef struct ds_device_properties {
     unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_print writes it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
     int unified_addressing; /**< 1 when host and device pointers share one address space */
+    uint64_t reserved[16];  /**< 0 */
 } ds_device_properties;
 
 /** The device cpu:index. */
-static inline ds_device ds_cpu(int index) {
+DSINLINE ds_device ds_cpu(int index) {
     ds_device d;
     d.type = DS_DEVICE_CPU;
     d.index = index;
@@ -363,7 +394,7 @@ static inline ds_device ds_cpu(int index) {
 }
 
 /** The device cuda:index. */
-static inline ds_device ds_cuda(int index) {
+DSINLINE ds_device ds_cuda(int index) {
     ds_device d;
     d.type = DS_DEVICE_CUDA;
     d.index = index;
@@ -371,7 +402,7 @@ static inline ds_device ds_cuda(int index) {
 }
 
 /** The calling thread's current device. */
-static inline ds_device ds_device_current(void) {
+DSINLINE ds_device ds_device_current(void) {
     ds_device d;
     d.type = DS_DEVICE_CURRENT;
     d.index = 0;
@@ -480,28 +511,31 @@ typedef struct ds_stream_desc {
     ds_device device;
     /** lower is more urgent; outside of the range it is clamped, as CUDA does */
     int priority;
-    unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
-    const char *label; /**< for messages and reports; copied; may be NULL */
+    unsigned flags;       /**< DS_STREAM_BLOCKING or 0 */
+    const char *label;    /**< for messages and reports; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_stream_desc;
 
 /** The defaults of torch.cuda.Stream: non-blocking, priority 0. */
-static inline ds_stream_desc ds_stream_desc_torch(void) {
+DSINLINE ds_stream_desc ds_stream_desc_torch(void) {
     ds_stream_desc d;
     d.device = ds_device_current();
     d.priority = 0;
     d.flags = DS_STREAM_NON_BLOCKING;
     d.label = NULL;
+    for (int i = 0; i < 4; i++)
+        d.reserved[i] = 0;
     return d;
 }
 
 /** The defaults of paddle.device.Stream: non-blocking, normal priority (Paddle's 2). */
-static inline ds_stream_desc ds_stream_desc_paddle(void) {
+DSINLINE ds_stream_desc ds_stream_desc_paddle(void) {
     return ds_stream_desc_torch();
 }
 
 /** The defaults of cupy.cuda.Stream and of cudaStreamCreate: blocking with respect to the legacy
     stream. */
-static inline ds_stream_desc ds_stream_desc_cupy(void) {
+DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
     ds_stream_desc d = ds_stream_desc_torch();
     d.flags = DS_STREAM_BLOCKING;
     return d;
@@ -509,7 +543,7 @@ static inline ds_stream_desc ds_stream_desc_cupy(void) {
 
 /** The defaults of mindspore.hal.Stream: priority 0; MindSpore leaves the rest to its backend,
     here non-blocking. */
-static inline ds_stream_desc ds_stream_desc_mindspore(void) {
+DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
     return ds_stream_desc_torch();
 }
 
@@ -751,7 +785,8 @@ typedef struct ds_pointer_info {
     ds_device device;    /**< device memory: its device; else host */
     /** start of the allocation or registered range; NULL for pageable memory */
     void *base;
-    size_t size; /**< its size in bytes; 0 for pageable memory */
+    size_t size;          /**< its size in bytes; 0 for pageable memory */
+    uint64_t reserved[4]; /**< 0 */
 } ds_pointer_info;
 
 /** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at
@@ -915,13 +950,13 @@ typedef struct ds_dtype {
 /* clang-format on */
 
 /* ds_bool(), ds_int8(), ds_float32() and so on. */
-#define DS_DTYPE_FUNCTION_(name, c, b, l)    \
-    static inline ds_dtype ds_##name(void) { \
-        ds_dtype t;                          \
-        t.code = (uint8_t)(c);               \
-        t.bits = (b);                        \
-        t.lanes = (l);                       \
-        return t;                            \
+#define DS_DTYPE_FUNCTION_(name, c, b, l) \
+    DSINLINE ds_dtype ds_##name(void) {   \
+        ds_dtype t;                       \
+        t.code = (uint8_t)(c);            \
+        t.bits = (b);                     \
+        t.lanes = (l);                    \
+        return t;                         \
     }
 DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
@@ -988,6 +1023,7 @@ typedef struct ds_kernel_cuda {
     /** most blocks per multiprocessor: the kernel goes over the items in steps of its number of
         blocks; 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
+    uint64_t reserved[4]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Most parameters of a kernel. */
@@ -1009,6 +1045,7 @@ typedef struct ds_kernel_desc {
     /** CPU driver with a virtual clock (ds_cpu_fabric): bytes that a launch reads and writes,
         which give its time; NULL: it takes none */
     uint64_t (*bytes_fn)(size_t items, const void *args);
+    uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
 /** An explicit launch configuration. Both drivers refuse a grid that no GPU takes (CUDA C++
@@ -1087,32 +1124,35 @@ typedef enum ds_node_kind {
 
 /** A launch as a node; see ds_launch and ds_launch_grid. */
 typedef struct ds_kernel_node {
-    ds_kernel kernel;    /**< the graph keeps it alive */
-    size_t items;        /**< items, at least 1; with a grid: ignored */
-    const ds_grid *grid; /**< an explicit grid, copied; NULL: over items */
-    const void *args;    /**< argument struct, copied */
-    size_t args_size;    /**< its size */
+    ds_kernel kernel;     /**< the graph keeps it alive */
+    size_t items;         /**< items, at least 1; with a grid: ignored */
+    const ds_grid *grid;  /**< an explicit grid, copied; NULL: over items */
+    const void *args;     /**< argument struct, copied */
+    size_t args_size;     /**< its size */
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_node;
 
 /** A copy as a node; see ds_copy_2d. Pageable memory must stay valid and at its place as long as
     the graph. */
 typedef struct ds_copy_node {
-    void *dst;        /**< destination */
-    const void *src;  /**< source */
-    size_t width;     /**< bytes of a row */
-    size_t height;    /**< rows; 0 counts as 1 */
-    size_t dst_pitch; /**< distance of rows in bytes; unused for one row */
-    size_t src_pitch; /**< the same of the source */
+    void *dst;            /**< destination */
+    const void *src;      /**< source */
+    size_t width;         /**< bytes of a row */
+    size_t height;        /**< rows; 0 counts as 1 */
+    size_t dst_pitch;     /**< distance of rows in bytes; unused for one row */
+    size_t src_pitch;     /**< the same of the source */
+    uint64_t reserved[2]; /**< 0 */
 } ds_copy_node;
 
 /** A fill as a node; see ds_fill_2d. */
 typedef struct ds_fill_node {
-    void *ptr;         /**< destination */
-    uint32_t value;    /**< its low bytes are written */
-    size_t value_size; /**< 1, 2 or 4 bytes */
-    size_t width;      /**< elements of a row */
-    size_t height;     /**< rows; 0 counts as 1 */
-    size_t pitch;      /**< distance of rows in bytes; unused for one row */
+    void *ptr;            /**< destination */
+    uint32_t value;       /**< its low bytes are written */
+    size_t value_size;    /**< 1, 2 or 4 bytes */
+    size_t width;         /**< elements of a row */
+    size_t height;        /**< rows; 0 counts as 1 */
+    size_t pitch;         /**< distance of rows in bytes; unused for one row */
+    uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
 /** A host function as a node; see ds_launch_host_func. */
@@ -1123,7 +1163,20 @@ typedef struct ds_host_node {
         may be NULL. After ds_graph_exec_update CUDA may keep what was replaced until earlier
         launches are over */
     ds_host_fn dtor_fn;
+    uint64_t reserved[5]; /**< 0 */
 } ds_host_node;
+
+/** What a node does, by its kind. */
+typedef union ds_node_work {
+    ds_kernel_node kernel; /**< DS_NODE_KERNEL */
+    ds_copy_node copy;     /**< DS_NODE_COPY */
+    ds_fill_node fill;     /**< DS_NODE_FILL */
+    ds_host_node host;     /**< DS_NODE_HOST */
+    /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
+        the device if it was never recorded */
+    ds_event event;
+    ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
+} ds_node_work;
 
 /** What a node does. */
 typedef struct ds_node_desc {
@@ -1133,17 +1186,9 @@ typedef struct ds_node_desc {
     ds_device device;
     /** counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
     int priority;
+    ds_node_work u; /**< by kind */
 
-    union {
-        ds_kernel_node kernel; /**< DS_NODE_KERNEL */
-        ds_copy_node copy;     /**< DS_NODE_COPY */
-        ds_fill_node fill;     /**< DS_NODE_FILL */
-        ds_host_node host;     /**< DS_NODE_HOST */
-        /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
-            the device if it was never recorded */
-        ds_event event;
-        ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
-    } u;                /**< by kind */
+    uint64_t reserved[4]; /**< 0 */
 } ds_node_desc;
 
 /** What ds_graph_create takes; zero means default. */
@@ -1151,7 +1196,8 @@ typedef struct ds_graph_desc {
     /** where its kernels run unless a node says otherwise, and which driver; zeroed: the current
         device */
     ds_device device;
-    const char *label; /**< for messages; copied; may be NULL */
+    const char *label;    /**< for messages; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_graph_desc;
 
 /** Creates an empty graph. desc NULL: of the current device. */
@@ -1233,6 +1279,7 @@ typedef struct ds_graph_exec_desc {
     unsigned flags;          /**< DS_GRAPH_* */
     ds_stream upload_stream; /**< with DS_GRAPH_UPLOAD */
     const char *label;       /**< for messages; copied; NULL: the graph's */
+    uint64_t reserved[4];    /**< 0 */
 } ds_graph_exec_desc;
 
 /** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an
@@ -1269,6 +1316,7 @@ typedef struct ds_graph_update_info {
     ds_graph_update_reason reason; /**< why not */
     /** the first node of the given graph with that reason; zeroed: none in particular */
     ds_graph_node node;
+    uint64_t reserved[4]; /**< 0 */
 } ds_graph_update_info;
 
 /** Makes later launches do what `graph` does, which must have the same nodes in the same order
@@ -1336,6 +1384,7 @@ typedef struct ds_capture_info {
     ds_graph graph;           /**< the graph that is being made; nodes may be added to it by hand */
     size_t dependency_count;  /**< nodes after which the stream's next one will start */
     ds_site begun;            /**< where the capture began */
+    uint64_t reserved[4];     /**< 0 */
 } ds_capture_info;
 
 /** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
@@ -1416,24 +1465,27 @@ typedef enum ds_payload_kind {
     DS_PAYLOAD_F64 = 3   /**< f64 */
 } ds_payload_kind;
 
+/** The number of a payload, by its kind. */
+typedef union ds_payload_value {
+    uint64_t u64; /**< DS_PAYLOAD_U64 */
+    int64_t i64;  /**< DS_PAYLOAD_I64 */
+    double f64;   /**< DS_PAYLOAD_F64 */
+} ds_payload_value;
+
 /** A number that a range carries: a size, a step, a loss. */
 typedef struct ds_payload {
-    ds_payload_kind kind; /**< which one */
-
-    union {
-        uint64_t u64; /**< DS_PAYLOAD_U64 */
-        int64_t i64;  /**< DS_PAYLOAD_I64 */
-        double f64;   /**< DS_PAYLOAD_F64 */
-    } value;          /**< the number */
+    ds_payload_kind kind;   /**< which one */
+    ds_payload_value value; /**< the number */
 } ds_payload;
 
 /** What the functions with _with take; zero means default, but for the text. */
 typedef struct ds_range_desc {
-    const char *text;   /**< must not be NULL; whoever keeps it copies it */
-    ds_domain domain;   /**< zeroed: the default domain */
-    uint32_t color;     /**< 0xAARRGGBB; 0: the tool's choice */
-    uint32_t category;  /**< a number of the program's by which tools can filter; 0: none */
-    ds_payload payload; /**< zeroed: none */
+    const char *text;     /**< must not be NULL; whoever keeps it copies it */
+    ds_domain domain;     /**< zeroed: the default domain */
+    uint32_t color;       /**< 0xAARRGGBB; 0: the tool's choice */
+    uint32_t category;    /**< a number of the program's by which tools can filter; 0: none */
+    ds_payload payload;   /**< zeroed: none */
+    uint64_t reserved[4]; /**< 0 */
 } ds_range_desc;
 
 /** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet;
@@ -1601,6 +1653,7 @@ typedef struct ds_cpu_fabric {
     int64_t engine_ns;
     double memory_bytes_per_s; /**< of a device's memory, read and written; 0: 2e12 */
     unsigned flags;            /**< DS_CPU_DRY or 0 */
+    uint64_t reserved[4];      /**< 0 */
 } ds_cpu_fabric;
 
 /** Options of the CPU driver; zero means default. */
@@ -1624,6 +1677,7 @@ typedef struct ds_cpu_desc {
         says of devices, inline mode and seed have no effect, and peer_access, DS_CPU_INLINE and
         seed must not be given; copied by ds_init */
     const ds_cpu_fabric *fabric;
+    uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;
 
 /** Counters of the CPU driver since it was initialised, for tests and reports. */
@@ -1637,7 +1691,8 @@ typedef struct ds_cpu_stats {
     int host_threads; /**< threads for host functions, so far */
     /** streams alive, with destroyed ones that have work or wait to be reclaimed (64 at a time) */
     int streams;
-    size_t queue_bytes; /**< memory that holds pending operations, spare blocks included */
+    size_t queue_bytes;   /**< memory that holds pending operations, spare blocks included */
+    uint64_t reserved[8]; /**< 0 */
 } ds_cpu_stats;
 
 /** Reads the counters; zeros before first use. Any thread, also while work runs. */
@@ -1649,14 +1704,10 @@ DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
 
 /* ---- call sites ------------------------------------------------------------------------------ */
 
-/** The calling thread's site for its next call. */
-DSDATA __thread ds_site ds_call_site;
-
-/** Sets it; used by the macros. */
-static inline void ds_site_set(const char *file, int line) {
-    ds_call_site.file = file;
-    ds_call_site.line = line;
-}
+/** Sets the place that errors, reports and graphs name for the thread's next call. The macros of
+    the verbs do it; bindings of other languages may do it before a plain call. The file's name
+    is not copied. NULL: not known. Callable anywhere. */
+DSDEF void ds_site_set(const char *file, int line);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -2639,6 +2690,12 @@ static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_
 #error "devstream is implemented in C: compile devstream.c with a C compiler and link it"
 #else
 
+/* Definitions are hidden; declarations are not, so that a program may link a shared library. */
+#if defined(DS__HIDDEN) && !defined(DEVSTREAM_STATIC)
+#undef DSDEF
+#define DSDEF DS__HIDDEN
+#endif
+
 /* os/os.h - entry to the operating-system layer.
 
    Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
@@ -3381,7 +3438,7 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
 
    Defines the state that every thread has in thread-local memory (ds__tls): the running public
    function and its call site, the last error, the capture mode, and recent results of pointer
-   look-ups (ds__found). The public thread-local call site (ds_call_site) is defined here, too.
+   look-ups (ds__found). Defines ds_site_set, which stores the site of the next call here.
 
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
    set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
@@ -3411,10 +3468,11 @@ typedef struct ds__found {
 /* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's
    device or streams makes. */
 typedef struct ds__tls_block {
-    const char *fn;  /* the public function that runs */
-    ds_site site;    /* where it was called from */
-    int in_callback; /* inside of the user's code that devstream runs */
-    int nested;      /* CPU driver: streams being run inside of one another */
+    ds_site next_site; /* of the thread's next call (ds_site_set); no file: not known */
+    const char *fn;    /* the public function that runs */
+    ds_site site;      /* where it was called from */
+    int in_callback;   /* inside of the user's code that devstream runs */
+    int nested;        /* CPU driver: streams being run inside of one another */
     /* memory comes and goes for the allocator, which no open capture forbids: torch makes the
        thread relaxed for it */
     int quiet;
@@ -3459,9 +3517,18 @@ static void ds__tls_forget(ds__tls_block *t) {
     memset(t->hit, 0, sizeof t->hit);
 }
 
-#ifndef DEVSTREAM_STATIC
-__thread ds_site ds_call_site;
-#endif
+DSDEF void(ds_site_set)(const char *file, int line) {
+    ds__tls.next_site.file = file;
+    ds__tls.next_site.line = line;
+}
+
+/* Returns the site that the caller of the running public function has set, and clears it. */
+static inline ds_site ds__site_take(ds__tls_block *t) {
+    /* member by member: a load wider than the stores of ds_site_set would wait for them */
+    ds_site site = { t->next_site.file, t->next_site.line };
+    t->next_site.file = NULL;
+    return site;
+}
 
 /* base/bookkeeping.h - memory for the library's own records.
 
@@ -3606,6 +3673,21 @@ __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(
             return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); \
     } while (0)
 
+/* Returns 1 if the reserved words of a caller's struct are 0. */
+static inline int ds__reserved_clear(const void *words, size_t size) {
+    unsigned char any = 0;
+    for (size_t i = 0; i < size; i++)
+        any |= ((const unsigned char *)words)[i];
+    return !any;
+}
+
+/* Refuses a struct with a member that this version lacks: it would be ignored otherwise. */
+#define DS__REQUIRE_RESERVED(name, from)                                                  \
+    DS__REQUIRE(ds__reserved_clear((from)->reserved, sizeof(from)->reserved),             \
+                name ".reserved is not 0: the struct was not zeroed, or has a member of " \
+                     "a later version than %d.%d.%d",                                     \
+                DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
+
 /* Adds to the sentence of an error that was just set; returns its code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
     ds_result r, const char *format, ...) {
@@ -3647,6 +3729,9 @@ DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const c
    Locks: ds__table_add takes the table's lock, and calls the user's allocator under it. The
    other functions take none.
    Threads: any thread, concurrently. */
+
+/* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
+_Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
 
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
@@ -11764,7 +11849,7 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
 static const ds_cpu_desc *ds__cpu_kept;
 
 static const ds_cpu_desc *ds__cpu_desc(void) {
-    static const ds_cpu_desc none = { 0, 0, 0, NULL, 0, 0, NULL };
+    static const ds_cpu_desc none;
     return ds__cpu_kept ? ds__cpu_kept : &none;
 }
 
@@ -11788,6 +11873,7 @@ static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t
 
 static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     const ds_cpu_fabric *f = desc->fabric;
+    DS__REQUIRE_RESERVED("ds_cpu_fabric", f);
     DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES,
                 "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d",
@@ -11822,6 +11908,7 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init->cpu;
     if (!desc)
         return DS_OK;
+    DS__REQUIRE_RESERVED("ds_cpu_desc", desc);
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
                 "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",
@@ -18486,10 +18573,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
-    /* one by one: a load wider than the macro's stores would wait for them */
-    t->site.file = ds_call_site.file;
-    t->site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (DS__UNLIKELY(t->in_callback ||
                      atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch))
@@ -18507,6 +18591,10 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
         if (DS__UNLIKELY(ds__r < 0))     \
             return ds__r;                \
     } while (0)
+
+DSDEF int(ds_version)(void) {
+    return DEVSTREAM_VERSION;
+}
 
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
@@ -18546,13 +18634,13 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
 DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     ds__tls_block *t = &ds__tls;
     t->fn = "ds_init";
-    t->site = ds_call_site;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (t->in_callback)
         return ds__enter_slow(t);
     static const ds_init_desc none;
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_init_desc", desc);
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
@@ -18929,12 +19017,6 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     return code;
 }
 
-static inline ds_site ds__range_site(void) {
-    ds_site site = { ds_call_site.file, ds_call_site.line };
-    ds_call_site.file = NULL;
-    return site;
-}
-
 #ifdef DS__NVTX
 __attribute__((cold, noinline)) static void ds__nvtx_start(void) {
     pthread_mutex_lock(&ds__notes.lock);
@@ -19060,6 +19142,10 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
                               (int)d->payload.kind);
+    if (DS__UNLIKELY(!ds__reserved_clear(d->reserved, sizeof d->reserved)))
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              "ds_range_desc.reserved is not 0: the struct was not zeroed, or has "
+                              "a member of a later version");
     int domain = ds__range_domain_of(fn, site, d->domain);
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }
@@ -19081,7 +19167,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
    ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_check(fn, site, d);
     if (domain < 0)
         return (ds_result)domain;
@@ -19100,7 +19186,7 @@ static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
 }
 
 static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_check(fn, site, d);
     if (DS__UNLIKELY(domain < 0))
         return domain;
@@ -19120,7 +19206,7 @@ static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
 }
 
 static inline int ds__range_pop(const char *fn, ds_domain handle) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_domain_of(fn, site, handle);
     if (DS__UNLIKELY(domain < 0))
         return DS_ERR_INVALID_HANDLE;
@@ -19171,7 +19257,7 @@ static void ds__range_place_over(ds__open_range *o) {
 }
 
 static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (out)
         out->id = 0;
     else
@@ -19202,7 +19288,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
 }
 
 DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (out)
         out->id = 0;
     if (!out || !name || !*name)
@@ -19272,7 +19358,7 @@ DSDEF ds_result(ds_range_start_with)(const ds_range_desc *desc, ds_range *out) {
 }
 
 DSDEF ds_result(ds_range_end)(ds_range range) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     uint32_t index = (uint32_t)range.id;
     uint64_t word = range.id >> 32 << 1 | 1;
     if (!index || index > DS__RANGES ||
@@ -19321,7 +19407,7 @@ DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
 }
 
 DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (ds__tls.in_callback)
         return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
@@ -19347,7 +19433,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
 }
 
 DSDEF ds_result(ds_thread_set_label)(const char *label) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (!label)
         return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
                               "the label is NULL");
@@ -19800,9 +19886,7 @@ DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t s
     if (out && size)
         out[0] = 0;
     ds__tls.fn = "ds_uuid_print";
-    ds__tls.site.file = ds_call_site.file;
-    ds__tls.site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
         return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {
@@ -20271,6 +20355,7 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_stream_desc", desc);
     DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
                 desc->flags);
     ds_device device = desc->device;
@@ -22433,6 +22518,8 @@ enum {
 
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
+    DS__REQUIRE_RESERVED("ds_kernel_desc", d);
+    DS__REQUIRE_RESERVED("ds_kernel_cuda", &d->cuda);
     DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
                 "kernel %s has neither a CPU nor a CUDA form", d->name);
     DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,
@@ -22750,6 +22837,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_graph_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__reclaim();
@@ -22926,6 +23014,20 @@ static void ds__node_refuse(ds__node *n, ds__body **child) {
     ds__node_discard(n);
 }
 
+/* Refuses members of later versions. */
+static ds_result ds__desc_reserved(const ds_node_desc *d) {
+    DS__REQUIRE_RESERVED("ds_node_desc", d);
+    if (d->kind == DS_NODE_KERNEL)
+        DS__REQUIRE_RESERVED("ds_kernel_node", &d->u.kernel);
+    if (d->kind == DS_NODE_COPY)
+        DS__REQUIRE_RESERVED("ds_copy_node", &d->u.copy);
+    if (d->kind == DS_NODE_FILL)
+        DS__REQUIRE_RESERVED("ds_fill_node", &d->u.fill);
+    if (d->kind == DS_NODE_HOST)
+        DS__REQUIRE_RESERVED("ds_host_node", &d->u.host);
+    return DS_OK;
+}
+
 /* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
    becomes NULL. The payload of a node that is not taken is ended by who gave it. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
@@ -22936,9 +23038,11 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
                 "%d is not a kind of node that can be made by hand", (int)d->kind);
+    ds_result r = ds__desc_reserved(d);
+    if (r < 0)
+        return r;
     ds__op op = ds__op_make(kinds[d->kind]);
     ds_device device = b->device;
-    ds_result r = DS_OK;
     void *pinned = NULL;
     ds__table *table = &ds__g.kernels;
     memset(&op.u, 0, sizeof op.u);
@@ -23662,6 +23766,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_graph_exec_desc", desc);
     if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
         return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
     DS__REQUIRE(
@@ -24379,13 +24484,20 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
 
 /* core/dtype.h - data types: sizes, names, parsing.
 
-   Holds the table of named data types, from the list DS_DTYPES. Computes sizes and converts data
+   Holds the table of named data types, from the list DS_DTYPES, and makes their inline functions
+   (ds_float32 and so on) external. Computes sizes and converts data
    types to and from text (ds_dtype_print, ds_dtype_parse).
 
    Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
    name is written as code:bits:lanes.
    Locks: none.
    Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
+
+#ifndef DEVSTREAM_STATIC
+#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) extern ds_dtype ds_##name(void);
+DS_DTYPES(DS__DTYPE_EXTERNAL)
+#undef DS__DTYPE_EXTERNAL
+#endif
 
 static const struct {
     const char *name;
@@ -24492,6 +24604,26 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
     return DS_OK;
 }
 
+/* core/inline.h - inline functions of devstream.h as functions.
+
+   Makes the inline functions of the public rooms external by a declaration without `inline`, so
+   that other languages and dlsym find them. core/dtype.h has those of data types,
+   tensor/tensor.h those of tensors.
+
+   Invariants: every DSINLINE function of the public rooms is declared without `inline` once.
+   Locks: none.
+   Threads: any. */
+
+#ifndef DEVSTREAM_STATIC
+extern ds_device ds_cpu(int index);
+extern ds_device ds_cuda(int index);
+extern ds_device ds_device_current(void);
+extern ds_stream_desc ds_stream_desc_torch(void);
+extern ds_stream_desc ds_stream_desc_paddle(void);
+extern ds_stream_desc ds_stream_desc_cupy(void);
+extern ds_stream_desc ds_stream_desc_mindspore(void);
+#endif
+
 /* core/shutdown.h - shutdown.
 
    Waits for all work, reports the objects that were not destroyed, and frees everything
@@ -24592,8 +24724,7 @@ static void ds__end_table(ds__table *t) {
 DSDEF ds_result(ds_shutdown)(void) {
     ds__tls_block *tls = &ds__tls;
     tls->fn = "ds_shutdown";
-    tls->site = ds_call_site;
-    ds_call_site.file = NULL;
+    tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
     pthread_mutex_lock(&ds__g.mutex);

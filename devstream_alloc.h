@@ -79,8 +79,6 @@ typedef enum ds_mem_backend {
     _cupy() and change what you like: a zeroed one is not valid. Sizes in bytes. The names are
     PyTorch's where it has the option. */
 typedef struct ds_mem_config {
-    /** sizeof(ds_mem_config) of the caller; the functions below set it */
-    size_t size;
     int backend; /**< a ds_mem_backend */
     /** 1: segments grow in reserved address space where the device can do that. If the system
         refuses the address space (RLIMIT_AS), segments are plain, and a warning is logged */
@@ -152,6 +150,7 @@ typedef struct ds_mem_config {
     unsigned pinned_num_register_threads;
     /** accepted for compatibility: events are asked for at allocations only */
     int pinned_use_background_threads;
+    uint64_t reserved[16]; /**< 0 */
 } ds_mem_config;
 
 /** devstream's own policy: growing segments where there is virtual memory, else few large ones;
@@ -204,6 +203,7 @@ typedef struct ds_mem_request {
     /** who owns it; must live as long as the block and as a history that is recorded; NULL: the
         thread's label (ds_mem_label_push) */
     const char *label;
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_request;
 
 /** As ds_mem_alloc, with more to say. */
@@ -233,17 +233,18 @@ typedef enum ds_mem_state {
 
 /** What is known of a block. */
 typedef struct ds_mem_block {
-    void *ptr;           /**< start */
-    size_t size;         /**< bytes it occupies */
-    size_t requested;    /**< bytes that were asked for */
-    void *segment;       /**< start of its segment */
-    size_t segment_size; /**< bytes of memory in the segment */
-    ds_device device;    /**< where */
-    uint64_t stream;     /**< ds_stream_id of the stream that allocated it */
-    ds_pool pool;        /**< 0: the device's default pool */
-    ds_mem_state state;  /**< DS_BLOCK_* */
-    const char *label;   /**< or NULL */
-    ds_site site;        /**< where it was allocated */
+    void *ptr;            /**< start */
+    size_t size;          /**< bytes it occupies */
+    size_t requested;     /**< bytes that were asked for */
+    void *segment;        /**< start of its segment */
+    size_t segment_size;  /**< bytes of memory in the segment */
+    ds_device device;     /**< where */
+    uint64_t stream;      /**< ds_stream_id of the stream that allocated it */
+    ds_pool pool;         /**< 0: the device's default pool */
+    ds_mem_state state;   /**< DS_BLOCK_* */
+    const char *label;    /**< or NULL */
+    ds_site site;         /**< where it was allocated */
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_block;
 
 /** Called with blocks; the description is the call's. */
@@ -299,7 +300,8 @@ typedef struct ds_pool_desc {
     int shareable;
     /** bytes reserved; 0: none but config's and the device's. The smallest counts */
     size_t limit;
-    const char *label; /**< shown in reports; copied */
+    const char *label;    /**< shown in reports; copied */
+    uint64_t reserved[8]; /**< 0 */
 } ds_pool_desc;
 
 /** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */
@@ -406,12 +408,6 @@ enum {
     DS_STAT_LARGE = 2  /**< segments for larger ones */
 };
 
-/** Rises when a struct of statistics gets members, which come at its end. Each begins with
-    `size`, so that a program and a library of different versions fit: set it before a call,
-    which writes no more than that and leaves there how much it wrote; 0 is the library's own
-    sizeof. */
-#define DS_MEM_STATS_VERSION 1
-
 /** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. The same
     program counts the same blocks, bytes of blocks, retries and refusals on every backend, as
     long as no policy leaves a block more than was asked for, and memory is short at the same
@@ -419,8 +415,6 @@ enum {
     own: without a cache each block is a segment. What the driver's own pool keeps for later is
     reserved too, asked of the driver with the statistics; totals count blocks only. */
 typedef struct ds_mem_stats {
-    /** sizeof(ds_mem_stats) of the caller, or 0; the calls set it to what they have written */
-    size_t size;
     ds_mem_stat allocation[3]; /**< blocks that were allocated and not freed */
     ds_mem_stat segment[3];    /**< plain segments */
     /** blocks that are allocated, or freed and still used by another stream */
@@ -445,7 +439,7 @@ typedef struct ds_mem_stats {
         they were reset */
     int64_t peak_bound;
     int64_t peak_bound_count; /**< the same for peaks of counts */
-    int64_t version;          /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[48];    /**< 0 */
 } ds_mem_stats;
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
@@ -455,7 +449,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out
     its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
-    is "allocation.all.current"), if it lies within stats->size. */
+    is "allocation.all.current"). */
 DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
                                                 int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
@@ -499,8 +493,9 @@ DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn 
 
 /** What ds_mem_history_start takes; zero means default. */
 typedef struct ds_mem_history_desc {
-    size_t entries; /**< the newest that are kept, per device; 0: 65,536 */
-    unsigned skip;  /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    size_t entries;       /**< the newest that are kept, per device; 0: 65,536 */
+    unsigned skip;        /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_history_desc;
 
 /** Actions in the history; torch's names in snapshots. */
@@ -607,8 +602,6 @@ typedef struct ds_mem_duration {
 
 /** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
 typedef struct ds_pinned_stats {
-    /** sizeof(ds_pinned_stats) of the caller, or 0, as in ds_mem_stats */
-    size_t size;
     ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
     ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
     /** blocks that are allocated, or freed and still in use by a stream */
@@ -618,7 +611,7 @@ typedef struct ds_pinned_stats {
     ds_mem_duration host_free_time;  /**< of calls to give it back */
     int64_t num_host_alloc;          /**< calls for memory */
     int64_t num_host_free;           /**< calls to give it back */
-    int64_t version;                 /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[16];           /**< 0 */
 } ds_pinned_stats;
 
 /** Statistics of pinned memory. */
@@ -695,11 +688,9 @@ DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, siz
 
 /** What went through ds_resource_statistics. */
 typedef struct ds_resource_stats {
-    /** sizeof(ds_resource_stats) of the caller, or 0, as in ds_mem_stats */
-    size_t size;
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */
-    int64_t version;         /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[8];    /**< 0 */
 } ds_resource_stats;
 
 /** Statistics since the resource was made, or since the innermost push. */
@@ -1641,7 +1632,6 @@ struct ds__mdevice {
 DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
     memset(&c, 0, sizeof c);
-    c.size = sizeof c;
     c.backend = DS_MEM_NATIVE;
     c.expandable_segments = 1;
     c.reuse = DS_REUSE_ON_SHORTAGE;
@@ -1731,10 +1721,7 @@ static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
    range. */
 DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
-    DS__REQUIRE(
-        c->size == sizeof *c,
-        "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()",
-        c->size, sizeof *c);
+    DS__REQUIRE_RESERVED("ds_mem_config", c);
 
     const struct {
         const char *name;
@@ -2371,9 +2358,7 @@ static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
 
 DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
-    ds__tls.site.file = ds_call_site.file;
-    ds__tls.site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    ds__tls.site = ds__site_take(&ds__tls);
     DS__REQUIRE(text, "text is NULL");
     ds_result r = ds__mconfig_check(config);
     return r < 0 ? r : ds__mconfig_read(text, config);
@@ -2530,7 +2515,7 @@ static void *ds__native_of(ds__arena *a) {
     do {                                 \
         const char *ds__fn = ds__tls.fn; \
         ds_site ds__site = ds__tls.site; \
-        ds_call_site = ds__site;         \
+        ds__tls.next_site = ds__site;    \
         ds__tls.unwatched++;             \
         r = call;                        \
         ds__tls.unwatched--;             \
@@ -6529,8 +6514,6 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
     ds__domain *d = only ? &only->stats : &dev->stats;
     memset(out, 0, sizeof *out);
-    out->size = sizeof *out;
-    out->version = DS_MEM_STATS_VERSION;
     ds__mem_lock_all(dev);
     ds__domain_now(dev, only, now, total);
     ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes,
@@ -9476,7 +9459,7 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (size) {
-        ds_mem_request request = { size, stream, { 0 }, 0, NULL };
+        ds_mem_request request = { .size = size, .stream = stream };
         r = ds__request(s, &request, out);
     }
     ds__unpin_inline(&ds__g.streams, s);
@@ -9523,6 +9506,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
         *out = NULL;
     DS__ENTER("ds_mem_alloc_with");
     DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
+    DS__REQUIRE_RESERVED("ds_mem_request", request);
     DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 &&
                     request->alignment <= 2 * DS__MIB,
                 "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);
@@ -10038,6 +10022,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_pool_desc", desc);
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
     DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
                 "a pool has one upstream: either functions or a resource");
@@ -10556,69 +10541,41 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
 /* alloc/stats.h - public functions of statistics.
 
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated, over the sums of stats_sum.h. ds__stats_room and ds__stats_give serve all
-   versioned statistics structs.
+   ds_mem_allocated, over the sums of stats_sum.h.
 
-   Invariants: A caller's struct begins with its size, and nothing behind that size is written.
+   Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
    ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
    expects the device stopped.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
-/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes
-   what it has of `whole` bytes; returns them. 0: not even that member. */
-static size_t ds__stats_room(void *out, size_t whole) {
-    size_t room = 0;
-    if (out)
-        memcpy(&room, out, sizeof room);
-    if (room == 0 || room > whole)
-        room = whole;
-    if (!out || room < sizeof room)
-        return 0;
-    memset(out, 0, room);
-    memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
-    return room;
-}
-
-#define DS__STATS_ROOM(room) \
-    DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
-
-/* Gives it as much as it has room for. */
-static void ds__stats_give(void *out, void *from, size_t room) {
-    memcpy(from, &room, sizeof room);
-    memcpy(out, from, room);
-}
-
 DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mdevice *dev = NULL;
-    ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
-        ds__stats(dev, NULL, &s);
-    if (r == DS_OK)
-        ds__stats_give(out, &s, room);
+        ds__stats(dev, NULL, out);
     return r;
 }
 
 DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
-    ds_mem_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
     if (p)
-        ds__stats(p->dev, p, &s);
+        ds__stats(p->dev, p, out);
     pthread_mutex_unlock(&ds__m.lock);
     /* the sentence */
     if (!p) {
         (void)ds__mpool_of(pool);
         return DS_ERR_INVALID_HANDLE;
     }
-    ds__stats_give(out, &s, room);
     return DS_OK;
 }
 
@@ -10750,8 +10707,7 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
    ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
 
    Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
-   search. Every entry names an int64_t member. ds_mem_stat_by_name reads nothing behind
-   stats->size.
+   search. Every entry names an int64_t member.
    Locks: none.
    Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
 
@@ -10804,9 +10760,6 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
         *out = 0;
     DS__ENTER("ds_mem_stat_by_name");
     DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
-    DS__REQUIRE(stats->size && stats->size <= sizeof *stats,
-                "stats->size is %zu, not up to %zu: ds_mem_get_stats fills it", stats->size,
-                sizeof *stats);
     if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
         wanted = alias;
@@ -10815,9 +10768,6 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
         size_t middle = low + (high - low) / 2;
         int order = strcmp(wanted, ds__mstats[middle].name);
         if (order == 0) {
-            size_t end = ds__mstats[middle].offset + sizeof *out;
-            DS__REQUIRE(end <= stats->size, "stats->size is %zu: '%s' needs %zu", stats->size,
-                        wanted, end);
             memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
             return DS_OK;
         }
@@ -10916,7 +10866,7 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
 
 DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
                                 void *user) {
-    ds_mem_stats stats = { .size = sizeof stats };
+    ds_mem_stats stats;
     DS__ENTER("ds_mem_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
@@ -11154,6 +11104,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     DS__ENTER("ds_mem_history_start");
     if (!desc)
         desc = &usual;
+    DS__REQUIRE_RESERVED("ds_mem_history_desc", desc);
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
@@ -13442,26 +13393,25 @@ static ds_mem_duration ds__duration(const ds__clock *c) {
 }
 
 DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
-    ds_pinned_stats p = { .version = DS_MEM_STATS_VERSION };
-    size_t room = ds__stats_room(out, sizeof p);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pinned_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     ds__mdevice *dev = ds__pinned_used();
     if (dev) {
         ds_mem_stats s;
         ds__stats(dev, NULL, &s);
-        p.allocations = s.allocation[DS_STAT_ALL];
-        p.allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
-        p.active_requests = s.active[DS_STAT_ALL];
-        p.active_bytes = s.active_bytes[DS_STAT_ALL];
-        p.num_host_alloc = s.num_device_alloc;
-        p.num_host_free = s.num_device_free;
+        out->allocations = s.allocation[DS_STAT_ALL];
+        out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
+        out->active_requests = s.active[DS_STAT_ALL];
+        out->active_bytes = s.active_bytes[DS_STAT_ALL];
+        out->num_host_alloc = s.num_device_alloc;
+        out->num_host_free = s.num_device_free;
         ds__lock_take(&ds__host.clock_lock);
-        p.host_alloc_time = ds__duration(&ds__host.made);
-        p.host_free_time = ds__duration(&ds__host.ended);
+        out->host_alloc_time = ds__duration(&ds__host.made);
+        out->host_free_time = ds__duration(&ds__host.ended);
         ds__lock_give(&ds__host.clock_lock);
     }
-    ds__stats_give(out, &p, room);
     return DS_OK;
 }
 
@@ -13641,7 +13591,9 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
                     alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
-        ds_mem_request q = { size, stream, r->pool, alignment, NULL };
+        ds_mem_request q = {
+            .size = size, .stream = stream, .pool = r->pool, .alignment = alignment
+        };
         DS__KEEPING(result, (ds_mem_alloc_with)(&q, out));
         return result;
     }
@@ -13949,8 +13901,6 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     else {
         if (out)
             *out = r->stats[r->depth];
-        if (out)
-            out->version = DS_MEM_STATS_VERSION;
         for (int m = 0; step < 0 && m < 2; m++) {
             const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
             ds_mem_stat *to =
@@ -13970,14 +13920,11 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
 }
 
 DSDEF ds_result(ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    ds_resource_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_get_stats");
-    DS__STATS_ROOM(room);
-    ds_result r = ds__res_stats(resource, 0, &s);
-    if (r == DS_OK)
-        ds__stats_give(out, &s, room);
-    return r;
+    DS__REQUIRE(out, "out is NULL");
+    return ds__res_stats(resource, 0, out);
 }
 
 DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
@@ -13986,15 +13933,10 @@ DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
 }
 
 DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    ds_resource_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
-    DS__ENTER("ds_resource_pop_stats");
     if (out)
-        DS__STATS_ROOM(room);
-    ds_result r = ds__res_stats(resource, -1, &s);
-    if (r == DS_OK && out)
-        ds__stats_give(out, &s, room);
-    return r;
+        memset(out, 0, sizeof *out);
+    DS__ENTER("ds_resource_pop_stats");
+    return ds__res_stats(resource, -1, out);
 }
 
 static void ds__res_end(ds__res *r) {

@@ -73,8 +73,8 @@ typedef struct ds_tensor {
 } ds_tensor;
 
 /** Describes memory of the caller's, row-major. The shape is not copied. */
-static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
-                                     int64_t *shape) {
+DSINLINE ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                                int64_t *shape) {
     ds_tensor t;
     t.data = data;
     t.device = device;
@@ -87,7 +87,7 @@ static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtyp
 }
 
 /** The first element. */
-static inline void *ds_tensor_address(const ds_tensor *tensor) {
+DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
     return (void *)((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset);
 }
 
@@ -301,6 +301,7 @@ typedef struct ds_comm_options {
     const struct ds_topology *topology;
     /** this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
     const struct ds_plan *plan;
+    uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
 /* By plan. With options->topology a collective does the steps of the plan that ds_plan_make
@@ -557,6 +558,7 @@ typedef struct ds_plan_desc {
     const char *algorithm;
     /** so many pieces of each part that takes a way of its own; 0: as many as are the fastest */
     size_t pieces;
+    uint64_t reserved[4]; /**< 0 */
 } ds_plan_desc;
 
 /** Buffers of a rank. */
@@ -1283,6 +1285,13 @@ static void ds__storages_catch_up(void) {
    Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
    ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
    functions. */
+
+/* The inline functions of api/tensor.h as functions (core/inline.h). */
+#ifndef DEVSTREAM_STATIC
+extern ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                              int64_t *shape);
+extern void *ds_tensor_address(const ds_tensor *tensor);
+#endif
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -5503,10 +5512,15 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_topology_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
-    *out = (ds_cpu_fabric){ topology->devices, (size_t)topology->wires,
-                            topology->wire,    topology->way,
-                            topology->engines, topology->start_ns,
-                            topology->memory,  0 };
+    *out = (ds_cpu_fabric){ topology->devices,
+                            (size_t)topology->wires,
+                            topology->wire,
+                            topology->way,
+                            topology->engines,
+                            topology->start_ns,
+                            topology->memory,
+                            0,
+                            { 0 } };
     return DS_OK;
 }
 
@@ -9961,6 +9975,7 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
     if (!desc)
         desc = &usual;
+    DS__REQUIRE_RESERVED("ds_plan_desc", desc);
     DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT, "%d is no collective", (int)desc->what);
     DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "%d is no order of a sum", (int)desc->order);
     DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root,
@@ -11272,6 +11287,7 @@ static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const 
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
     if (!*o)
         *o = &ds__comm_usual;
+    DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
                 "unknown flags %#x", (*o)->flags);
     DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu",

@@ -103,7 +103,8 @@ typedef struct ds_rng_desc {
     /** DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's
         own, on a CPU device 2048. In all less than 2^32 */
     int threads_per_multiprocessor;
-    const char *label; /**< for messages; copied; may be NULL */
+    const char *label;    /**< for messages; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_rng_desc;
 
 /** What ds_rng_get_info gives. */
@@ -114,6 +115,7 @@ typedef struct ds_rng_info {
     ds_rng_mapping mapping;         /**< which numbers an element gets */
     int multiprocessors;            /**< of DS_RNG_TORCH */
     int threads_per_multiprocessor; /**< of DS_RNG_TORCH */
+    uint64_t reserved[4];           /**< 0 */
 } ds_rng_info;
 
 /** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device,
@@ -245,16 +247,17 @@ typedef enum ds_rng_kind {
     generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any
     mapping). */
 typedef struct ds_rng_fill_desc {
-    ds_rng_kind kind; /**< the distribution */
-    ds_dtype dtype;   /**< type of an element */
-    void *out;        /**< where element `first` goes */
-    size_t count;     /**< elements to write */
-    double a;         /**< from; mean; rate; p */
-    double b;         /**< to; deviation */
-    int64_t low;      /**< of DS_RNG_INTEGERS */
-    int64_t high;     /**< the same */
-    size_t first;     /**< index of the first element */
-    size_t total;     /**< elements of the whole; 0: first + count */
+    ds_rng_kind kind;     /**< the distribution */
+    ds_dtype dtype;       /**< type of an element */
+    void *out;            /**< where element `first` goes */
+    size_t count;         /**< elements to write */
+    double a;             /**< from; mean; rate; p */
+    double b;             /**< to; deviation */
+    int64_t low;          /**< of DS_RNG_INTEGERS */
+    int64_t high;         /**< the same */
+    size_t first;         /**< index of the first element */
+    size_t total;         /**< elements of the whole; 0: first + count */
+    uint64_t reserved[4]; /**< 0 */
 } ds_rng_fill_desc;
 
 /** Fills as the functions above do. */
@@ -2420,6 +2423,7 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_rng_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
@@ -2496,8 +2500,12 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     if (r < 0)
         return r;
     pthread_mutex_lock(&g->lock);
-    *out =
-        (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
+    *out = (ds_rng_info){ .device = g->device,
+                          .seed = g->seed,
+                          .offset = g->offset,
+                          .mapping = g->mapping,
+                          .multiprocessors = g->multiprocessors,
+                          .threads_per_multiprocessor = g->threads };
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
@@ -3520,6 +3528,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
 DSDEF ds_result(ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
     DS__ENTER("ds_rng_fill");
     DS__REQUIRE(desc, "desc is NULL");
+    DS__REQUIRE_RESERVED("ds_rng_fill_desc", desc);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;

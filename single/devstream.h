@@ -31,8 +31,10 @@
        DEVSTREAM_IMPLEMENTATION  in one C file: implements every devstream header that the file
                                  includes
        DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
-       DEVSTREAM_API             a prefix of every function, e.g.
-                                 __attribute__((visibility("default")))
+       DEVSTREAM_SHARED          with the implementation: exports the functions, for a shared
+                                 library. By default they are hidden: each plugin or library that
+                                 contains devstream has one of its own, with its own ds_init
+       DEVSTREAM_API             a prefix of every function instead of these two
        DEVSTREAM_NO_SITES        verbs are plain functions; errors do not name the caller's file and
                                  line
        DEVSTREAM_NO_CPU          with the implementation: leaves the CPU driver out
@@ -64,8 +66,14 @@
    - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value. A destroyed or invented handle gives
-     DS_ERR_INVALID_HANDLE, never a crash.
+     DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
+     pointer: (void *)(uintptr_t)stream.id stores one, (ds_stream){ (uintptr_t)ptr } gives it back.
    - On failure, outputs are set to 0 or NULL.
+   - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
+     struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a
+     function fills. New members take words of it, and 0 means their default or "not known". So size
+     and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed or has
+     designated initialisers fits a library of any version of the series.
    - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
      small, an unknown flag, or a number outside of the range in the comment; the results for a
      device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code
@@ -90,21 +98,37 @@
 #define DEVSTREAM_VERSION_MINOR 1
 /** and the third. */
 #define DEVSTREAM_VERSION_PATCH 0
+/** All three as one number: 10000 * major + 100 * minor + patch. */
+#define DEVSTREAM_VERSION \
+    (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
 #if !defined(__linux__)
 #error "devstream runs on Linux (x86-64 and aarch64) only, so far"
 #endif
 
-#ifndef DEVSTREAM_API
+#if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
 /** What stands in front of every function: yours, if you define it before. */
+#define DEVSTREAM_API __attribute__((visibility("default")))
+#endif
+#ifndef DEVSTREAM_API
 #define DEVSTREAM_API
+/** The implementation is hidden, unless the program has said otherwise. */
+#define DS__HIDDEN __attribute__((visibility("hidden")))
 #endif
 #ifdef DEVSTREAM_STATIC
 #define DSDEF __attribute__((unused)) static
-#define DSDATA __attribute__((unused)) static
 #else
 #define DSDEF DEVSTREAM_API
-#define DSDATA DEVSTREAM_API extern
+#endif
+#if defined(DEVSTREAM_STATIC) || defined(__cplusplus) || defined(__GNUC_GNU_INLINE__)
+#define DSINLINE static inline
+#elif defined(DEVSTREAM_IMPLEMENTATION) && defined(DS__HIDDEN)
+#define DSINLINE DS__HIDDEN inline
+#elif defined(DEVSTREAM_IMPLEMENTATION)
+#define DSINLINE DEVSTREAM_API inline
+#else
+/** Functions that the header defines; the library has each as an ordinary function, too. */
+#define DSINLINE inline
 #endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
@@ -251,7 +275,12 @@ typedef struct ds_init_desc {
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
+    uint64_t reserved[8];   /**< 0 */
 } ds_init_desc;
+
+/** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
+    Starts nothing. Callable anywhere. */
+DSDEF int ds_version(void);
 
 /** Configures devstream before its first use. Not needed: everything initialises itself at the
     first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
@@ -316,11 +345,12 @@ typedef struct ds_device {
 
 /** What was tried and why it was or was not taken. */
 typedef struct ds_backend_info {
-    const char *name;    /**< "cuda", "cpu" */
-    ds_device_type type; /**< type of its devices */
-    int available;       /**< 1 when its devices can be used */
-    int device_count;    /**< number of devices, 0 when not available */
-    char reason[192];    /**< one sentence */
+    const char *name;     /**< "cuda", "cpu" */
+    ds_device_type type;  /**< type of its devices */
+    int available;        /**< 1 when its devices can be used */
+    int device_count;     /**< number of devices, 0 when not available */
+    char reason[192];     /**< one sentence */
+    uint64_t reserved[4]; /**< 0 */
 } ds_backend_info;
 
 /** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
@@ -352,10 +382,11 @@ typedef struct ds_device_properties {
     unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_print writes it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
     int unified_addressing; /**< 1 when host and device pointers share one address space */
+    uint64_t reserved[16];  /**< 0 */
 } ds_device_properties;
 
 /** The device cpu:index. */
-static inline ds_device ds_cpu(int index) {
+DSINLINE ds_device ds_cpu(int index) {
     ds_device d;
     d.type = DS_DEVICE_CPU;
     d.index = index;
@@ -363,7 +394,7 @@ static inline ds_device ds_cpu(int index) {
 }
 
 /** The device cuda:index. */
-static inline ds_device ds_cuda(int index) {
+DSINLINE ds_device ds_cuda(int index) {
     ds_device d;
     d.type = DS_DEVICE_CUDA;
     d.index = index;
@@ -371,7 +402,7 @@ static inline ds_device ds_cuda(int index) {
 }
 
 /** The calling thread's current device. */
-static inline ds_device ds_device_current(void) {
+DSINLINE ds_device ds_device_current(void) {
     ds_device d;
     d.type = DS_DEVICE_CURRENT;
     d.index = 0;
@@ -480,28 +511,31 @@ typedef struct ds_stream_desc {
     ds_device device;
     /** lower is more urgent; outside of the range it is clamped, as CUDA does */
     int priority;
-    unsigned flags;    /**< DS_STREAM_BLOCKING or 0 */
-    const char *label; /**< for messages and reports; copied; may be NULL */
+    unsigned flags;       /**< DS_STREAM_BLOCKING or 0 */
+    const char *label;    /**< for messages and reports; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_stream_desc;
 
 /** The defaults of torch.cuda.Stream: non-blocking, priority 0. */
-static inline ds_stream_desc ds_stream_desc_torch(void) {
+DSINLINE ds_stream_desc ds_stream_desc_torch(void) {
     ds_stream_desc d;
     d.device = ds_device_current();
     d.priority = 0;
     d.flags = DS_STREAM_NON_BLOCKING;
     d.label = NULL;
+    for (int i = 0; i < 4; i++)
+        d.reserved[i] = 0;
     return d;
 }
 
 /** The defaults of paddle.device.Stream: non-blocking, normal priority (Paddle's 2). */
-static inline ds_stream_desc ds_stream_desc_paddle(void) {
+DSINLINE ds_stream_desc ds_stream_desc_paddle(void) {
     return ds_stream_desc_torch();
 }
 
 /** The defaults of cupy.cuda.Stream and of cudaStreamCreate: blocking with respect to the legacy
     stream. */
-static inline ds_stream_desc ds_stream_desc_cupy(void) {
+DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
     ds_stream_desc d = ds_stream_desc_torch();
     d.flags = DS_STREAM_BLOCKING;
     return d;
@@ -509,7 +543,7 @@ static inline ds_stream_desc ds_stream_desc_cupy(void) {
 
 /** The defaults of mindspore.hal.Stream: priority 0; MindSpore leaves the rest to its backend,
     here non-blocking. */
-static inline ds_stream_desc ds_stream_desc_mindspore(void) {
+DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
     return ds_stream_desc_torch();
 }
 
@@ -751,7 +785,8 @@ typedef struct ds_pointer_info {
     ds_device device;    /**< device memory: its device; else host */
     /** start of the allocation or registered range; NULL for pageable memory */
     void *base;
-    size_t size; /**< its size in bytes; 0 for pageable memory */
+    size_t size;          /**< its size in bytes; 0 for pageable memory */
+    uint64_t reserved[4]; /**< 0 */
 } ds_pointer_info;
 
 /** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at
@@ -915,13 +950,13 @@ typedef struct ds_dtype {
 /* clang-format on */
 
 /* ds_bool(), ds_int8(), ds_float32() and so on. */
-#define DS_DTYPE_FUNCTION_(name, c, b, l)    \
-    static inline ds_dtype ds_##name(void) { \
-        ds_dtype t;                          \
-        t.code = (uint8_t)(c);               \
-        t.bits = (b);                        \
-        t.lanes = (l);                       \
-        return t;                            \
+#define DS_DTYPE_FUNCTION_(name, c, b, l) \
+    DSINLINE ds_dtype ds_##name(void) {   \
+        ds_dtype t;                       \
+        t.code = (uint8_t)(c);            \
+        t.bits = (b);                     \
+        t.lanes = (l);                    \
+        return t;                         \
     }
 DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
@@ -988,6 +1023,7 @@ typedef struct ds_kernel_cuda {
     /** most blocks per multiprocessor: the kernel goes over the items in steps of its number of
         blocks; 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
+    uint64_t reserved[4]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Most parameters of a kernel. */
@@ -1009,6 +1045,7 @@ typedef struct ds_kernel_desc {
     /** CPU driver with a virtual clock (ds_cpu_fabric): bytes that a launch reads and writes,
         which give its time; NULL: it takes none */
     uint64_t (*bytes_fn)(size_t items, const void *args);
+    uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
 /** An explicit launch configuration. Both drivers refuse a grid that no GPU takes (CUDA C++
@@ -1087,32 +1124,35 @@ typedef enum ds_node_kind {
 
 /** A launch as a node; see ds_launch and ds_launch_grid. */
 typedef struct ds_kernel_node {
-    ds_kernel kernel;    /**< the graph keeps it alive */
-    size_t items;        /**< items, at least 1; with a grid: ignored */
-    const ds_grid *grid; /**< an explicit grid, copied; NULL: over items */
-    const void *args;    /**< argument struct, copied */
-    size_t args_size;    /**< its size */
+    ds_kernel kernel;     /**< the graph keeps it alive */
+    size_t items;         /**< items, at least 1; with a grid: ignored */
+    const ds_grid *grid;  /**< an explicit grid, copied; NULL: over items */
+    const void *args;     /**< argument struct, copied */
+    size_t args_size;     /**< its size */
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_node;
 
 /** A copy as a node; see ds_copy_2d. Pageable memory must stay valid and at its place as long as
     the graph. */
 typedef struct ds_copy_node {
-    void *dst;        /**< destination */
-    const void *src;  /**< source */
-    size_t width;     /**< bytes of a row */
-    size_t height;    /**< rows; 0 counts as 1 */
-    size_t dst_pitch; /**< distance of rows in bytes; unused for one row */
-    size_t src_pitch; /**< the same of the source */
+    void *dst;            /**< destination */
+    const void *src;      /**< source */
+    size_t width;         /**< bytes of a row */
+    size_t height;        /**< rows; 0 counts as 1 */
+    size_t dst_pitch;     /**< distance of rows in bytes; unused for one row */
+    size_t src_pitch;     /**< the same of the source */
+    uint64_t reserved[2]; /**< 0 */
 } ds_copy_node;
 
 /** A fill as a node; see ds_fill_2d. */
 typedef struct ds_fill_node {
-    void *ptr;         /**< destination */
-    uint32_t value;    /**< its low bytes are written */
-    size_t value_size; /**< 1, 2 or 4 bytes */
-    size_t width;      /**< elements of a row */
-    size_t height;     /**< rows; 0 counts as 1 */
-    size_t pitch;      /**< distance of rows in bytes; unused for one row */
+    void *ptr;            /**< destination */
+    uint32_t value;       /**< its low bytes are written */
+    size_t value_size;    /**< 1, 2 or 4 bytes */
+    size_t width;         /**< elements of a row */
+    size_t height;        /**< rows; 0 counts as 1 */
+    size_t pitch;         /**< distance of rows in bytes; unused for one row */
+    uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
 /** A host function as a node; see ds_launch_host_func. */
@@ -1123,7 +1163,20 @@ typedef struct ds_host_node {
         may be NULL. After ds_graph_exec_update CUDA may keep what was replaced until earlier
         launches are over */
     ds_host_fn dtor_fn;
+    uint64_t reserved[5]; /**< 0 */
 } ds_host_node;
+
+/** What a node does, by its kind. */
+typedef union ds_node_work {
+    ds_kernel_node kernel; /**< DS_NODE_KERNEL */
+    ds_copy_node copy;     /**< DS_NODE_COPY */
+    ds_fill_node fill;     /**< DS_NODE_FILL */
+    ds_host_node host;     /**< DS_NODE_HOST */
+    /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
+        the device if it was never recorded */
+    ds_event event;
+    ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
+} ds_node_work;
 
 /** What a node does. */
 typedef struct ds_node_desc {
@@ -1133,17 +1186,9 @@ typedef struct ds_node_desc {
     ds_device device;
     /** counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
     int priority;
+    ds_node_work u; /**< by kind */
 
-    union {
-        ds_kernel_node kernel; /**< DS_NODE_KERNEL */
-        ds_copy_node copy;     /**< DS_NODE_COPY */
-        ds_fill_node fill;     /**< DS_NODE_FILL */
-        ds_host_node host;     /**< DS_NODE_HOST */
-        /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
-            the device if it was never recorded */
-        ds_event event;
-        ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
-    } u;                /**< by kind */
+    uint64_t reserved[4]; /**< 0 */
 } ds_node_desc;
 
 /** What ds_graph_create takes; zero means default. */
@@ -1151,7 +1196,8 @@ typedef struct ds_graph_desc {
     /** where its kernels run unless a node says otherwise, and which driver; zeroed: the current
         device */
     ds_device device;
-    const char *label; /**< for messages; copied; may be NULL */
+    const char *label;    /**< for messages; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_graph_desc;
 
 /** Creates an empty graph. desc NULL: of the current device. */
@@ -1233,6 +1279,7 @@ typedef struct ds_graph_exec_desc {
     unsigned flags;          /**< DS_GRAPH_* */
     ds_stream upload_stream; /**< with DS_GRAPH_UPLOAD */
     const char *label;       /**< for messages; copied; NULL: the graph's */
+    uint64_t reserved[4];    /**< 0 */
 } ds_graph_exec_desc;
 
 /** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an
@@ -1269,6 +1316,7 @@ typedef struct ds_graph_update_info {
     ds_graph_update_reason reason; /**< why not */
     /** the first node of the given graph with that reason; zeroed: none in particular */
     ds_graph_node node;
+    uint64_t reserved[4]; /**< 0 */
 } ds_graph_update_info;
 
 /** Makes later launches do what `graph` does, which must have the same nodes in the same order
@@ -1336,6 +1384,7 @@ typedef struct ds_capture_info {
     ds_graph graph;           /**< the graph that is being made; nodes may be added to it by hand */
     size_t dependency_count;  /**< nodes after which the stream's next one will start */
     ds_site begun;            /**< where the capture began */
+    uint64_t reserved[4];     /**< 0 */
 } ds_capture_info;
 
 /** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
@@ -1416,24 +1465,27 @@ typedef enum ds_payload_kind {
     DS_PAYLOAD_F64 = 3   /**< f64 */
 } ds_payload_kind;
 
+/** The number of a payload, by its kind. */
+typedef union ds_payload_value {
+    uint64_t u64; /**< DS_PAYLOAD_U64 */
+    int64_t i64;  /**< DS_PAYLOAD_I64 */
+    double f64;   /**< DS_PAYLOAD_F64 */
+} ds_payload_value;
+
 /** A number that a range carries: a size, a step, a loss. */
 typedef struct ds_payload {
-    ds_payload_kind kind; /**< which one */
-
-    union {
-        uint64_t u64; /**< DS_PAYLOAD_U64 */
-        int64_t i64;  /**< DS_PAYLOAD_I64 */
-        double f64;   /**< DS_PAYLOAD_F64 */
-    } value;          /**< the number */
+    ds_payload_kind kind;   /**< which one */
+    ds_payload_value value; /**< the number */
 } ds_payload;
 
 /** What the functions with _with take; zero means default, but for the text. */
 typedef struct ds_range_desc {
-    const char *text;   /**< must not be NULL; whoever keeps it copies it */
-    ds_domain domain;   /**< zeroed: the default domain */
-    uint32_t color;     /**< 0xAARRGGBB; 0: the tool's choice */
-    uint32_t category;  /**< a number of the program's by which tools can filter; 0: none */
-    ds_payload payload; /**< zeroed: none */
+    const char *text;     /**< must not be NULL; whoever keeps it copies it */
+    ds_domain domain;     /**< zeroed: the default domain */
+    uint32_t color;       /**< 0xAARRGGBB; 0: the tool's choice */
+    uint32_t category;    /**< a number of the program's by which tools can filter; 0: none */
+    ds_payload payload;   /**< zeroed: none */
+    uint64_t reserved[4]; /**< 0 */
 } ds_range_desc;
 
 /** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet;
@@ -1601,6 +1653,7 @@ typedef struct ds_cpu_fabric {
     int64_t engine_ns;
     double memory_bytes_per_s; /**< of a device's memory, read and written; 0: 2e12 */
     unsigned flags;            /**< DS_CPU_DRY or 0 */
+    uint64_t reserved[4];      /**< 0 */
 } ds_cpu_fabric;
 
 /** Options of the CPU driver; zero means default. */
@@ -1624,6 +1677,7 @@ typedef struct ds_cpu_desc {
         says of devices, inline mode and seed have no effect, and peer_access, DS_CPU_INLINE and
         seed must not be given; copied by ds_init */
     const ds_cpu_fabric *fabric;
+    uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;
 
 /** Counters of the CPU driver since it was initialised, for tests and reports. */
@@ -1637,7 +1691,8 @@ typedef struct ds_cpu_stats {
     int host_threads; /**< threads for host functions, so far */
     /** streams alive, with destroyed ones that have work or wait to be reclaimed (64 at a time) */
     int streams;
-    size_t queue_bytes; /**< memory that holds pending operations, spare blocks included */
+    size_t queue_bytes;   /**< memory that holds pending operations, spare blocks included */
+    uint64_t reserved[8]; /**< 0 */
 } ds_cpu_stats;
 
 /** Reads the counters; zeros before first use. Any thread, also while work runs. */
@@ -1649,14 +1704,10 @@ DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
 
 /* ---- call sites ------------------------------------------------------------------------------ */
 
-/** The calling thread's site for its next call. */
-DSDATA __thread ds_site ds_call_site;
-
-/** Sets it; used by the macros. */
-static inline void ds_site_set(const char *file, int line) {
-    ds_call_site.file = file;
-    ds_call_site.line = line;
-}
+/** Sets the place that errors, reports and graphs name for the thread's next call. The macros of
+    the verbs do it; bindings of other languages may do it before a plain call. The file's name
+    is not copied. NULL: not known. Callable anywhere. */
+DSDEF void ds_site_set(const char *file, int line);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -2712,8 +2763,6 @@ typedef enum ds_mem_backend {
     _cupy() and change what you like: a zeroed one is not valid. Sizes in bytes. The names are
     PyTorch's where it has the option. */
 typedef struct ds_mem_config {
-    /** sizeof(ds_mem_config) of the caller; the functions below set it */
-    size_t size;
     int backend; /**< a ds_mem_backend */
     /** 1: segments grow in reserved address space where the device can do that. If the system
         refuses the address space (RLIMIT_AS), segments are plain, and a warning is logged */
@@ -2785,6 +2834,7 @@ typedef struct ds_mem_config {
     unsigned pinned_num_register_threads;
     /** accepted for compatibility: events are asked for at allocations only */
     int pinned_use_background_threads;
+    uint64_t reserved[16]; /**< 0 */
 } ds_mem_config;
 
 /** devstream's own policy: growing segments where there is virtual memory, else few large ones;
@@ -2837,6 +2887,7 @@ typedef struct ds_mem_request {
     /** who owns it; must live as long as the block and as a history that is recorded; NULL: the
         thread's label (ds_mem_label_push) */
     const char *label;
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_request;
 
 /** As ds_mem_alloc, with more to say. */
@@ -2866,17 +2917,18 @@ typedef enum ds_mem_state {
 
 /** What is known of a block. */
 typedef struct ds_mem_block {
-    void *ptr;           /**< start */
-    size_t size;         /**< bytes it occupies */
-    size_t requested;    /**< bytes that were asked for */
-    void *segment;       /**< start of its segment */
-    size_t segment_size; /**< bytes of memory in the segment */
-    ds_device device;    /**< where */
-    uint64_t stream;     /**< ds_stream_id of the stream that allocated it */
-    ds_pool pool;        /**< 0: the device's default pool */
-    ds_mem_state state;  /**< DS_BLOCK_* */
-    const char *label;   /**< or NULL */
-    ds_site site;        /**< where it was allocated */
+    void *ptr;            /**< start */
+    size_t size;          /**< bytes it occupies */
+    size_t requested;     /**< bytes that were asked for */
+    void *segment;        /**< start of its segment */
+    size_t segment_size;  /**< bytes of memory in the segment */
+    ds_device device;     /**< where */
+    uint64_t stream;      /**< ds_stream_id of the stream that allocated it */
+    ds_pool pool;         /**< 0: the device's default pool */
+    ds_mem_state state;   /**< DS_BLOCK_* */
+    const char *label;    /**< or NULL */
+    ds_site site;         /**< where it was allocated */
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_block;
 
 /** Called with blocks; the description is the call's. */
@@ -2932,7 +2984,8 @@ typedef struct ds_pool_desc {
     int shareable;
     /** bytes reserved; 0: none but config's and the device's. The smallest counts */
     size_t limit;
-    const char *label; /**< shown in reports; copied */
+    const char *label;    /**< shown in reports; copied */
+    uint64_t reserved[8]; /**< 0 */
 } ds_pool_desc;
 
 /** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */
@@ -3039,12 +3092,6 @@ enum {
     DS_STAT_LARGE = 2  /**< segments for larger ones */
 };
 
-/** Rises when a struct of statistics gets members, which come at its end. Each begins with
-    `size`, so that a program and a library of different versions fit: set it before a call,
-    which writes no more than that and leaves there how much it wrote; 0 is the library's own
-    sizeof. */
-#define DS_MEM_STATS_VERSION 1
-
 /** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. The same
     program counts the same blocks, bytes of blocks, retries and refusals on every backend, as
     long as no policy leaves a block more than was asked for, and memory is short at the same
@@ -3052,8 +3099,6 @@ enum {
     own: without a cache each block is a segment. What the driver's own pool keeps for later is
     reserved too, asked of the driver with the statistics; totals count blocks only. */
 typedef struct ds_mem_stats {
-    /** sizeof(ds_mem_stats) of the caller, or 0; the calls set it to what they have written */
-    size_t size;
     ds_mem_stat allocation[3]; /**< blocks that were allocated and not freed */
     ds_mem_stat segment[3];    /**< plain segments */
     /** blocks that are allocated, or freed and still used by another stream */
@@ -3078,7 +3123,7 @@ typedef struct ds_mem_stats {
         they were reset */
     int64_t peak_bound;
     int64_t peak_bound_count; /**< the same for peaks of counts */
-    int64_t version;          /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[48];    /**< 0 */
 } ds_mem_stats;
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
@@ -3088,7 +3133,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out
     its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
-    is "allocation.all.current"), if it lies within stats->size. */
+    is "allocation.all.current"). */
 DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
                                                 int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
@@ -3132,8 +3177,9 @@ DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn 
 
 /** What ds_mem_history_start takes; zero means default. */
 typedef struct ds_mem_history_desc {
-    size_t entries; /**< the newest that are kept, per device; 0: 65,536 */
-    unsigned skip;  /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    size_t entries;       /**< the newest that are kept, per device; 0: 65,536 */
+    unsigned skip;        /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    uint64_t reserved[4]; /**< 0 */
 } ds_mem_history_desc;
 
 /** Actions in the history; torch's names in snapshots. */
@@ -3240,8 +3286,6 @@ typedef struct ds_mem_duration {
 
 /** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
 typedef struct ds_pinned_stats {
-    /** sizeof(ds_pinned_stats) of the caller, or 0, as in ds_mem_stats */
-    size_t size;
     ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
     ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
     /** blocks that are allocated, or freed and still in use by a stream */
@@ -3251,7 +3295,7 @@ typedef struct ds_pinned_stats {
     ds_mem_duration host_free_time;  /**< of calls to give it back */
     int64_t num_host_alloc;          /**< calls for memory */
     int64_t num_host_free;           /**< calls to give it back */
-    int64_t version;                 /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[16];           /**< 0 */
 } ds_pinned_stats;
 
 /** Statistics of pinned memory. */
@@ -3328,11 +3372,9 @@ DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, siz
 
 /** What went through ds_resource_statistics. */
 typedef struct ds_resource_stats {
-    /** sizeof(ds_resource_stats) of the caller, or 0, as in ds_mem_stats */
-    size_t size;
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */
-    int64_t version;         /**< the library's DS_MEM_STATS_VERSION */
+    uint64_t reserved[8];    /**< 0 */
 } ds_resource_stats;
 
 /** Statistics since the resource was made, or since the innermost push. */
@@ -3949,8 +3991,8 @@ typedef struct ds_tensor {
 } ds_tensor;
 
 /** Describes memory of the caller's, row-major. The shape is not copied. */
-static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
-                                     int64_t *shape) {
+DSINLINE ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                                int64_t *shape) {
     ds_tensor t;
     t.data = data;
     t.device = device;
@@ -3963,7 +4005,7 @@ static inline ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtyp
 }
 
 /** The first element. */
-static inline void *ds_tensor_address(const ds_tensor *tensor) {
+DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
     return (void *)((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset);
 }
 
@@ -4177,6 +4219,7 @@ typedef struct ds_comm_options {
     const struct ds_topology *topology;
     /** this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
     const struct ds_plan *plan;
+    uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
 /* By plan. With options->topology a collective does the steps of the plan that ds_plan_make
@@ -4433,6 +4476,7 @@ typedef struct ds_plan_desc {
     const char *algorithm;
     /** so many pieces of each part that takes a way of its own; 0: as many as are the fastest */
     size_t pieces;
+    uint64_t reserved[4]; /**< 0 */
 } ds_plan_desc;
 
 /** Buffers of a rank. */
@@ -4862,7 +4906,8 @@ typedef struct ds_rng_desc {
     /** DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's
         own, on a CPU device 2048. In all less than 2^32 */
     int threads_per_multiprocessor;
-    const char *label; /**< for messages; copied; may be NULL */
+    const char *label;    /**< for messages; copied; may be NULL */
+    uint64_t reserved[4]; /**< 0 */
 } ds_rng_desc;
 
 /** What ds_rng_get_info gives. */
@@ -4873,6 +4918,7 @@ typedef struct ds_rng_info {
     ds_rng_mapping mapping;         /**< which numbers an element gets */
     int multiprocessors;            /**< of DS_RNG_TORCH */
     int threads_per_multiprocessor; /**< of DS_RNG_TORCH */
+    uint64_t reserved[4];           /**< 0 */
 } ds_rng_info;
 
 /** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device,
@@ -5004,16 +5050,17 @@ typedef enum ds_rng_kind {
     generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any
     mapping). */
 typedef struct ds_rng_fill_desc {
-    ds_rng_kind kind; /**< the distribution */
-    ds_dtype dtype;   /**< type of an element */
-    void *out;        /**< where element `first` goes */
-    size_t count;     /**< elements to write */
-    double a;         /**< from; mean; rate; p */
-    double b;         /**< to; deviation */
-    int64_t low;      /**< of DS_RNG_INTEGERS */
-    int64_t high;     /**< the same */
-    size_t first;     /**< index of the first element */
-    size_t total;     /**< elements of the whole; 0: first + count */
+    ds_rng_kind kind;     /**< the distribution */
+    ds_dtype dtype;       /**< type of an element */
+    void *out;            /**< where element `first` goes */
+    size_t count;         /**< elements to write */
+    double a;             /**< from; mean; rate; p */
+    double b;             /**< to; deviation */
+    int64_t low;          /**< of DS_RNG_INTEGERS */
+    int64_t high;         /**< the same */
+    size_t first;         /**< index of the first element */
+    size_t total;         /**< elements of the whole; 0: first + count */
+    uint64_t reserved[4]; /**< 0 */
 } ds_rng_fill_desc;
 
 /** Fills as the functions above do. */
@@ -5203,6 +5250,12 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
 #ifdef __cplusplus
 #error "devstream is implemented in C: compile devstream.c with a C compiler and link it"
 #else
+
+/* Definitions are hidden; declarations are not, so that a program may link a shared library. */
+#if defined(DS__HIDDEN) && !defined(DEVSTREAM_STATIC)
+#undef DSDEF
+#define DSDEF DS__HIDDEN
+#endif
 
 /* os/os.h - entry to the operating-system layer.
 
@@ -5946,7 +5999,7 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
 
    Defines the state that every thread has in thread-local memory (ds__tls): the running public
    function and its call site, the last error, the capture mode, and recent results of pointer
-   look-ups (ds__found). The public thread-local call site (ds_call_site) is defined here, too.
+   look-ups (ds__found). Defines ds_site_set, which stores the site of the next call here.
 
    Invariants: ds__tls.thread is valid only if `epoch` equals ds__g.epoch. While in_callback is
    set, public calls are refused, except those callable anywhere. While upper_locked is not 0,
@@ -5976,10 +6029,11 @@ typedef struct ds__found {
 /* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's
    device or streams makes. */
 typedef struct ds__tls_block {
-    const char *fn;  /* the public function that runs */
-    ds_site site;    /* where it was called from */
-    int in_callback; /* inside of the user's code that devstream runs */
-    int nested;      /* CPU driver: streams being run inside of one another */
+    ds_site next_site; /* of the thread's next call (ds_site_set); no file: not known */
+    const char *fn;    /* the public function that runs */
+    ds_site site;      /* where it was called from */
+    int in_callback;   /* inside of the user's code that devstream runs */
+    int nested;        /* CPU driver: streams being run inside of one another */
     /* memory comes and goes for the allocator, which no open capture forbids: torch makes the
        thread relaxed for it */
     int quiet;
@@ -6024,9 +6078,18 @@ static void ds__tls_forget(ds__tls_block *t) {
     memset(t->hit, 0, sizeof t->hit);
 }
 
-#ifndef DEVSTREAM_STATIC
-__thread ds_site ds_call_site;
-#endif
+DSDEF void(ds_site_set)(const char *file, int line) {
+    ds__tls.next_site.file = file;
+    ds__tls.next_site.line = line;
+}
+
+/* Returns the site that the caller of the running public function has set, and clears it. */
+static inline ds_site ds__site_take(ds__tls_block *t) {
+    /* member by member: a load wider than the stores of ds_site_set would wait for them */
+    ds_site site = { t->next_site.file, t->next_site.line };
+    t->next_site.file = NULL;
+    return site;
+}
 
 /* base/bookkeeping.h - memory for the library's own records.
 
@@ -6171,6 +6234,21 @@ __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(
             return ds__fail(DS_ERR_INVALID_VALUE, __VA_ARGS__); \
     } while (0)
 
+/* Returns 1 if the reserved words of a caller's struct are 0. */
+static inline int ds__reserved_clear(const void *words, size_t size) {
+    unsigned char any = 0;
+    for (size_t i = 0; i < size; i++)
+        any |= ((const unsigned char *)words)[i];
+    return !any;
+}
+
+/* Refuses a struct with a member that this version lacks: it would be ignored otherwise. */
+#define DS__REQUIRE_RESERVED(name, from)                                                  \
+    DS__REQUIRE(ds__reserved_clear((from)->reserved, sizeof(from)->reserved),             \
+                name ".reserved is not 0: the struct was not zeroed, or has a member of " \
+                     "a later version than %d.%d.%d",                                     \
+                DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
+
 /* Adds to the sentence of an error that was just set; returns its code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
     ds_result r, const char *format, ...) {
@@ -6212,6 +6290,9 @@ DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const c
    Locks: ds__table_add takes the table's lock, and calls the user's allocator under it. The
    other functions take none.
    Threads: any thread, concurrently. */
+
+/* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
+_Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
 
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
@@ -14329,7 +14410,7 @@ static int ds__cpu_option(int value, const char *name, int fallback, int most) {
 static const ds_cpu_desc *ds__cpu_kept;
 
 static const ds_cpu_desc *ds__cpu_desc(void) {
-    static const ds_cpu_desc none = { 0, 0, 0, NULL, 0, 0, NULL };
+    static const ds_cpu_desc none;
     return ds__cpu_kept ? ds__cpu_kept : &none;
 }
 
@@ -14353,6 +14434,7 @@ static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t
 
 static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     const ds_cpu_fabric *f = desc->fabric;
+    DS__REQUIRE_RESERVED("ds_cpu_fabric", f);
     DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES,
                 "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d",
@@ -14387,6 +14469,7 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
     const ds_cpu_desc *desc = init->cpu;
     if (!desc)
         return DS_OK;
+    DS__REQUIRE_RESERVED("ds_cpu_desc", desc);
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
                 "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
     DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",
@@ -21051,10 +21134,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
-    /* one by one: a load wider than the macro's stores would wait for them */
-    t->site.file = ds_call_site.file;
-    t->site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (DS__UNLIKELY(t->in_callback ||
                      atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch))
@@ -21072,6 +21152,10 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
         if (DS__UNLIKELY(ds__r < 0))     \
             return ds__r;                \
     } while (0)
+
+DSDEF int(ds_version)(void) {
+    return DEVSTREAM_VERSION;
+}
 
 /* Forgets the configuration. */
 static void ds__drop_desc(void) {
@@ -21111,13 +21195,13 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
 DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     ds__tls_block *t = &ds__tls;
     t->fn = "ds_init";
-    t->site = ds_call_site;
-    ds_call_site.file = NULL;
+    t->site = ds__site_take(t);
     if (t->in_callback)
         return ds__enter_slow(t);
     static const ds_init_desc none;
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_init_desc", desc);
     DS__REQUIRE(!desc->allocator.alloc_fn == !desc->allocator.free_fn,
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
@@ -21494,12 +21578,6 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     return code;
 }
 
-static inline ds_site ds__range_site(void) {
-    ds_site site = { ds_call_site.file, ds_call_site.line };
-    ds_call_site.file = NULL;
-    return site;
-}
-
 #ifdef DS__NVTX
 __attribute__((cold, noinline)) static void ds__nvtx_start(void) {
     pthread_mutex_lock(&ds__notes.lock);
@@ -21625,6 +21703,10 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
     if (DS__UNLIKELY((unsigned)d->payload.kind > DS_PAYLOAD_F64))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE, "%d is not a kind of payload",
                               (int)d->payload.kind);
+    if (DS__UNLIKELY(!ds__reserved_clear(d->reserved, sizeof d->reserved)))
+        return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
+                              "ds_range_desc.reserved is not 0: the struct was not zeroed, or has "
+                              "a member of a later version");
     int domain = ds__range_domain_of(fn, site, d->domain);
     return domain < 0 ? DS_ERR_INVALID_HANDLE : domain;
 }
@@ -21646,7 +21728,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
    ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_check(fn, site, d);
     if (domain < 0)
         return (ds_result)domain;
@@ -21665,7 +21747,7 @@ static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
 }
 
 static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_check(fn, site, d);
     if (DS__UNLIKELY(domain < 0))
         return domain;
@@ -21685,7 +21767,7 @@ static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
 }
 
 static inline int ds__range_pop(const char *fn, ds_domain handle) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     int domain = ds__range_domain_of(fn, site, handle);
     if (DS__UNLIKELY(domain < 0))
         return DS_ERR_INVALID_HANDLE;
@@ -21736,7 +21818,7 @@ static void ds__range_place_over(ds__open_range *o) {
 }
 
 static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_range *out) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (out)
         out->id = 0;
     else
@@ -21767,7 +21849,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
 }
 
 DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (out)
         out->id = 0;
     if (!out || !name || !*name)
@@ -21837,7 +21919,7 @@ DSDEF ds_result(ds_range_start_with)(const ds_range_desc *desc, ds_range *out) {
 }
 
 DSDEF ds_result(ds_range_end)(ds_range range) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     uint32_t index = (uint32_t)range.id;
     uint64_t word = range.id >> 32 << 1 | 1;
     if (!index || index > DS__RANGES ||
@@ -21886,7 +21968,7 @@ DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
 }
 
 DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (ds__tls.in_callback)
         return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
@@ -21912,7 +21994,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
 }
 
 DSDEF ds_result(ds_thread_set_label)(const char *label) {
-    ds_site site = ds__range_site();
+    ds_site site = ds__site_take(&ds__tls);
     if (!label)
         return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
                               "the label is NULL");
@@ -22365,9 +22447,7 @@ DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t s
     if (out && size)
         out[0] = 0;
     ds__tls.fn = "ds_uuid_print";
-    ds__tls.site.file = ds_call_site.file;
-    ds__tls.site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
         return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {
@@ -22836,6 +22916,7 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_stream_desc", desc);
     DS__REQUIRE((desc->flags & ~(unsigned)DS_STREAM_BLOCKING) == 0, "unknown flags %#x",
                 desc->flags);
     ds_device device = desc->device;
@@ -24998,6 +25079,8 @@ enum {
 
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
+    DS__REQUIRE_RESERVED("ds_kernel_desc", d);
+    DS__REQUIRE_RESERVED("ds_kernel_cuda", &d->cuda);
     DS__REQUIRE(d->cpu_fn || d->cuda.image || d->cuda.native_fn,
                 "kernel %s has neither a CPU nor a CUDA form", d->name);
     DS__REQUIRE(d->args_size <= DS_KERNEL_MAX_ARGS,
@@ -25315,6 +25398,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_graph_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds__reclaim();
@@ -25491,6 +25575,20 @@ static void ds__node_refuse(ds__node *n, ds__body **child) {
     ds__node_discard(n);
 }
 
+/* Refuses members of later versions. */
+static ds_result ds__desc_reserved(const ds_node_desc *d) {
+    DS__REQUIRE_RESERVED("ds_node_desc", d);
+    if (d->kind == DS_NODE_KERNEL)
+        DS__REQUIRE_RESERVED("ds_kernel_node", &d->u.kernel);
+    if (d->kind == DS_NODE_COPY)
+        DS__REQUIRE_RESERVED("ds_copy_node", &d->u.copy);
+    if (d->kind == DS_NODE_FILL)
+        DS__REQUIRE_RESERVED("ds_fill_node", &d->u.fill);
+    if (d->kind == DS_NODE_HOST)
+        DS__REQUIRE_RESERVED("ds_host_node", &d->u.host);
+    return DS_OK;
+}
+
 /* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
    becomes NULL. The payload of a node that is not taken is ended by who gave it. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
@@ -25501,9 +25599,11 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
                 "%d is not a kind of node that can be made by hand", (int)d->kind);
+    ds_result r = ds__desc_reserved(d);
+    if (r < 0)
+        return r;
     ds__op op = ds__op_make(kinds[d->kind]);
     ds_device device = b->device;
-    ds_result r = DS_OK;
     void *pinned = NULL;
     ds__table *table = &ds__g.kernels;
     memset(&op.u, 0, sizeof op.u);
@@ -26227,6 +26327,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_graph_exec_desc", desc);
     if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
         return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
     DS__REQUIRE(
@@ -26944,13 +27045,20 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
 
 /* core/dtype.h - data types: sizes, names, parsing.
 
-   Holds the table of named data types, from the list DS_DTYPES. Computes sizes and converts data
+   Holds the table of named data types, from the list DS_DTYPES, and makes their inline functions
+   (ds_float32 and so on) external. Computes sizes and converts data
    types to and from text (ds_dtype_print, ds_dtype_parse).
 
    Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
    name is written as code:bits:lanes.
    Locks: none.
    Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
+
+#ifndef DEVSTREAM_STATIC
+#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) extern ds_dtype ds_##name(void);
+DS_DTYPES(DS__DTYPE_EXTERNAL)
+#undef DS__DTYPE_EXTERNAL
+#endif
 
 static const struct {
     const char *name;
@@ -27057,6 +27165,26 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
     return DS_OK;
 }
 
+/* core/inline.h - inline functions of devstream.h as functions.
+
+   Makes the inline functions of the public rooms external by a declaration without `inline`, so
+   that other languages and dlsym find them. core/dtype.h has those of data types,
+   tensor/tensor.h those of tensors.
+
+   Invariants: every DSINLINE function of the public rooms is declared without `inline` once.
+   Locks: none.
+   Threads: any. */
+
+#ifndef DEVSTREAM_STATIC
+extern ds_device ds_cpu(int index);
+extern ds_device ds_cuda(int index);
+extern ds_device ds_device_current(void);
+extern ds_stream_desc ds_stream_desc_torch(void);
+extern ds_stream_desc ds_stream_desc_paddle(void);
+extern ds_stream_desc ds_stream_desc_cupy(void);
+extern ds_stream_desc ds_stream_desc_mindspore(void);
+#endif
+
 /* core/shutdown.h - shutdown.
 
    Waits for all work, reports the objects that were not destroyed, and frees everything
@@ -27157,8 +27285,7 @@ static void ds__end_table(ds__table *t) {
 DSDEF ds_result(ds_shutdown)(void) {
     ds__tls_block *tls = &ds__tls;
     tls->fn = "ds_shutdown";
-    tls->site = ds_call_site;
-    ds_call_site.file = NULL;
+    tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
     pthread_mutex_lock(&ds__g.mutex);
@@ -27622,7 +27749,6 @@ struct ds__mdevice {
 DSDEF ds_mem_config(ds_mem_config_default)(void) {
     ds_mem_config c;
     memset(&c, 0, sizeof c);
-    c.size = sizeof c;
     c.backend = DS_MEM_NATIVE;
     c.expandable_segments = 1;
     c.reuse = DS_REUSE_ON_SHORTAGE;
@@ -27712,10 +27838,7 @@ static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
    range. */
 DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
-    DS__REQUIRE(
-        c->size == sizeof *c,
-        "config->size is %zu, not %zu: begin with ds_mem_config_default(), _torch() or _cupy()",
-        c->size, sizeof *c);
+    DS__REQUIRE_RESERVED("ds_mem_config", c);
 
     const struct {
         const char *name;
@@ -28352,9 +28475,7 @@ static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
 
 DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
-    ds__tls.site.file = ds_call_site.file;
-    ds__tls.site.line = ds_call_site.line;
-    ds_call_site.file = NULL;
+    ds__tls.site = ds__site_take(&ds__tls);
     DS__REQUIRE(text, "text is NULL");
     ds_result r = ds__mconfig_check(config);
     return r < 0 ? r : ds__mconfig_read(text, config);
@@ -28511,7 +28632,7 @@ static void *ds__native_of(ds__arena *a) {
     do {                                 \
         const char *ds__fn = ds__tls.fn; \
         ds_site ds__site = ds__tls.site; \
-        ds_call_site = ds__site;         \
+        ds__tls.next_site = ds__site;    \
         ds__tls.unwatched++;             \
         r = call;                        \
         ds__tls.unwatched--;             \
@@ -32510,8 +32631,6 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
     int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
     ds__domain *d = only ? &only->stats : &dev->stats;
     memset(out, 0, sizeof *out);
-    out->size = sizeof *out;
-    out->version = DS_MEM_STATS_VERSION;
     ds__mem_lock_all(dev);
     ds__domain_now(dev, only, now, total);
     ds_mem_stat *stat[DS__METRICS] = { out->allocation, out->allocated_bytes, out->requested_bytes,
@@ -35457,7 +35576,7 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (size) {
-        ds_mem_request request = { size, stream, { 0 }, 0, NULL };
+        ds_mem_request request = { .size = size, .stream = stream };
         r = ds__request(s, &request, out);
     }
     ds__unpin_inline(&ds__g.streams, s);
@@ -35504,6 +35623,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
         *out = NULL;
     DS__ENTER("ds_mem_alloc_with");
     DS__REQUIRE(request && out, "%s is NULL", request ? "out" : "request");
+    DS__REQUIRE_RESERVED("ds_mem_request", request);
     DS__REQUIRE((request->alignment & (request->alignment - 1)) == 0 &&
                     request->alignment <= 2 * DS__MIB,
                 "an alignment of %zu is not a power of two up to 2 MiB", request->alignment);
@@ -36019,6 +36139,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_pool_desc", desc);
     DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
     DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
                 "a pool has one upstream: either functions or a resource");
@@ -36537,69 +36658,41 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
 /* alloc/stats.h - public functions of statistics.
 
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated, over the sums of stats_sum.h. ds__stats_room and ds__stats_give serve all
-   versioned statistics structs.
+   ds_mem_allocated, over the sums of stats_sum.h.
 
-   Invariants: A caller's struct begins with its size, and nothing behind that size is written.
+   Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
    ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
    expects the device stopped.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
-/* A caller's struct of statistics, which may be another version's, begins with its size: zeroes
-   what it has of `whole` bytes; returns them. 0: not even that member. */
-static size_t ds__stats_room(void *out, size_t whole) {
-    size_t room = 0;
-    if (out)
-        memcpy(&room, out, sizeof room);
-    if (room == 0 || room > whole)
-        room = whole;
-    if (!out || room < sizeof room)
-        return 0;
-    memset(out, 0, room);
-    memcpy(out, &room, sizeof room); /* also where the call fails: the next one finds it */
-    return room;
-}
-
-#define DS__STATS_ROOM(room) \
-    DS__REQUIRE(room, "%s", out ? "out->size is too small for that member itself" : "out is NULL")
-
-/* Gives it as much as it has room for. */
-static void ds__stats_give(void *out, void *from, size_t room) {
-    memcpy(from, &room, sizeof room);
-    memcpy(out, from, room);
-}
-
 DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
     ds__mdevice *dev = NULL;
-    ds_mem_stats s = { .version = DS_MEM_STATS_VERSION };
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
-        ds__stats(dev, NULL, &s);
-    if (r == DS_OK)
-        ds__stats_give(out, &s, room);
+        ds__stats(dev, NULL, out);
     return r;
 }
 
 DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
-    ds_mem_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
     if (p)
-        ds__stats(p->dev, p, &s);
+        ds__stats(p->dev, p, out);
     pthread_mutex_unlock(&ds__m.lock);
     /* the sentence */
     if (!p) {
         (void)ds__mpool_of(pool);
         return DS_ERR_INVALID_HANDLE;
     }
-    ds__stats_give(out, &s, room);
     return DS_OK;
 }
 
@@ -36731,8 +36824,7 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
    ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
 
    Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
-   search. Every entry names an int64_t member. ds_mem_stat_by_name reads nothing behind
-   stats->size.
+   search. Every entry names an int64_t member.
    Locks: none.
    Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
 
@@ -36785,9 +36877,6 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
         *out = 0;
     DS__ENTER("ds_mem_stat_by_name");
     DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
-    DS__REQUIRE(stats->size && stats->size <= sizeof *stats,
-                "stats->size is %zu, not up to %zu: ds_mem_get_stats fills it", stats->size,
-                sizeof *stats);
     if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
         wanted = alias;
@@ -36796,9 +36885,6 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
         size_t middle = low + (high - low) / 2;
         int order = strcmp(wanted, ds__mstats[middle].name);
         if (order == 0) {
-            size_t end = ds__mstats[middle].offset + sizeof *out;
-            DS__REQUIRE(end <= stats->size, "stats->size is %zu: '%s' needs %zu", stats->size,
-                        wanted, end);
             memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
             return DS_OK;
         }
@@ -36897,7 +36983,7 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
 
 DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
                                 void *user) {
-    ds_mem_stats stats = { .size = sizeof stats };
+    ds_mem_stats stats;
     DS__ENTER("ds_mem_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
@@ -37135,6 +37221,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     DS__ENTER("ds_mem_history_start");
     if (!desc)
         desc = &usual;
+    DS__REQUIRE_RESERVED("ds_mem_history_desc", desc);
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
@@ -39423,26 +39510,25 @@ static ds_mem_duration ds__duration(const ds__clock *c) {
 }
 
 DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
-    ds_pinned_stats p = { .version = DS_MEM_STATS_VERSION };
-    size_t room = ds__stats_room(out, sizeof p);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_pinned_get_stats");
-    DS__STATS_ROOM(room);
+    DS__REQUIRE(out, "out is NULL");
     ds__mdevice *dev = ds__pinned_used();
     if (dev) {
         ds_mem_stats s;
         ds__stats(dev, NULL, &s);
-        p.allocations = s.allocation[DS_STAT_ALL];
-        p.allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
-        p.active_requests = s.active[DS_STAT_ALL];
-        p.active_bytes = s.active_bytes[DS_STAT_ALL];
-        p.num_host_alloc = s.num_device_alloc;
-        p.num_host_free = s.num_device_free;
+        out->allocations = s.allocation[DS_STAT_ALL];
+        out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
+        out->active_requests = s.active[DS_STAT_ALL];
+        out->active_bytes = s.active_bytes[DS_STAT_ALL];
+        out->num_host_alloc = s.num_device_alloc;
+        out->num_host_free = s.num_device_free;
         ds__lock_take(&ds__host.clock_lock);
-        p.host_alloc_time = ds__duration(&ds__host.made);
-        p.host_free_time = ds__duration(&ds__host.ended);
+        out->host_alloc_time = ds__duration(&ds__host.made);
+        out->host_free_time = ds__duration(&ds__host.ended);
         ds__lock_give(&ds__host.clock_lock);
     }
-    ds__stats_give(out, &p, room);
     return DS_OK;
 }
 
@@ -39622,7 +39708,9 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
                     alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
-        ds_mem_request q = { size, stream, r->pool, alignment, NULL };
+        ds_mem_request q = {
+            .size = size, .stream = stream, .pool = r->pool, .alignment = alignment
+        };
         DS__KEEPING(result, (ds_mem_alloc_with)(&q, out));
         return result;
     }
@@ -39930,8 +40018,6 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
     else {
         if (out)
             *out = r->stats[r->depth];
-        if (out)
-            out->version = DS_MEM_STATS_VERSION;
         for (int m = 0; step < 0 && m < 2; m++) {
             const ds_mem_stat *in = m ? &r->stats[r->depth].bytes : &r->stats[r->depth].allocations;
             ds_mem_stat *to =
@@ -39951,14 +40037,11 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
 }
 
 DSDEF ds_result(ds_resource_get_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    ds_resource_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
+    if (out)
+        memset(out, 0, sizeof *out);
     DS__ENTER("ds_resource_get_stats");
-    DS__STATS_ROOM(room);
-    ds_result r = ds__res_stats(resource, 0, &s);
-    if (r == DS_OK)
-        ds__stats_give(out, &s, room);
-    return r;
+    DS__REQUIRE(out, "out is NULL");
+    return ds__res_stats(resource, 0, out);
 }
 
 DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
@@ -39967,15 +40050,10 @@ DSDEF ds_result(ds_resource_push_stats)(const ds_resource *resource) {
 }
 
 DSDEF ds_result(ds_resource_pop_stats)(const ds_resource *resource, ds_resource_stats *out) {
-    ds_resource_stats s;
-    size_t room = ds__stats_room(out, sizeof s);
-    DS__ENTER("ds_resource_pop_stats");
     if (out)
-        DS__STATS_ROOM(room);
-    ds_result r = ds__res_stats(resource, -1, &s);
-    if (r == DS_OK && out)
-        ds__stats_give(out, &s, room);
-    return r;
+        memset(out, 0, sizeof *out);
+    DS__ENTER("ds_resource_pop_stats");
+    return ds__res_stats(resource, -1, out);
 }
 
 static void ds__res_end(ds__res *r) {
@@ -41091,6 +41169,13 @@ static void ds__storages_catch_up(void) {
    Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
    ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
    functions. */
+
+/* The inline functions of api/tensor.h as functions (core/inline.h). */
+#ifndef DEVSTREAM_STATIC
+extern ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                              int64_t *shape);
+extern void *ds_tensor_address(const ds_tensor *tensor);
+#endif
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -45311,10 +45396,15 @@ DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_topology_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
-    *out = (ds_cpu_fabric){ topology->devices, (size_t)topology->wires,
-                            topology->wire,    topology->way,
-                            topology->engines, topology->start_ns,
-                            topology->memory,  0 };
+    *out = (ds_cpu_fabric){ topology->devices,
+                            (size_t)topology->wires,
+                            topology->wire,
+                            topology->way,
+                            topology->engines,
+                            topology->start_ns,
+                            topology->memory,
+                            0,
+                            { 0 } };
     return DS_OK;
 }
 
@@ -49769,6 +49859,7 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
     if (!desc)
         desc = &usual;
+    DS__REQUIRE_RESERVED("ds_plan_desc", desc);
     DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT, "%d is no collective", (int)desc->what);
     DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "%d is no order of a sum", (int)desc->order);
     DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root,
@@ -51080,6 +51171,7 @@ static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const 
 static ds_result ds__comm_options_check(const ds_comm_options **o) {
     if (!*o)
         *o = &ds__comm_usual;
+    DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
                 "unknown flags %#x", (*o)->flags);
     DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu",
@@ -54833,6 +54925,7 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     DS__REQUIRE(out, "out is NULL");
     if (!desc)
         desc = &none;
+    DS__REQUIRE_RESERVED("ds_rng_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
@@ -54909,8 +55002,12 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     if (r < 0)
         return r;
     pthread_mutex_lock(&g->lock);
-    *out =
-        (ds_rng_info){ g->device, g->seed, g->offset, g->mapping, g->multiprocessors, g->threads };
+    *out = (ds_rng_info){ .device = g->device,
+                          .seed = g->seed,
+                          .offset = g->offset,
+                          .mapping = g->mapping,
+                          .multiprocessors = g->multiprocessors,
+                          .threads_per_multiprocessor = g->threads };
     pthread_mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
@@ -55933,6 +56030,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
 DSDEF ds_result(ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream) {
     DS__ENTER("ds_rng_fill");
     DS__REQUIRE(desc, "desc is NULL");
+    DS__REQUIRE_RESERVED("ds_rng_fill_desc", desc);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
