@@ -71,9 +71,9 @@
    - On failure, outputs are set to 0 or NULL.
    - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
      struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a
-     function fills. New members take words of it, and 0 means their default or "not known". So size
-     and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed or has
-     designated initialisers fits a library of any version of the series.
+     function fills. New members take words of it, and 0 means their default or "not known". So
+     size and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed
+     or has designated initialisers fits a library of any version of the series.
    - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
      small, an unknown flag, or a number outside of the range in the comment; the results for a
      device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code
@@ -3335,7 +3335,7 @@ static inline void ds__lock_give(ds__lock *lock) {
    Locks: none.
    Threads: any. */
 
-/* Copies of at least this many bytes are faster with stores around the caches, smaller ones slower. */
+/* From this size on copies are faster with stores around the caches; smaller ones are slower. */
 #define DS__STREAM_COPY_BYTES ((size_t)32 << 20)
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:
@@ -3479,8 +3479,8 @@ typedef struct ds__tls_block {
     ds_capture_mode mode; /* which captures' rules the thread keeps: ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
     int capture_locked;   /* the thread has the capture lock, where drivers need to know */
-    /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's may
-       run: nothing is reclaimed */
+    /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's
+       may run: nothing is reclaimed */
     int upper_locked;
     /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
     uint64_t arena_stream;
@@ -3859,9 +3859,9 @@ static void *ds__table_add(ds__table *t) {
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
    ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
-   ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may call
-   the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold no
-   lock that these take.
+   ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
+   call the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold
+   no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -4558,8 +4558,8 @@ struct ds__driver {
     ds_result (*start)(void);            /* before the first entry is called */
     /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     int (*device_used)(int device);
-    /* 1: kernels run on several threads of the processor, and the program does not look at the order
-       of operations or at what links take */
+    /* 1: kernels run on several threads of the processor, and the program does not look at the
+       order of operations or at what links take */
     int (*spreads)(void);
     /* links that the driver simulates on a virtual clock; NULL: none */
     const ds_cpu_fabric *(*fabric)(void);
@@ -5977,8 +5977,8 @@ static int ds__known(const void *ptr, ds_pointer_info *out) {
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
    DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
 
-   Invariants: no other room names a function or a table of a driver. only entry files, os/os.h and this list may have conditionals around includes of
-   rooms.
+   Invariants: no other room names a function or a table of a driver. Only entry files, os/os.h and
+   this list may have conditionals around includes of rooms.
    Locks: none.
    Threads: any. */
 
@@ -20415,8 +20415,9 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
 
 /* core/stream_sync.h - streams: queries, host waits, names in errors.
 
-   Queries a stream and waits for it on the host (ds__stream_sync). ds__stream_error adds an object's label to an error. The ds__sync_* functions report a wait on
-   a stream to the sync debug mode.
+   Queries a stream and waits for it on the host (ds__stream_sync). ds__stream_error adds the
+   stream's label to an error. The ds__sync_* functions report a wait on a stream to the sync debug
+   mode.
 
    Invariants: while a call waits, its hazard pointer keeps the stream from being freed. The
    capture query of the sync debug mode leaves the thread's last error as it was (ds__tls.mute).

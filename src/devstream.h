@@ -70,9 +70,9 @@
    - On failure, outputs are set to 0 or NULL.
    - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
      struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a
-     function fills. New members take words of it, and 0 means their default or "not known". So size
-     and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed or has
-     designated initialisers fits a library of any version of the series.
+     function fills. New members take words of it, and 0 means their default or "not known". So
+     size and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed
+     or has designated initialisers fits a library of any version of the series.
    - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
      small, an unknown flag, or a number outside of the range in the comment; the results for a
      device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code

@@ -20,6 +20,7 @@
 #ifndef DS__ALLOC_HISTORY_STATE_H
 #define DS__ALLOC_HISTORY_STATE_H
 
+#include "../base/log.h"
 #include "../api/snapshot.h"
 #include "types.h"
 #include "state.h"

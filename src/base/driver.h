@@ -155,8 +155,8 @@ struct ds__driver {
     ds_result (*start)(void);            /* before the first entry is called */
     /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     int (*device_used)(int device);
-    /* 1: kernels run on several threads of the processor, and the program does not look at the order
-       of operations or at what links take */
+    /* 1: kernels run on several threads of the processor, and the program does not look at the
+       order of operations or at what links take */
     int (*spreads)(void);
     /* links that the driver simulates on a virtual clock; NULL: none */
     const ds_cpu_fabric *(*fabric)(void);

@@ -11,9 +11,9 @@
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
    ds__callers.count is the number of threads that have a state and have not ended.
    Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
-   ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may call
-   the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold no
-   lock that these take.
+   ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
+   call the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold
+   no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */

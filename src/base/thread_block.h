@@ -49,8 +49,8 @@ typedef struct ds__tls_block {
     ds_capture_mode mode; /* which captures' rules the thread keeps: ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
     int capture_locked;   /* the thread has the capture lock, where drivers need to know */
-    /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's may
-       run: nothing is reclaimed */
+    /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's
+       may run: nothing is reclaimed */
     int upper_locked;
     /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
     uint64_t arena_stream;

@@ -1,7 +1,8 @@
 /* core/stream_sync.h - streams: queries, host waits, names in errors.
 
-   Queries a stream and waits for it on the host (ds__stream_sync). ds__stream_error adds an object's label to an error. The ds__sync_* functions report a wait on
-   a stream to the sync debug mode.
+   Queries a stream and waits for it on the host (ds__stream_sync). ds__stream_error adds the
+   stream's label to an error. The ds__sync_* functions report a wait on a stream to the sync debug
+   mode.
 
    Invariants: while a call waits, its hazard pointer keeps the stream from being freed. The
    capture query of the sync debug mode leaves the thread's last error as it was (ds__tls.mute).

@@ -12,7 +12,7 @@
 
 #include "linux.h"
 
-/* Copies of at least this many bytes are faster with stores around the caches, smaller ones slower. */
+/* From this size on copies are faster with stores around the caches; smaller ones are slower. */
 #define DS__STREAM_COPY_BYTES ((size_t)32 << 20)
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:

@@ -1,5 +1,5 @@
-/* A stream is unwrapped, wrapped again and destroyed while a call of another thread, which found the
-   first object before, still uses the native stream. */
+/* A stream is unwrapped, wrapped again and destroyed while a call of another thread, which found
+   the first object before, still uses the native stream. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
 #include "unit.h"
