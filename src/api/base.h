@@ -23,10 +23,10 @@
 #endif
 
 #if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
-/** What stands in front of every function: yours, if you define it before. */
 #define DEVSTREAM_API __attribute__((visibility("default")))
 #endif
 #ifndef DEVSTREAM_API
+/** The prefix of every function: the program's, if it is defined before. */
 #define DEVSTREAM_API
 /** The implementation is hidden, unless the program has said otherwise. */
 #define DS__HIDDEN __attribute__((visibility("hidden")))

@@ -166,7 +166,11 @@ static ds_node_desc mix_node(program *p, const op *o, mix_args *a, uint64_t n) {
     return (ds_node_desc){ .kind = DS_NODE_KERNEL,
                            .device = harness_device(o->device),
                            .priority = o->priority,
-                           .u.kernel = { p->mix, WORDS, NULL, a, sizeof *a } };
+                           .u.kernel = { .kernel = p->mix,
+                                         .items = WORDS,
+                                         .grid = NULL,
+                                         .args = a,
+                                         .args_size = sizeof *a } };
 }
 
 /* Two mixes, one after the other. */
@@ -674,10 +678,15 @@ static void stamped_graph(uint64_t seed, ds_kernel k) {
         ds_graph_node list[NODES];
         size_t n = 0;
         stamp_args a = { &stamps[i] };
-        ds_node_desc desc = { .kind = DS_NODE_HOST, .u.host = { stamp_host, &stamps[i], NULL } };
+        ds_node_desc desc = { .kind = DS_NODE_HOST,
+                              .u.host = { .fn = stamp_host, .user = &stamps[i], .dtor_fn = NULL } };
         if (k.id && below(&rng, 8))
-            desc =
-                (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 1, NULL, &a, sizeof a } };
+            desc = (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                                   .u.kernel = { .kernel = k,
+                                                 .items = 1,
+                                                 .grid = NULL,
+                                                 .args = &a,
+                                                 .args_size = sizeof a } };
         stamps[i].runs = stamps[i].at = 0;
         stamps[i].clock = &clock;
         for (int d = 0; d < i; d++)

@@ -71,7 +71,8 @@ static ds_node_desc fill_node(void *ptr, uint32_t value, size_t value_size, size
 }
 
 static ds_node_desc host_node(ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
-    return (ds_node_desc){ .kind = DS_NODE_HOST, .u.host = { fn, user, dtor_fn } };
+    return (ds_node_desc){ .kind = DS_NODE_HOST,
+                           .u.host = { .fn = fn, .user = user, .dtor_fn = dtor_fn } };
 }
 
 static ds_node_desc event_node(ds_node_kind kind, ds_event e) {
@@ -297,9 +298,24 @@ static void test_rows_are_copied_and_filled_by_nodes(void **state) {
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
     ds_graph_node n = add(g, fill_node(p, 0, 4, 32), NULL, 0);
-    n = add_after(g, (ds_node_desc){ .kind = DS_NODE_COPY, .u.copy = { p, in, 8, 4, 32, 16 } }, n);
-    n = add_after(
-        g, (ds_node_desc){ .kind = DS_NODE_FILL, .u.fill = { (char *)p + 16, 5, 2, 4, 3, 32 } }, n);
+    n = add_after(g,
+                  (ds_node_desc){ .kind = DS_NODE_COPY,
+                                  .u.copy = { .dst = p,
+                                              .src = in,
+                                              .width = 8,
+                                              .height = 4,
+                                              .dst_pitch = 32,
+                                              .src_pitch = 16 } },
+                  n);
+    n = add_after(g,
+                  (ds_node_desc){ .kind = DS_NODE_FILL,
+                                  .u.fill = { .ptr = (char *)p + 16,
+                                              .value = 5,
+                                              .value_size = 2,
+                                              .width = 4,
+                                              .height = 3,
+                                              .pitch = 32 } },
+                  n);
     add_after(g, copy_node(out, p, 128), n);
     ds_graph_exec x = exec_of(g);
     run(x, s);
@@ -327,13 +343,22 @@ static void test_kernels_of_many_items_are_nodes(void **state) {
     ds_kernel k = mix_kernel();
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    ds_graph_node n = add(
-        g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, ITEMS, NULL, &a, sizeof a } },
-        NULL, 0);
-    add_after(
-        g,
-        (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, ITEMS - 1, NULL, &b, sizeof b } },
-        n);
+    ds_graph_node n = add(g,
+                          (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                                          .u.kernel = { .kernel = k,
+                                                        .items = ITEMS,
+                                                        .grid = NULL,
+                                                        .args = &a,
+                                                        .args_size = sizeof a } },
+                          NULL, 0);
+    add_after(g,
+              (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                              .u.kernel = { .kernel = k,
+                                            .items = ITEMS - 1,
+                                            .grid = NULL,
+                                            .args = &b,
+                                            .args_size = sizeof b } },
+              n);
     ds_graph_exec x = exec_of(g);
     run(x, s);
     for (uint64_t i = 0; i < ITEMS; i++) {
@@ -497,17 +522,37 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
     ds_graph g = graph_on(0), gone_graph = graph_on(0);
     ok(ds_graph_destroy(gone_graph));
     add_fold(g, h, 1, no_node);
-#define KERNEL(...)                                         \
-    {                                                       \
-        .kind = DS_NODE_KERNEL, .u.kernel = { __VA_ARGS__ } \
+#define KERNEL(kernel_, n, grid_, args_, size) \
+    {                                          \
+        .kind = DS_NODE_KERNEL, .u.kernel = {  \
+            .kernel = kernel_,                 \
+            .items = n,                        \
+            .grid = grid_,                     \
+            .args = args_,                     \
+            .args_size = size                  \
+        }                                      \
     }
-#define COPY(...)                                       \
-    {                                                   \
-        .kind = DS_NODE_COPY, .u.copy = { __VA_ARGS__ } \
+#define COPY(to, from, w, h, dp, sp)      \
+    {                                     \
+        .kind = DS_NODE_COPY, .u.copy = { \
+            .dst = to,                    \
+            .src = from,                  \
+            .width = w,                   \
+            .height = h,                  \
+            .dst_pitch = dp,              \
+            .src_pitch = sp               \
+        }                                 \
     }
-#define FILL(...)                                       \
-    {                                                   \
-        .kind = DS_NODE_FILL, .u.fill = { __VA_ARGS__ } \
+#define FILL(to, v, size, w, h, p)        \
+    {                                     \
+        .kind = DS_NODE_FILL, .u.fill = { \
+            .ptr = to,                    \
+            .value = v,                   \
+            .value_size = size,           \
+            .width = w,                   \
+            .height = h,                  \
+            .pitch = p                    \
+        }                                 \
     }
     const bad_node bad[] = {
         { "no items", KERNEL(k, 0, NULL, &a, sizeof a), DS_ERR_INVALID_VALUE },
@@ -520,7 +565,11 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
         { "a device that is not there",
           { .kind = DS_NODE_KERNEL,
             .device = { harness_device(0).type, 99 },
-            .u.kernel = { k, 1, NULL, &a, sizeof a } },
+            .u.kernel = { .kernel = k,
+                          .items = 1,
+                          .grid = NULL,
+                          .args = &a,
+                          .args_size = sizeof a } },
           DS_ERR_DEVICE_RANGE },
         { "a copy to nowhere", COPY(NULL, d, 8, 1, 0, 0), DS_ERR_INVALID_VALUE },
         { "a copy from nowhere", COPY(d, NULL, 8, 1, 0, 0), DS_ERR_INVALID_VALUE },
@@ -997,9 +1046,14 @@ static void test_wide_and_deep_graphs_run_every_node_once(void **state) {
     ds_graph_node top = add(g, empty_node(), NULL, 0);
     for (uint64_t i = 0; i < WIDE; i++) {
         count_args a = { counter, i * i + 1 };
-        nodes[i] = add_after(
-            g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 1, NULL, &a, sizeof a } },
-            top);
+        nodes[i] = add_after(g,
+                             (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                                             .u.kernel = { .kernel = k,
+                                                           .items = 1,
+                                                           .grid = NULL,
+                                                           .args = &a,
+                                                           .args_size = sizeof a } },
+                             top);
         sum += a.n;
     }
     ds_graph_node last = add(g, empty_node(), nodes, WIDE);
@@ -1195,7 +1249,11 @@ static void test_ready_nodes_run_by_their_priority_when_that_was_asked_for(void 
         rank_args a = { &next, &place[i] };
         ds_node_desc desc = { .kind = DS_NODE_KERNEL,
                               .priority = -(i * 5 % 6),
-                              .u.kernel = { rank, 1, NULL, &a, sizeof a } };
+                              .u.kernel = { .kernel = rank,
+                                            .items = 1,
+                                            .grid = NULL,
+                                            .args = &a,
+                                            .args_size = sizeof a } };
         add_after(g, desc, root);
     }
     ds_graph_exec x = exec_with(g, DS_GRAPH_USE_NODE_PRIORITY);
@@ -1863,7 +1921,10 @@ static void test_an_update_may_bring_another_kernel_and_other_sizes(void **state
     ds_graph a = graph_on(0), b = graph_on(0);
     ds_graph_node n = add_fold(a, h, 2, no_node);
     add_after(a, copy_node(d, h, 8), n);
-    ds_node_desc desc = { .kind = DS_NODE_KERNEL, .u.kernel = { mix, 100, NULL, &m, sizeof m } };
+    ds_node_desc desc = {
+        .kind = DS_NODE_KERNEL,
+        .u.kernel = { .kernel = mix, .items = 100, .grid = NULL, .args = &m, .args_size = sizeof m }
+    };
     n = add(b, desc, NULL, 0);
     add_after(b, copy_node(d, h, 800), n);
     ds_graph_exec x = exec_of(a);
@@ -2263,9 +2324,14 @@ static void test_a_graph_keeps_kernels_and_events_whose_handles_are_gone(void **
     ds_event e = event_of(0);
     ds_stream s = made(0);
     ds_graph g = graph_on(0);
-    ds_graph_node node =
-        add(g, (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 3, NULL, &a, sizeof a } },
-            NULL, 0);
+    ds_graph_node node = add(g,
+                             (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                                             .u.kernel = { .kernel = k,
+                                                           .items = 3,
+                                                           .grid = NULL,
+                                                           .args = &a,
+                                                           .args_size = sizeof a } },
+                             NULL, 0);
     node = add_after(g, event_node(DS_NODE_EVENT_RECORD, e), node);
     add_after(g, event_node(DS_NODE_EVENT_WAIT, e), node);
     ok(ds_kernel_destroy(k));
@@ -2865,7 +2931,11 @@ static ds_result little_program(void) {
     fold_args args = { h + 2, 7 };
     ds_node_desc desc = { .kind = DS_NODE_KERNEL,
                           .label = "k",
-                          .u.kernel = { k, 1, NULL, &args, sizeof args } };
+                          .u.kernel = { .kernel = k,
+                                        .items = 1,
+                                        .grid = NULL,
+                                        .args = &args,
+                                        .args_size = sizeof args } };
     STEP(ds_graph_add(hand, &desc, NULL, 0, &n[0]));
     desc = child_node(g);
     STEP(ds_graph_add(hand, &desc, &n[0], 1, &n[1]));
@@ -2880,7 +2950,12 @@ static ds_result little_program(void) {
                               &y));
     STEP(ds_graph_launch(y, a)); /* 135, 3, 7, 1 */
     args.n = 8;
-    desc = (ds_node_desc){ .kind = DS_NODE_KERNEL, .u.kernel = { k, 1, NULL, &args, sizeof args } };
+    desc = (ds_node_desc){ .kind = DS_NODE_KERNEL,
+                           .u.kernel = { .kernel = k,
+                                         .items = 1,
+                                         .grid = NULL,
+                                         .args = &args,
+                                         .args_size = sizeof args } };
     STEP(ds_graph_exec_set_node(y, n[0], &desc));
     STEP(ds_graph_launch(y, a)); /* 180, 4, 15, 2 */
     STEP(ds_graph_exec_enable_node(y, n[0], 0));

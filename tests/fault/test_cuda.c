@@ -110,16 +110,28 @@ static ds_node_desc fold_node(ds_kernel k, const fold_args *args) {
 }
 
 static ds_node_desc host_node(ds_host_fn fn, void *user, ds_host_fn dtor_fn) {
-    return (ds_node_desc){ .kind = DS_NODE_HOST, .u.host = { fn, user, dtor_fn } };
+    return (ds_node_desc){ .kind = DS_NODE_HOST,
+                           .u.host = { .fn = fn, .user = user, .dtor_fn = dtor_fn } };
 }
 
 static ds_node_desc copy_node(void *dst, const void *src, size_t width, size_t height) {
-    return (ds_node_desc){ .kind = DS_NODE_COPY, .u.copy = { dst, src, width, height, 64, 64 } };
+    return (ds_node_desc){ .kind = DS_NODE_COPY,
+                           .u.copy = { .dst = dst,
+                                       .src = src,
+                                       .width = width,
+                                       .height = height,
+                                       .dst_pitch = 64,
+                                       .src_pitch = 64 } };
 }
 
 static ds_node_desc fill_node(void *ptr, size_t value_size, size_t width, size_t height) {
     return (ds_node_desc){ .kind = DS_NODE_FILL,
-                           .u.fill = { ptr, 0, value_size, width, height, 64 } };
+                           .u.fill = { .ptr = ptr,
+                                       .value = 0,
+                                       .value_size = value_size,
+                                       .width = width,
+                                       .height = height,
+                                       .pitch = 64 } };
 }
 
 static ds_graph_exec make_exec(world *w) {

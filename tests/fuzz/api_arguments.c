@@ -346,7 +346,8 @@ ds_kernel sane_kernel(void) {
 /* ---- a furnished start ---- */
 
 static void furnish_graph(void) {
-    ds_node_desc desc = { .kind = DS_NODE_HOST, .u.host = { payload_run, NULL, NULL } };
+    ds_node_desc desc = { .kind = DS_NODE_HOST,
+                          .u.host = { .fn = payload_run, .user = NULL, .dtor_fn = NULL } };
     ds_graph_exec_desc exec_desc = { .flags = DS_GRAPH_REPLACE_POINTERS };
     ds_graph_node node;
     ds_graph_exec exec;

@@ -362,8 +362,9 @@ void gate_close(ds_stream s, gate *g) {
 
 ds_node_desc gate_node(gate *g) {
     if (harness_is_cpu())
-        return (
-            ds_node_desc){ .kind = DS_NODE_HOST, .label = "gate", .u.host = { gate_fn, g, NULL } };
+        return (ds_node_desc){ .kind = DS_NODE_HOST,
+                               .label = "gate",
+                               .u.host = { .fn = gate_fn, .user = g, .dtor_fn = NULL } };
     gate_args a = words_of(g);
     g->args[0] = a.entered;
     g->args[1] = a.open;
