@@ -1,30 +1,20 @@
 /* Costs of destroyed objects: barriers that calls make for them, and questions to the driver about
    the work that still uses them. */
 #include <semaphore.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#define DEVSTREAM_IMPLEMENTATION
+#include "os/os.h"
 
 static _Atomic int barriers;
-static long count_syscall(long number, ...);
-#define syscall count_syscall
-#define DEVSTREAM_IMPLEMENTATION
+
+static void count_barrier(void) {
+    barriers++;
+    ds__os_barrier();
+}
+
+#define ds__os_barrier count_barrier
 #include "devstream.h"
 #include "unit.h"
-#undef syscall
-
-static long count_syscall(long number, ...) {
-    long argument[6];
-    va_list list;
-    va_start(list, number);
-    for (int i = 0; i < 6; i++)
-        argument[i] = va_arg(list, long);
-    va_end(list);
-    barriers += number == SYS_membarrier;
-    return syscall(number, argument[0], argument[1], argument[2], argument[3], argument[4],
-                   argument[5]);
-}
 
 /* The CPU driver with a `passed` that counts the questions. */
 static ds__driver counting;
