@@ -3,35 +3,24 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#define DEVSTREAM_IMPLEMENTATION
+#include "os/os.h"
 
 static _Atomic int asleep;
-static long count_syscall(long number, ...);
-#define syscall count_syscall
-#define DEVSTREAM_IMPLEMENTATION
-#include "devstream.h"
-#include "unit.h"
-#undef syscall
 
 /* Sleeps with a time limit do not count: a thread that ticks does not sleep. */
-static long count_syscall(long number, ...) {
-    long argument[6];
-    va_list list;
-    va_start(list, number);
-    for (int i = 0; i < 6; i++)
-        argument[i] = va_arg(list, long);
-    va_end(list);
-    int waits = number == SYS_futex && argument[1] == 128 && argument[3] == 0;
-    asleep += waits;
-    long result = syscall(number, argument[0], argument[1], argument[2], argument[3], argument[4],
-                          argument[5]);
-    asleep -= waits;
-    return result;
+static void count_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
+    asleep += timeout_ns == DS__FOREVER;
+    ds__futex_wait(word, value, timeout_ns);
+    asleep -= timeout_ns == DS__FOREVER;
 }
+
+#define ds__futex_wait count_wait
+#include "devstream.h"
+#include "unit.h"
 
 enum { ITEMS = 64, WORKERS = 2 };
 
