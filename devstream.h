@@ -4187,7 +4187,7 @@ typedef struct ds__exec {
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
    and shutdown. A module enters itself at its first use (ds__module_start). Each has a slot in
-   every thread and stream, so no struct of a lower layer has a member for a module.
+   the state of every thread.
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
    first, so a module ends before those that it uses.
@@ -5977,8 +5977,8 @@ static int ds__known(const void *ptr, ds_pointer_info *out) {
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
    DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
 
-   Invariants: no other room names a function or a table of a driver. Only entry files, os/os.h and
-   this list may have conditionals around includes of rooms.
+   Invariants: no other room names a table of a driver. Only entry files, os/os.h and this list
+   may have conditionals around includes of rooms.
    Locks: none.
    Threads: any. */
 

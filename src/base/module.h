@@ -2,7 +2,7 @@
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
    and shutdown. A module enters itself at its first use (ds__module_start). Each has a slot in
-   every thread and stream, so no struct of a lower layer has a member for a module.
+   the state of every thread.
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
    first, so a module ends before those that it uses.

@@ -3,8 +3,8 @@
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
    DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
 
-   Invariants: no other room names a function or a table of a driver. Only entry files, os/os.h and
-   this list may have conditionals around includes of rooms.
+   Invariants: no other room names a table of a driver. Only entry files, os/os.h and this list
+   may have conditionals around includes of rooms.
    Locks: none.
    Threads: any. */
 #ifndef DS__CORE_DRIVERS_H
