@@ -130,6 +130,12 @@
 /** Functions that the header defines; the library has each as an ordinary function, too. */
 #define DSINLINE inline
 #endif
+#ifdef DEVSTREAM_STATIC
+#define DS__SYMBOL(declaration)
+#else
+/** Makes an inline function a symbol of the library. */
+#define DS__SYMBOL(declaration) extern declaration;
+#endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
 /** Makes a call and drops its result. */
@@ -2884,6 +2890,53 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     return limit;
 }
 
+/* os/device_code.h - what arithmetic shared with device code needs.
+
+   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__sqrt32 and ds__sqrt64 for rooms that are
+   compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
+   device code kernels/device.h defines all of them before it includes such a room.
+
+   Invariants: a room that uses them includes nothing else but this room.
+   Locks: none.
+   Threads: any. */
+
+#ifndef DS__DEVICE
+#include <stdint.h>
+#include <string.h>
+#define DS__DEVICE static inline
+#define DS__CONSTANT static const
+
+/* Rounds a floating-point number or a vector of them to its type here. A product is not fused
+   with the sum that follows, whatever the compiler was told about contraction. */
+#if defined(__x86_64__)
+#define DS__ROUNDED(x) __asm__("" : "+x"(x))
+#else
+#define DS__ROUNDED(x) __asm__("" : "+w"(x))
+#endif
+
+/* The square root by the processor's instruction: a builtin may call the C library, which sets
+   errno. */
+static inline float ds__sqrt32(float x) {
+    float r;
+#if defined(__x86_64__)
+    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+
+static inline double ds__sqrt64(double x) {
+    double r;
+#if defined(__x86_64__)
+    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+#endif
+
 /* os/linux.h - Linux, C library and processor.
 
    Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
@@ -2906,7 +2959,6 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -2948,22 +3000,11 @@ DS__SEAM static uint64_t ds__now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static inline void ds__pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    __asm__ __volatile__("yield");
-#endif
-}
-
-/* Asks for a cache line that will be written soon and that another processor may have; any
-   address is allowed. */
-static inline void ds__own_line(const void *line) {
-#if defined(__x86_64__)
-    __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
-#else
-    __builtin_prefetch(line, 1);
-#endif
+/* Nanoseconds since 1970. */
+DS__SEAM static int64_t ds__os_wall_ns(void) {
+    struct timespec t;
+    clock_gettime(0 /* CLOCK_REALTIME */, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
@@ -3007,6 +3048,11 @@ DS__SEAM static void ds__os_yield(void) {
     syscall(SYS_sched_yield);
 }
 
+/* Returns the number by which tools know the process. */
+DS__SEAM static unsigned ds__os_process_id(void) {
+    return (unsigned)getpid();
+}
+
 /* Returns the number by which tools know the thread. */
 DS__SEAM static uint32_t ds__os_thread_id(void) {
     return (uint32_t)syscall(SYS_gettid);
@@ -3043,6 +3089,35 @@ DS__SEAM static size_t ds__os_memory(void) {
     size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
     uint64_t limit = ds__cgroup_limits("").memory;
     return all > limit ? (size_t)limit : all;
+}
+
+/* Writes what the system calls the processor. Returns 0 if it gives no name, as on many systems
+   with aarch64. */
+DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
+    char line[256];
+    int found = 0;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon || !colon[1])
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, size, "%s", colon + 2);
+        found = 1;
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* Memory whose address is a multiple of `align`, a power of two; NULL: there is none. The size is
+   rounded up to it. */
+DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
+    return size > SIZE_MAX - align ? NULL : aligned_alloc(align, (size + align - 1) & ~(align - 1));
+}
+
+DS__SEAM static void ds__os_aligned_free(void *at) {
+    free(at);
 }
 
 /* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
@@ -3161,6 +3236,10 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     close(got);
     errno = ENOENT;
     return -1;
+}
+
+DS__SEAM static void ds__os_close(int fd) {
+    close(fd);
 }
 
 /* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */
@@ -3285,6 +3364,75 @@ DS__SEAM static int ds__os_program_ended(void) {
     return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
 
+/* os/processor.h - processor instructions.
+
+   Wraps instructions for waiting, cache lines, the clock and the state of floating-point
+   arithmetic. vector.h has the vector instructions.
+
+   Invariants: each function has a form for x86-64 and one for aarch64.
+   Locks: none.
+   Threads: any. ds__os_set_float_state concerns the calling thread only. */
+
+/* Tells the processor that the thread spins. */
+static inline void ds__pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* Asks for a cache line that will be written soon and that another processor may have; any
+   address is allowed. */
+static inline void ds__own_line(const void *line) {
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+/* Keeps the compiler from moving or combining memory accesses across this place. */
+#define DS__COMPILER_FENCE() __asm__ __volatile__("" : : : "memory")
+
+/* The processor's clock, which costs half of the system's. Its rate is not known. */
+static inline uint64_t ds__os_ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    uint64_t t;
+    __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+#endif
+}
+
+/* How the calling thread rounds, whether it takes subnormal numbers as zero, and whether it
+   traps. Programs linked by gcc with -ffast-math change that for all threads. In the bits
+   DS__FLOAT_STATE the usual state is DS__FLOAT_USUAL. */
+#if defined(__x86_64__)
+enum { DS__FLOAT_USUAL = 0x1f80, DS__FLOAT_STATE = 0xffc0 };
+#else
+enum { DS__FLOAT_USUAL = 0, DS__FLOAT_STATE = 0x7ffffff };
+#endif
+
+DS__SEAM static uint64_t ds__os_float_state(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_stmxcsr();
+#else
+    uint64_t state;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(state));
+    return state;
+#endif
+}
+
+DS__SEAM static void ds__os_set_float_state(uint64_t state) {
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr((unsigned)state);
+#else
+    __asm__ __volatile__("msr fpcr, %0" ::"r"(state) : "memory");
+#endif
+}
+
 /* os/lock.h - spin lock.
 
    Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
@@ -3312,7 +3460,7 @@ static void ds__lock_slow(ds__lock *lock) {
         if (spins < 64)
             ds__pause();
         else
-            syscall(SYS_sched_yield);
+            ds__os_yield();
     }
 }
 
@@ -3323,6 +3471,301 @@ static inline void ds__lock_take(ds__lock *lock) {
 
 static inline void ds__lock_give(ds__lock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
+}
+
+/* os/thread.h - threads, mutexes and thread-specific data.
+
+   Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
+   ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
+   when a thread ends, and ds__os_at_fork. Short critical sections use ds__lock (lock.h).
+
+   Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
+   ds__mutex_init. Functions that can fail return 0 or the system's error number.
+   Locks: each ds__mutex is one; the rooms that own it say its order.
+   Threads: any. */
+
+#include <pthread.h>
+
+typedef pthread_mutex_t ds__mutex;
+typedef pthread_cond_t ds__condition;
+typedef pthread_t ds__os_thread;
+typedef pthread_key_t ds__os_thread_key;
+
+#define DS__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
+#define DS__CONDITION_INIT PTHREAD_COND_INITIALIZER
+
+DS__SEAM static void ds__mutex_init(ds__mutex *m) {
+    pthread_mutex_init(m, NULL);
+}
+
+static inline void ds__mutex_lock(ds__mutex *m) {
+    pthread_mutex_lock(m);
+}
+
+static inline void ds__mutex_unlock(ds__mutex *m) {
+    pthread_mutex_unlock(m);
+}
+
+/* Returns 1 if the caller has the mutex now, 0 if another thread has it. */
+static inline int ds__mutex_trylock(ds__mutex *m) {
+    return pthread_mutex_trylock(m) == 0;
+}
+
+DS__SEAM static void ds__mutex_destroy(ds__mutex *m) {
+    pthread_mutex_destroy(m);
+}
+
+/* Releases the mutex, sleeps until a broadcast, and takes the mutex again. It may return without
+   a broadcast. */
+DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
+    pthread_cond_wait(c, m);
+}
+
+DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
+    pthread_cond_broadcast(c);
+}
+
+/* Starts a thread, which must be joined. */
+DS__SEAM static int ds__os_thread_start(ds__os_thread *out, void *(*main_fn)(void *), void *user) {
+    return pthread_create(out, NULL, main_fn, user);
+}
+
+DS__SEAM static void ds__os_thread_join(ds__os_thread thread) {
+    pthread_join(thread, NULL);
+}
+
+/* Creates thread-specific data. `ended_fn` is called on an ending thread with the thread's value
+   if that is not NULL. */
+DS__SEAM static int ds__os_thread_key_create(ds__os_thread_key *out, void (*ended_fn)(void *)) {
+    return pthread_key_create(out, ended_fn);
+}
+
+DS__SEAM static int ds__os_thread_key_set(ds__os_thread_key key, const void *value) {
+    return pthread_setspecific(key, value);
+}
+
+DS__SEAM static void ds__os_thread_key_delete(ds__os_thread_key key) {
+    pthread_key_delete(key);
+}
+
+/* Registers functions that are called around each fork: before it, and after it in the parent
+   and in the child. Each may be NULL. */
+DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(void),
+                                   void (*child_fn)(void)) {
+    return pthread_atfork(before_fn, parent_fn, child_fn);
+}
+
+/* os/nvtx.h - ranges and names for NVIDIA's tools.
+
+   Passes ranges, marks and names to NVTX, which is a set of headers, if these are present and
+   DEVSTREAM_NO_NVTX is not defined. Else the functions do nothing.
+
+   Invariants: a domain is what ds__nvtx_domain_create returned, or NULL for the default one.
+   Names of streams and devices are passed on if DEVSTREAM_CUDA is defined.
+   Locks: ds__nvtx.lock is held while NVTX is initialised, which replaces its functions.
+   Threads: any. */
+
+#if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#define DS__NVTX 1
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wshadow"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#include <nvtx3/nvToolsExt.h>
+#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
+#include <nvtx3/nvToolsExtCudaRt.h>
+#define DS__NVTX_CUDA 1
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+#endif
+
+#ifdef DS__NVTX
+static struct {
+    _Atomic int ready; /* 1: initialised, so that its functions are no longer replaced */
+    ds__mutex lock;
+} ds__nvtx = { .lock = DS__MUTEX_INIT };
+
+__attribute__((cold, noinline)) static void ds__nvtx_initialize(void) {
+    ds__mutex_lock(&ds__nvtx.lock);
+    if (!atomic_load(&ds__nvtx.ready)) {
+        nvtxInitialize(NULL);
+        atomic_store_explicit(&ds__nvtx.ready, 1, memory_order_release);
+    }
+    ds__mutex_unlock(&ds__nvtx.lock);
+}
+
+static inline void ds__nvtx_start(void) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__nvtx.ready, memory_order_acquire)))
+        ds__nvtx_initialize();
+}
+
+static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
+    nvtxEventAttributes_t a;
+    memset(&a, 0, sizeof a);
+    a.version = NVTX_VERSION;
+    a.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    a.category = d->category;
+    a.colorType = d->color ? NVTX_COLOR_ARGB : NVTX_COLOR_UNKNOWN;
+    a.color = d->color;
+    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    a.message.ascii = d->text;
+    switch (d->payload.kind) {
+    case DS_PAYLOAD_U64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
+        a.payload.ullValue = d->payload.value.u64;
+        break;
+    case DS_PAYLOAD_I64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
+        a.payload.llValue = d->payload.value.i64;
+        break;
+    case DS_PAYLOAD_F64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
+        a.payload.dValue = d->payload.value.f64;
+        break;
+    case DS_PAYLOAD_NONE:
+        break;
+    }
+    return a;
+}
+
+/* 1: the functions without attributes say all of it. */
+static inline int ds__nvtx_plain(const ds_range_desc *d) {
+    return !d->domain.id && !d->color && !d->category && !d->payload.kind;
+}
+#endif
+
+static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (ds__nvtx_plain(d))
+        nvtxMarkA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainMarkEx((nvtxDomainHandle_t)domain, &a);
+    }
+#else
+    (void)domain;
+    (void)d;
+#endif
+}
+
+static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (ds__nvtx_plain(d))
+        nvtxRangePushA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainRangePushEx((nvtxDomainHandle_t)domain, &a);
+    }
+#else
+    (void)domain;
+    (void)d;
+#endif
+}
+
+static inline void ds__nvtx_pop(void *domain) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (domain)
+        nvtxDomainRangePop((nvtxDomainHandle_t)domain);
+    else
+        nvtxRangePop();
+#else
+    (void)domain;
+#endif
+}
+
+/* Returns NVTX's number of the range. */
+static inline uint64_t ds__nvtx_range_start(void *domain, const ds_range_desc *d) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (ds__nvtx_plain(d))
+        return nvtxRangeStartA(d->text);
+    nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+    return nvtxDomainRangeStartEx((nvtxDomainHandle_t)domain, &a);
+#else
+    (void)domain;
+    (void)d;
+    return 0;
+#endif
+}
+
+static inline void ds__nvtx_range_end(void *domain, uint64_t range) {
+#ifdef DS__NVTX
+    if (domain)
+        nvtxDomainRangeEnd((nvtxDomainHandle_t)domain, range);
+    else
+        nvtxRangeEnd(range);
+#else
+    (void)domain;
+    (void)range;
+#endif
+}
+
+static inline void *ds__nvtx_domain_create(const char *name) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    return nvtxDomainCreateA(name);
+#else
+    (void)name;
+    return NULL;
+#endif
+}
+
+static inline void ds__nvtx_domain_destroy(void *domain) {
+#ifdef DS__NVTX
+    nvtxDomainDestroy((nvtxDomainHandle_t)domain);
+#else
+    (void)domain;
+#endif
+}
+
+/* Names the calling thread. */
+static inline void ds__nvtx_name_thread(const char *label) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    nvtxNameOsThreadA(ds__os_thread_id(), label);
+#else
+    (void)label;
+#endif
+}
+
+static inline int ds__nvtx_names_cuda(void) {
+#ifdef DS__NVTX_CUDA
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* Names a stream of CUDA. */
+static inline void ds__nvtx_name_stream(void *native, const char *label) {
+#ifdef DS__NVTX_CUDA
+    ds__nvtx_start();
+    nvtxNameCudaStreamA((cudaStream_t)native, label);
+#else
+    (void)native;
+    (void)label;
+#endif
+}
+
+static inline void ds__nvtx_name_device(int index, const char *label) {
+#ifdef DS__NVTX_CUDA
+    ds__nvtx_start();
+    nvtxNameCudaDeviceA(index, label);
+#else
+    (void)index;
+    (void)label;
+#endif
 }
 
 /* os/stream_copy.h - copies with stores around the caches.
@@ -3336,7 +3779,7 @@ static inline void ds__lock_give(ds__lock *lock) {
    Threads: any. */
 
 /* From this size on copies are faster with stores around the caches; smaller ones are slower. */
-#define DS__STREAM_COPY_BYTES ((size_t)32 << 20)
+#define DS__STREAM_BYTES ((size_t)32 << 20)
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:
    more than one row of memory is open then, which is what the hardware prefetchers and the
@@ -3417,22 +3860,114 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
     return done;
 }
 
-/* base/device_code.h - markers of functions shared with device code.
+/* os/vector.h - vector instructions.
 
-   Defines DS__DEVICE and DS__CONSTANT for rooms that are compiled both as C and as device code:
-   the arithmetic of the kernels in comm/ and rng/. For device code kernels/device.h defines both
-   macros before it includes such a room; in C they mean `static inline` and `static const`.
+   Has what the vector code of comm/ and rng/ needs beyond the vector types of gcc and clang:
+   the largest vector of the processor (ds__os_vector), the markers of functions that use larger
+   vectors than every processor has (DS__VECTOR_32, DS__VECTOR_64), stores that go around the
+   caches, tests of masks, products of words and conversions of f16. W is the size of a vector in
+   bytes: 16, and on x86-64 also 32 (AVX2, F16C) and 64 (AVX-512).
 
-   Invariants: a room that uses the markers includes nothing else but this room.
+   Invariants: a function marked DS__VECTOR_32 or DS__VECTOR_64 runs only if ds__os_vector returns
+   at least that size. DS__VECTOR_FENCE follows stores around the caches before a release.
+   Sanitizers do not see such stores, so there they are plain ones.
    Locks: none.
    Threads: any. */
 
-#ifndef DS__DEVICE
-#include <stdint.h>
-#include <string.h>
-#define DS__DEVICE static inline
-#define DS__CONSTANT static const
+#if defined(__x86_64__)
+#define DS__VECTOR_32 __attribute__((target("avx2,f16c")))
+#define DS__VECTOR_64 __attribute__((target("avx512f")))
+#define DS__VECTOR_HAS_32 1
+#define DS__VECTOR_HAS_64 1
+#else
+#define DS__VECTOR_HAS_32 0
+#define DS__VECTOR_HAS_64 0
 #endif
+#define DS__VECTOR_16
+#define DS__VECTOR_HAS_16 1
+
+/* Returns the size of the processor's largest vector: 16, 32 or 64. */
+DS__SEAM static int ds__os_vector(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return 64;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 32 : 16;
+#else
+    return 16;
+#endif
+}
+
+/* Returns the processor's architecture and the extensions that the library uses. */
+DS__SEAM static const char *ds__os_architecture(void) {
+#if defined(__x86_64__)
+    return ds__os_vector() >= 32 ? "x86_64 avx2" : "x86_64";
+#else
+    return "aarch64";
+#endif
+}
+
+typedef float ds__os_floats_16 __attribute__((vector_size(16)));
+typedef float ds__os_floats_32 __attribute__((vector_size(32)));
+typedef float ds__os_floats_64 __attribute__((vector_size(64)));
+
+/* DS__VECTOR_STREAM(W, to, v) stores a vector around the caches; `to` is a multiple of W. */
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+#define DS__VECTOR_CAN_STREAM 1
+#ifdef __clang__
+#define DS__VECTOR_STREAM(W, to, v) \
+    __builtin_nontemporal_store((ds__os_floats_##W)(v), (ds__os_floats_##W *)(void *)(to))
+#else
+#define DS__VECTOR_MOVNT_16 __builtin_ia32_movntps
+#define DS__VECTOR_MOVNT_32 __builtin_ia32_movntps256
+#define DS__VECTOR_MOVNT_64 __builtin_ia32_movntps512
+#define DS__VECTOR_STREAM(W, to, v) \
+    DS__VECTOR_MOVNT_##W((float *)(void *)(to), (ds__os_floats_##W)(v))
+#endif
+#define DS__VECTOR_FENCE() __asm__ __volatile__("sfence" ::: "memory")
+#else
+typedef float ds__os_any_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef float ds__os_any_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef float ds__os_any_64 __attribute__((vector_size(64), aligned(1), may_alias));
+#define DS__VECTOR_CAN_STREAM 0
+#define DS__VECTOR_STREAM(W, to, v) \
+    (void)(*(ds__os_any_##W *)(void *)(to) = (ds__os_any_##W)(ds__os_floats_##W)(v))
+#define DS__VECTOR_FENCE() (void)0
+#endif
+
+/* DS__VECTOR_ANY_W(mask): 1 if a mask is not empty. */
+typedef uint64_t ds__os_words_16 __attribute__((vector_size(16)));
+#if defined(__x86_64__)
+#define DS__VECTOR_ANY_16(mask) (__builtin_ia32_movmskps((ds__os_floats_16)(mask)) != 0)
+#define DS__VECTOR_ANY_32(mask) (__builtin_ia32_movmskps256((ds__os_floats_32)(mask)) != 0)
+#else
+#define DS__VECTOR_ANY_16(mask) ((((ds__os_words_16)(mask))[0] | ((ds__os_words_16)(mask))[1]) != 0)
+#endif
+
+/* DS__VECTOR_TIMES(W, a, b): the products of the lower halves of the 64-bit lanes of a with the
+   word b. clang finds the instruction itself. */
+typedef uint64_t ds__os_words_32 __attribute__((vector_size(32)));
+typedef uint64_t ds__os_words_64 __attribute__((vector_size(64)));
+#if defined(__clang__) || !defined(__x86_64__)
+#define DS__VECTOR_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__os_words_##W)((a)*0 + (b)))
+#else
+typedef int ds__os_ints_16 __attribute__((vector_size(16)));
+typedef int ds__os_ints_32 __attribute__((vector_size(32)));
+typedef int ds__os_ints_64 __attribute__((vector_size(64)));
+typedef long long ds__os_longs_64 __attribute__((vector_size(64)));
+#define DS__VECTOR_TIMES(W, a, b) DS__VECTOR_TIMES_##W(a, (ds__os_words_##W)((a)*0 + (b)))
+#define DS__VECTOR_TIMES_16(a, b) \
+    (ds__os_words_16) __builtin_ia32_pmuludq128((ds__os_ints_16)(a), (ds__os_ints_16)(b))
+#define DS__VECTOR_TIMES_32(a, b) \
+    (ds__os_words_32) __builtin_ia32_pmuludq256((ds__os_ints_32)(a), (ds__os_ints_32)(b))
+#define DS__VECTOR_TIMES_64(a, b)                                                              \
+    (ds__os_words_64) __builtin_ia32_pmuludq512_mask((ds__os_ints_64)(a), (ds__os_ints_64)(b), \
+                                                     (ds__os_longs_64)(a), (unsigned char)-1)
+#endif
+
+/* Eight numbers of f16, a vector of 16 bytes, to f32 and back, rounded to nearest even. */
+typedef short ds__os_halves_16 __attribute__((vector_size(16)));
+#define DS__VECTOR_WIDEN(halves) __builtin_ia32_vcvtph2ps256((ds__os_halves_16)(halves))
+#define DS__VECTOR_NARROW(floats) __builtin_ia32_vcvtps2ph256((ds__os_floats_32)(floats), 0)
 
 /* base/thread_block.h - thread-local block of the library.
 
@@ -3482,10 +4017,6 @@ typedef struct ds__tls_block {
     /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's
        may run: nothing is reclaimed */
     int upper_locked;
-    /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
-    uint64_t arena_stream;
-    struct ds__slot *arena_slot;
-    struct ds__arena *arena;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
     uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
@@ -3503,16 +4034,13 @@ typedef struct ds__tls_block {
     char aside[1024];
 } ds__tls_block;
 
-static __thread ds__tls_block ds__tls;
+static _Thread_local ds__tls_block ds__tls;
 
 /* Clears every pointer that the thread remembers into memory that ds_shutdown or the thread's end
    frees. A new member that remembers such a pointer must be cleared here. */
 static void ds__tls_forget(ds__tls_block *t) {
     t->thread = NULL;
     t->epoch = 0;
-    t->arena_stream = 0;
-    t->arena_slot = NULL;
-    t->arena = NULL;
     t->hit_version = 0;
     memset(t->hit, 0, sizeof t->hit);
 }
@@ -3880,7 +4408,7 @@ typedef struct ds__caller {
     ds_device device; /* the current one */
     _Atomic int ended;
     struct ds__caller *next;
-    void *slot[DS__MODULES]; /* what each module has of the thread */
+    void *module[DS__MODULES]; /* what each module has of the thread */
 } ds__caller;
 
 static struct {
@@ -4116,8 +4644,7 @@ typedef struct ds__stream {
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
     uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    /* the allocator's: the stream's memory in its device's default pool */
-    _Atomic(void *) arena;
+    _Atomic(void *) module[DS__MODULES]; /* what each module has of the stream */
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -4154,13 +4681,12 @@ typedef struct ds__kernel {
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
-    _Atomic(void *) loaded; /* CUDA driver: the function on each device */
+    _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
     int ours;               /* 1: the library's own, whose sentence says what was wrong */
     uint64_t (*bytes_fn)(size_t items, const void *args);
     /* launching threads read what stands above, workers write what stands below */
     char pad[64];
-    _Atomic uint32_t runs;    /* CPU driver: launches timed so far */
-    _Atomic uint32_t item_ps; /* CPU driver: picoseconds of an item, as last measured */
+    _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
 } ds__kernel;
 
 typedef struct ds__graph {
@@ -4183,71 +4709,14 @@ typedef struct ds__exec {
     ds_site made;
 } ds__exec;
 
-/* base/module.h - modules above the core, and what they are told.
-
-   Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_start). Each has a slot in
-   the state of every thread.
-
-   Invariants: the number of a module is a constant. Shutdown runs from the last number to the
-   first, so a module ends before those that it uses.
-   Locks: none here. The hook of a stream's end takes locks of the allocator; callers hold none.
-   Threads: any. Shutdown runs in ds_shutdown, while no other thread is inside of devstream. */
-
-typedef struct ds__module {
-    /* before a stream ends, which is pinned or nobody else's; not while the caller has
-       `upper_locked` */
-    void (*stream_end)(ds__stream *s);
-    void (*thread_end)(void *slot); /* frees what the module has in an ended thread's slot */
-    void (*shutdown)(void);         /* all work is done, everything else is still there */
-} ds__module;
-
-static const ds__module *_Atomic ds__modules[DS__MODULES];
-
-/* Enters a module; again: does nothing. */
-DS__SEAM static void ds__module_start(int number, const ds__module *module) {
-    if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
-        atomic_store(&ds__modules[number], module);
-}
-
-static void ds__modules_stream_end(ds__stream *s) {
-    for (int i = DS__MODULES - 1; i >= 0; i--) {
-        const ds__module *m = atomic_load(&ds__modules[i]);
-        if (m && m->stream_end)
-            m->stream_end(s);
-    }
-}
-
-static void ds__modules_thread_end(void *const *slot) {
-    for (int i = DS__MODULES - 1; i >= 0; i--) {
-        const ds__module *m = atomic_load(&ds__modules[i]);
-        if (m && m->thread_end && slot[i])
-            m->thread_end(slot[i]);
-    }
-}
-
-static void ds__modules_shutdown(void) {
-    for (int i = DS__MODULES - 1; i >= 0; i--) {
-        const ds__module *m = atomic_load(&ds__modules[i]);
-        if (m && m->shutdown)
-            m->shutdown();
-    }
-}
-
-/* Empties the list, after the states of all threads have been freed. */
-static void ds__modules_forget(void) {
-    for (int i = 0; i < DS__MODULES; i++)
-        atomic_store(&ds__modules[i], NULL);
-}
-
 /* base/operation.h - operations on streams.
 
    Defines ds__op, one piece of stream work: its kind (DS__OP_*), flags, call site and arguments.
    The core hands an operation to submit of a driver. The CPU driver queues operations, graph
    nodes keep copies of them, and layers see them.
 
-   Invariants: the kind selects the member of the union. Only the CPU driver creates kinds and
-   members that are marked as its own. Flags share bits across kinds: DS__OP_STAGED is for
+   Invariants: the kind selects the member of the union. Kinds from DS__OP_OWN on and the member
+   `own` are a driver's. Flags share bits across kinds: DS__OP_STAGED is for
    copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
    Locks: none.
    Threads: an operation belongs to the thread that built it, until it is submitted. */
@@ -4267,14 +4736,7 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
-    /* LANE_WAIT, NODE_RECORD, NODE_WAIT: the CPU driver's, in its executables */
-    DS__OP_LANE_WAIT,
-    DS__OP_NODE_RECORD,
-    DS__OP_NODE_WAIT,
-    /* SHARED_RECORD, FREE, CLOCK: the CPU driver's */
-    DS__OP_SHARED_RECORD,
-    DS__OP_FREE,
-    DS__OP_CLOCK
+    DS__OP_OWN /* from here on: kinds of a driver, which never leave it */
 };
 
 enum {
@@ -4370,25 +4832,12 @@ typedef struct ds__op {
             uint64_t upto;
         } wait;
 
-        struct {
-            void *stamp;
-        } stamp; /* CPU driver: a timed record in its queue */
-
-        struct {
-            void *lane;
-        } shared; /* and one that other processes are told of */
-
-        /* CPU driver: memory that the stream gives back */
+        /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {
             void *ptr;
             size_t size;
-            int device;
-        } memory;
-
-        /* CPU driver: what follows was put in at this virtual time */
-        struct {
-            int64_t ns;
-        } clock;
+            int64_t number;
+        } own;
     } u;
 } ds__op;
 
@@ -4410,12 +4859,79 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
     return g;
 }
 
+/* base/module.h - modules above the core, and what they are told.
+
+   Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
+   and shutdown. A module enters itself at its first use (ds__module_start). Each has a pointer of
+   its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
+
+   Invariants: the number of a module is a constant. Shutdown runs from the last number to the
+   first, so a module ends before those that it uses.
+   Locks: none here. The hook of a stream's end takes locks of the allocator; callers hold none.
+   Threads: any. Shutdown runs in ds_shutdown, while no other thread is inside of devstream. */
+
+typedef struct ds__module {
+    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+       `upper_locked` */
+    void (*stream_end)(ds__stream *s);
+    void (*thread_end)(void *own); /* frees what the module has of an ended thread */
+    void (*shutdown)(void);        /* all work is done, everything else is still there */
+} ds__module;
+
+static const ds__module *_Atomic ds__modules[DS__MODULES];
+
+/* What each module has of a device; NULL after ds_shutdown. */
+static _Atomic(void *) ds__module_devices[DS__MODULES][DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int index) {
+    return &ds__module_devices[module][backend][index];
+}
+
+/* Enters a module; again: does nothing. */
+DS__SEAM static void ds__module_start(int number, const ds__module *module) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
+        atomic_store(&ds__modules[number], module);
+}
+
+static void ds__modules_stream_end(ds__stream *s) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->stream_end)
+            m->stream_end(s);
+    }
+}
+
+static void ds__modules_thread_end(void *const *own) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->thread_end && own[i])
+            m->thread_end(own[i]);
+    }
+}
+
+static void ds__modules_shutdown(void) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->shutdown)
+            m->shutdown();
+    }
+}
+
+/* Empties the list, after the states of all threads have been freed. */
+static void ds__modules_forget(void) {
+    for (int i = 0; i < DS__MODULES; i++) {
+        atomic_store(&ds__modules[i], NULL);
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            for (int k = 0; k < DS__MAX_DEVICES; k++)
+                atomic_store_explicit(&ds__module_devices[i][b][k], NULL, memory_order_relaxed);
+    }
+}
+
 /* base/driver.h - driver table.
 
    Defines the table of functions (ds__driver) by which the core calls a driver. Each driver
    fills in one table. The X-list DS__ENTRIES has all entries that can fail. The list generates
-   the table's members, the fault layer and its names. The inline rule's limit (DS__INLINE_BYTES)
-   is defined here, too.
+   the table's members, the fault layer and its names.
 
    Invariants: stream and event arguments are the driver's own objects, and a device is an index.
    Entries outside of the list cannot fail or must be carried out in any case, so no fault can be
@@ -4426,6 +4942,24 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
    Threads: any thread may call an entry, several at once. drain and stop are called by
    ds_shutdown only. */
 
+/* What device_sensor reads, with the names for messages: percent of time and of memory's time, degrees
+   Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
+enum { DS__SENSOR_UTILIZATION, DS__SENSOR_TEMPERATURE, DS__SENSOR_POWER, DS__SENSOR_CLOCK };
+
+static const char *const ds__sensor_names[] = { "utilisation", "temperature", "power draw",
+                                                "clock rate" };
+
+typedef struct ds__process {
+    unsigned id;
+    uint64_t bytes; /* of the device's memory */
+} ds__process;
+
+typedef struct ds__processes {
+    ds__process *list; /* from ds__alloc; the caller releases it */
+    size_t count;
+    char unknown[512]; /* why there is no list; empty: there is one */
+} ds__processes;
+
 /* X(entry, parameters, arguments): everything that a driver does, except starting, reporting and
    ending. The list makes the driver's table, the fault layer and its names. Stream and event
    arguments are the driver's own objects; device is an index.
@@ -4433,6 +4967,8 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
    Properties of a device; these entries enable nothing on the device:
    device_link    1: the two devices, which differ, are joined by NVLink.
    device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
+   device_sensor  Reads DS__SENSOR_*: one value or two. DS_ERR_UNSUPPORTED: it is not known.
+   device_processes  Lists the processes that use the device, as far as the driver knows them.
 
    Virtual memory; an open capture forbids none of these entries:
    space_reserve  Reserves addresses without memory. *out_page is the unit in which memory is
@@ -4458,7 +4994,7 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
    Several streams at once:
    run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
                   is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
-                  these streams. run_fn copies and sums, DS__INLINE_BYTES in each step, and calls no
+                  these streams. run_fn copies and sums, at most inline_bytes in each step, and calls no
                   entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
                   correct.
 
@@ -4478,6 +5014,8 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
     X(device_link, (int device, int peer, int *out), (device, peer, out)) \
     X(device_speed, (int device, int *out_engines, double *out_memory), \
       (device, out_engines, out_memory)) \
+    X(device_sensor, (int device, int sensor, unsigned out[2]), (device, sensor, out)) \
+    X(device_processes, (int device, ds__processes *out), (device, out)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), \
       (device, out_least, out_greatest)) \
     X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), \
@@ -4550,12 +5088,18 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
 struct ds__driver {
     const char *name;
     ds_device_type type;
+    /* The inline rule: when every stream that takes part is idle, the caller may run the library's
+       own copy, fill or sum of at most this many bytes before returning; never the user's code.
+       0: the driver has no such rule. */
+    size_t inline_bytes;
     /* refuses options of ds_init that it cannot use; before the start */
     ds_result (*check)(const ds_init_desc *desc);
     /* keeps copies of its options until the next call; NULL: forgets them */
     ds_result (*configure)(const ds_init_desc *desc);
     void (*probe)(ds_backend_info *out); /* looks for devices; starts no thread */
     ds_result (*start)(void);            /* before the first entry is called */
+    /* names of the processors that the library has code for, with spaces between them */
+    const char *(*architectures)(void);
     /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     int (*device_used)(int device);
     /* 1: kernels run on several threads of the processor, and the program does not look at the
@@ -4597,11 +5141,6 @@ struct ds__driver {
 #undef DS__MEMBER
 };
 
-/* The inline rule, for every driver that runs on the caller's processor: when every stream that
-   takes part is idle, the caller may run the library's own copy, fill or sum of at most this
-   many bytes before returning; never the user's code. */
-#define DS__INLINE_BYTES 16384u
-
 static int ds__place_of(const ds__op *op, int at) {
     return op->places >> at & 255;
 }
@@ -4638,8 +5177,8 @@ static struct {
     /* counts initialisations; a thread's state of an earlier one is void */
     uint32_t epoch;
     int configured;        /* ds_init was called */
-    pthread_mutex_t mutex; /* initialisation and shutdown */
-    pthread_key_t key;     /* tells that a thread ends */
+    ds__mutex mutex;       /* initialisation and shutdown */
+    ds__os_thread_key key; /* tells that a thread ends */
     int atfork;            /* the fork handler is installed, for good */
     ds_init_desc desc;
     int per_thread_default;
@@ -4660,7 +5199,7 @@ static struct {
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by who must know that none is open: never over a wait */
-    pthread_mutex_t begin;
+    ds__mutex begin;
     ds_stream *legacy;      /* per device ordinal, made at first use */
     _Atomic int sync_debug; /* a ds_sync_debug_mode */
     ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
@@ -4676,7 +5215,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so that pointers into reserved address space may be void */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
+} ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
 /* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
@@ -4729,7 +5268,7 @@ struct ds__node {
     uint32_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
-    void *native; /* the CUDA driver's */
+    void *native; /* the driver's */
 };
 
 struct ds__body {
@@ -4744,7 +5283,7 @@ struct ds__body {
     size_t object_count;
     size_t object_room;
     int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
-    void *native; /* the CUDA driver's */
+    void *native; /* the driver's */
 };
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
@@ -5088,8 +5627,8 @@ struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
     uint64_t id;
-    uint64_t thread;    /* number of the thread that began it */
-    uint64_t native_id; /* the CUDA driver's number */
+    uint64_t thread; /* number of the thread that began it */
+    uint64_t native; /* the driver's number of it */
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
@@ -5097,7 +5636,7 @@ struct ds__capture {
     ds__body *body;
     int into;      /* 1: the graph was there before */
     void *origin;  /* the driver's stream on which it began */
-    void *members; /* CPU driver: all of its streams. CUDA driver: streams of its own */
+    void *members; /* the driver's list of streams */
     /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];
@@ -5360,7 +5899,7 @@ static void *ds__touch_thread(void *range) {
 
 /* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
 DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
-    pthread_t thread[DS__TOUCH_THREADS];
+    ds__os_thread thread[DS__TOUCH_THREADS];
     ds__touched part[DS__TOUCH_THREADS];
     char *ptr = at;
     unsigned started = 0;
@@ -5376,12 +5915,12 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
         part[i] = (ds__touched){ ptr + from, ptr + to };
     }
     while (started + 1 < n &&
-           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
+           ds__os_thread_start(&thread[started], ds__touch_thread, &part[started]) == 0)
         started++;
     for (unsigned i = started; i < n; i++)
         ds__touch(&part[i]);
     while (started)
-        pthread_join(thread[--started], NULL);
+        ds__os_thread_join(thread[--started]);
 }
 
 /* base/ipc_board.h - shared-memory registries of several processes.
@@ -5500,12 +6039,12 @@ typedef struct ds__board {
 } ds__board;
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     ds__board *own;
     ds__board *others;
     uint64_t serials;
     int atfork;
-} ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__boards = { .mutex = DS__MUTEX_INIT };
 
 /* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
    zero. */
@@ -5523,21 +6062,21 @@ typedef struct ds__address {
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
 static void ds__boards_lock(void) {
-    pthread_mutex_lock(&ds__boards.mutex);
+    ds__mutex_lock(&ds__boards.mutex);
 }
 
 static void ds__boards_unlock(void) {
-    pthread_mutex_unlock(&ds__boards.mutex);
+    ds__mutex_unlock(&ds__boards.mutex);
 }
 
 /* In a forked child: the parent must not seem to be alive as long as the child is. */
 static void ds__boards_forked(void) {
     if (ds__boards.own) {
-        close(ds__boards.own->fd);
+        ds__os_close(ds__boards.own->fd);
         ds__boards.own->fd = -1;
     }
     for (ds__board *b = ds__boards.others; b; b = b->next) {
-        close(b->fd);
+        ds__os_close(b->fd);
         b->fd = -1;
     }
     ds__boards_unlock();
@@ -5547,7 +6086,7 @@ static void ds__board_free(ds__board *b) {
     if (b->sheet)
         ds__os_unmap(b->sheet, sizeof *b->sheet);
     if (b->fd >= 0)
-        close(b->fd);
+        ds__os_close(b->fd);
     ds__release(b);
 }
 
@@ -5556,7 +6095,7 @@ static ds__board *ds__board_new(int fd) {
     ds__board *b = ds__alloc(sizeof *b);
     if (b && !ds__boards.atfork)
         ds__boards.atfork =
-            pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
+            ds__os_at_fork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
     if (b && ds__boards.atfork)
         b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
@@ -5565,7 +6104,7 @@ static ds__board *ds__board_new(int fd) {
     }
     if (!b || !b->sheet) {
         ds__release(b);
-        close(fd);
+        ds__os_close(fd);
         return NULL;
     }
     b->fd = fd;
@@ -5596,7 +6135,7 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
         return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
-    b->pid = b->sheet->pid = (int)getpid();
+    b->pid = b->sheet->pid = (int)ds__os_process_id();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
     *out = ds__boards.own = b;
@@ -5672,7 +6211,7 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
    The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds_result r = DS_OK;
-    if (pid == (int)getpid() || (ds__boards.own && ds__boards.own->cookie == cookie))
+    if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
@@ -5723,7 +6262,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
         return ds__board_short();
-    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
+    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
     b->has_lane = 1;
     *out = i;
     return DS_OK;
@@ -5975,10 +6514,11 @@ static int ds__known(const void *ptr, ds_pointer_info *out) {
 /* core/drivers.h - list of the drivers and of their rooms.
 
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
-   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
+   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in;
+   DEVSTREAM_PER_THREAD_DEFAULT_STREAM makes the default stream that of the thread.
 
-   Invariants: no other room names a table of a driver. Only entry files, os/os.h and this list
-   may have conditionals around includes of rooms.
+   Invariants: no other room names a table of a driver. Only entry files, os/ and this list ask
+   for macros of the program, and only they may have conditionals around includes of rooms.
    Locks: none.
    Threads: any. */
 
@@ -6066,10 +6606,23 @@ enum {
     DS__CPU_HELD = 1 << 20     /* or when so many operations are held back */
 };
 
+/* Kinds of operations of this driver. */
+enum {
+    /* in executables; u.wait: a place in another lane, or the number of a record or wait */
+    DS__CPU_OP_LANE_WAIT = DS__OP_OWN,
+    DS__CPU_OP_NODE_RECORD,
+    DS__CPU_OP_NODE_WAIT,
+    DS__CPU_OP_SHARED_RECORD, /* other processes are told of it; u.own.ptr: the lane */
+    DS__CPU_OP_FREE,          /* u.own: memory that the stream gives back, and its device */
+    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time at which what follows was put in */
+};
+
 /* copies and fills from here on are split among threads that are awake */
 #define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
 #define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
 #define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
+/* what the caller may do itself on an idle stream (inline_bytes) */
+#define DS__CPU_INLINE_BYTES ((size_t)16384)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
@@ -6244,7 +6797,7 @@ typedef struct ds__cpu_event {
 } ds__cpu_event;
 
 typedef struct ds__cpu_worker {
-    pthread_t thread;
+    ds__os_thread thread;
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
@@ -6300,10 +6853,10 @@ static struct {
     int host_idle;
     uint64_t host_progress; /* counts host functions taken; for the monitor */
     _Atomic uint32_t host_word;
-    pthread_t *host_thread;
+    ds__os_thread *host_thread;
     int host_room;
     /* monitor */
-    pthread_t monitor;
+    ds__os_thread monitor;
     int monitor_started;
     _Atomic uint32_t monitor_word; /* 0: asleep or about to be */
     /* memory */
@@ -6322,7 +6875,7 @@ static struct {
     ds__cpu_lane *lanes;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
-    pthread_t watcher;
+    ds__os_thread watcher;
     int watcher_started;
     _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;
@@ -6566,16 +7119,16 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_FILL] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.fill,
         [DS__OP_HOST] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
         [DS__OP_CALLBACK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
-        [DS__OP_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.stamp,
+        [DS__OP_RECORD] = offsetof(ds__op, u.own.size),
         [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__OP_NOTHING] = offsetof(ds__op, u),
         [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.graph,
-        [DS__OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_SHARED_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.shared,
-        [DS__OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.memory,
-        [DS__OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.clock,
+        [DS__CPU_OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_SHARED_RECORD] = offsetof(ds__op, u.own.size),
+        [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
+        [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
     };
     size_t n =
         op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
@@ -6629,7 +7182,7 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
 
 /* Queues a copy of the operation; the producer's lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__OP_CLOCK) {
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__CPU_OP_CLOCK) {
         ds_result r = ds__cpu_put_clock(s);
         if (r < 0)
             return r;
@@ -7323,7 +7876,7 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t first = piece * job->piece_items;
     size_t n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY)
-        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_COPY_BYTES);
+        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_BYTES);
     else
         ds__cpu_fill_part(op, first, n);
 }
@@ -7347,7 +7900,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     } else {
         ds__cpu_job job;
         memset(&job, 0, sizeof job);
-        size_t piece = bytes >= DS__STREAM_COPY_BYTES     ? DS__CPU_STREAM_PIECE
+        size_t piece = bytes >= DS__STREAM_BYTES          ? DS__CPU_STREAM_PIECE
                        : bytes >= 4 * DS__CPU_PIECE_BYTES ? DS__CPU_PIECE_BYTES
                                                           : (bytes / 4 + 63) & ~(size_t)63;
         job.piece_fn = ds__cpu_part_piece;
@@ -7367,7 +7920,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
    ds__cpu_kernel_failed makes a failure of the device from a status.
 
    Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
-   rest does not run. `runs` and `item_ps` are estimates: concurrent launches may overwrite them.
+   rest does not run. The estimate of a kernel is not exact: concurrent launches may overwrite it.
    Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
    takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
    Threads: the owner of the stream. Pieces also run on other workers and on waiting host
@@ -7381,6 +7934,12 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
         first, left < job->piece_items ? left : job->piece_items, job->args);
     if (status)
         atomic_store_explicit(&job->status, status, memory_order_relaxed);
+}
+
+/* A kernel's estimate: launches timed so far, up to 4, and picoseconds of an item, as last
+   measured, in the lower half. */
+static inline uint32_t ds__cpu_runs(uint64_t estimate) {
+    return (uint32_t)(estimate >> 32);
 }
 
 /* Picoseconds of an item; items of vectorized kernels take less than a nanosecond. */
@@ -7433,8 +7992,9 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
     size_t n = op->u.kernel.items;
-    uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed);
-    uint32_t item_ps = atomic_load_explicit(&k->item_ps, memory_order_relaxed);
+    uint64_t estimate = atomic_load_explicit(&k->estimate, memory_order_relaxed);
+    uint32_t runs = ds__cpu_runs(estimate);
+    uint32_t item_ps = (uint32_t)estimate;
     if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
     int status;
@@ -7445,9 +8005,8 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     } else {
         status = ds__cpu_kernel_items(w, s, op, args, &item_ps);
     }
-    atomic_store_explicit(&k->item_ps, item_ps, memory_order_relaxed);
-    if (runs < 4)
-        atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
+    estimate = (uint64_t)(runs < 4 ? runs + 1 : runs) << 32 | item_ps;
+    atomic_store_explicit(&k->estimate, estimate, memory_order_relaxed);
     ds__cpu_long(w, 0);
     return status;
 }
@@ -7478,7 +8037,7 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
    stream has failed, but a callback is invoked with the failure. The destructor runs after
    either.
    Locks: the pool's lock guards the list and the counts of threads. ds__cpu_host_spawn expects
-   it, and calls pthread_create and the program's allocator under it. User code runs without a
+   it, and calls ds__os_thread_start and the program's allocator under it. User code runs without a
    lock of the driver.
    Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
    host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
@@ -7488,7 +8047,7 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
-        pthread_t *more = ds__alloc((size_t)room * sizeof *more);
+        ds__os_thread *more = ds__alloc((size_t)room * sizeof *more);
         if (!more)
             return;
         if (ds__cpu.host_thread)
@@ -7497,7 +8056,7 @@ static void ds__cpu_host_spawn(void) {
         ds__cpu.host_thread = more;
         ds__cpu.host_room = room;
     }
-    if (pthread_create(&ds__cpu.host_thread[ds__cpu.host_threads], NULL, ds__cpu_host_main, NULL) ==
+    if (ds__os_thread_start(&ds__cpu.host_thread[ds__cpu.host_threads], ds__cpu_host_main, NULL) ==
         0)
         ds__cpu.host_threads++;
 }
@@ -7566,7 +8125,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
    1. With a fabric there is one worker. After each operation it takes the ready stream whose
       time is the lowest.
    2. The time of a stream is the time at which its next operation is ready. It may be earlier
-      while waits or clock notes (DS__OP_CLOCK) precede that operation. These take no time and
+      while waits or clock notes (DS__CPU_OP_CLOCK) precede that operation. These take no time and
       hold nothing, so passing them too early is harmless.
    3. Only the last completed operation of a stream can end after the clock. Each earlier
       operation ended by the time the next one began, and the worker takes no operation that
@@ -7627,8 +8186,8 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     }
     if (s->virt->put == now)
         return DS_OK;
-    ds__op op = { .kind = DS__OP_CLOCK };
-    op.u.clock.ns = now;
+    ds__op op = { .kind = DS__CPU_OP_CLOCK };
+    op.u.own.number = now;
     ds_result r = ds__cpu_put(s, &op);
     if (r < 0)
         return r;
@@ -7686,9 +8245,9 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_virtual *v = s->virt;
     int host = ds__cpu.fabric->devices;
     int again = 0;
-    if (op->kind == DS__OP_CLOCK) {
-        if (v->time < op->u.clock.ns)
-            v->time = op->u.clock.ns;
+    if (op->kind == DS__CPU_OP_CLOCK) {
+        if (v->time < op->u.own.number)
+            v->time = op->u.own.number;
     } else if (op->kind == DS__OP_KERNEL && op->u.kernel.kernel->bytes_fn) {
         uint64_t bytes =
             op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);
@@ -7841,7 +8400,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
         ds__cpu_host_op(s, op, number);
         break;
     case DS__OP_RECORD: {
-        ds__cpu_stamp *stamp = op->u.stamp.stamp;
+        ds__cpu_stamp *stamp = op->u.own.ptr;
         if (!failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         ds__cpu_stamp_give(stamp);
@@ -7849,17 +8408,17 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     }
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
-    case DS__OP_SHARED_RECORD:
-        ds__cpu_lane_pass(op->u.shared.lane, number, failed);
+    case DS__CPU_OP_SHARED_RECORD:
+        ds__cpu_lane_pass(op->u.own.ptr, number, failed);
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);
-    case DS__OP_LANE_WAIT:
-    case DS__OP_NODE_RECORD:
-    case DS__OP_NODE_WAIT:
+    case DS__CPU_OP_LANE_WAIT:
+    case DS__CPU_OP_NODE_RECORD:
+    case DS__CPU_OP_NODE_WAIT:
         return ds__cpu_lane_step(w, s, op, number, failed, who);
     /* also on a stream that failed: what used it was skipped */
-    case DS__OP_FREE:
+    case DS__CPU_OP_FREE:
         ds__cpu_async_over(op);
         break;
     default:
@@ -7874,9 +8433,8 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
     if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
         ds__cpu.fabric)
         return 0;
-    ds__kernel *k = op->u.kernel.kernel;
-    return atomic_load_explicit(&k->runs, memory_order_relaxed) >= 4 &&
-           atomic_load_explicit(&k->item_ps, memory_order_relaxed) <= DS__CPU_LONG_NS * 1000u &&
+    uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
+    return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
 }
@@ -8593,10 +9151,10 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     return r;
 }
 
-/* The inline rule (DS__INLINE_BYTES): on an idle stream the caller runs a small copy or fill
+/* The inline rule (DS__CPU_INLINE_BYTES): on an idle stream the caller runs a small copy or fill
    itself. 0: it did not. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__INLINE_BYTES ||
+    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__CPU_INLINE_BYTES ||
         (op->flags & DS__OP_STAGED))
         return 0;
     if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
@@ -9252,7 +9810,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
         record.kind = DS__OP_RECORD;
-        record.u.stamp.stamp = stamp;
+        record.u.own.ptr = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
             ds__cpu_stamp_give(stamp);
@@ -9260,8 +9818,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_lane *lane = NULL;
         ds__op record = *op;
         r = ds__cpu_lane_for(s, e, &lane);
-        record.kind = DS__OP_SHARED_RECORD;
-        record.u.shared.lane = lane;
+        record.kind = DS__CPU_OP_SHARED_RECORD;
+        record.u.own.ptr = lane;
         if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0)
             ds__cpu_lane_unused(lane);
     } else {
@@ -9564,7 +10122,7 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
    `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
    death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
-   lock. The watcher sleeps without it. pthread_create runs under it in ds__cpu_watch_for. The
+   lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
    check for open captures is made before it is taken.
    Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
    is done. Caller's threads, any number at once. */
@@ -9633,7 +10191,7 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (atomic_load(&p->stream.done) >= upto)
         return DS_OK;
     if (!ds__cpu.watcher_started) {
-        int error = pthread_create(&ds__cpu.watcher, NULL, ds__cpu_watcher_main, NULL);
+        int error = ds__os_thread_start(&ds__cpu.watcher, ds__cpu_watcher_main, NULL);
         if (error)
             return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
         ds__cpu.watcher_started = 1;
@@ -9670,7 +10228,7 @@ static void ds__cpu_watcher_end(void) {
     atomic_store(&ds__cpu.watch_quit, 1);
     ds__boards_unlock();
     ds__cpu_wake_watcher();
-    pthread_join(ds__cpu.watcher, NULL);
+    ds__os_thread_join(ds__cpu.watcher);
     ds__cpu.watcher_started = 0;
 }
 
@@ -10305,7 +10863,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
         return ds__cpu_capture_wait_event(s, c, op->u.event.event);
     case DS__OP_WAIT_STREAM:
         return ds__cpu_capture_wait_stream(s, c, op->u.wait.stream);
-    case DS__OP_FREE:
+    case DS__CPU_OP_FREE:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
             "memory of the driver's own allocator cannot come or go on a stream that captures");
@@ -10758,11 +11316,11 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
             *out = n->op;
         break;
     case DS_NODE_EVENT_RECORD:
-        out->kind = DS__OP_NODE_RECORD;
+        out->kind = DS__CPU_OP_NODE_RECORD;
         out->u.wait.upto = (*records)++;
         break;
     case DS_NODE_EVENT_WAIT:
-        out->kind = DS__OP_NODE_WAIT;
+        out->kind = DS__CPU_OP_NODE_WAIT;
         out->u.wait.upto = (*waits)++;
         break;
     default:
@@ -10806,7 +11364,7 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
         ds__op op;
         if (e->flat == UINT32_MAX) {
             memset(&op, 0, sizeof op);
-            op.kind = DS__OP_LANE_WAIT;
+            op.kind = DS__CPU_OP_LANE_WAIT;
             op.u.wait.stream = x->lane[e->on];
             op.u.wait.upto = e->upto;
         } else {
@@ -11131,7 +11689,7 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     uint32_t idle = DS__CPU_IDLE;
     ds__op *op = (ds__op *)(void *)(lane->head->data);
     /* it would only be parked */
-    if (hold_first && op->kind == DS__OP_LANE_WAIT &&
+    if (hold_first && op->kind == DS__CPU_OP_LANE_WAIT &&
         atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) {
         ds__cpu_stream *on = op->u.wait.stream;
         if (ds__cpu_park(lane, on, on->lane_base + op->u.wait.upto))
@@ -11231,7 +11789,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
                              uint64_t number, int failed, int who) {
     ds__cpu_launch *run = s->launch;
     ds__cpu_token t = { op->u.wait.stream, 0 };
-    if (op->kind == DS__OP_NODE_RECORD) {
+    if (op->kind == DS__CPU_OP_NODE_RECORD) {
         ds__cpu_stamp *stamp = run->stamp[op->u.wait.upto];
         if (stamp && !failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
@@ -11239,7 +11797,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
             ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch gives it back */
     }
-    if (op->kind == DS__OP_NODE_WAIT)
+    if (op->kind == DS__CPU_OP_NODE_WAIT)
         t = run->token[op->u.wait.upto];
     else
         t.upto = t.stream->lane_base + op->u.wait.upto;
@@ -11256,7 +11814,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
    Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
    memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
    committed, and removed before the memory is returned. Asynchronous memory is freed when the
-   stream comes to the DS__OP_FREE, also on a failed stream.
+   stream comes to the DS__CPU_OP_FREE, also on a failed stream.
    Locks: ds__cpu_freed.lock, for short steps; the counts are atomic. Mappings take
    `ds__g.mapping_lock`, ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes
    the locks of a submission.
@@ -11293,7 +11851,7 @@ static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
     atomic_store_explicit(&ds__cpu_freed.at[i].end, (uintptr_t)at + size, memory_order_relaxed);
     ds__cpu_freed.at[i].kept = keep ? at : NULL;
     ds__lock_give(&ds__cpu_freed.lock);
-    free(over);
+    ds__os_aligned_free(over);
 }
 
 /* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
@@ -11307,13 +11865,13 @@ static void ds__cpu_memory_give(void *at, size_t size) {
         return;
     ds__cpu_remember_freed(at, size, keep);
     if (!keep)
-        free(at);
+        ds__os_aligned_free(at);
 }
 
 /* Forgets what was freed, at the stop of the driver. */
 static void ds__cpu_freed_end(void) {
     for (unsigned i = 0; i < DS__CPU_FREED; i++)
-        free(ds__cpu_freed.at[i].kept);
+        ds__os_aligned_free(ds__cpu_freed.at[i].kept);
     memset(&ds__cpu_freed, 0, sizeof ds__cpu_freed);
 }
 
@@ -11359,7 +11917,7 @@ static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
 
 /* Aligned to 512. */
 static void *ds__cpu_memory(size_t size) {
-    return size > SIZE_MAX - 1024 ? NULL : aligned_alloc(512, (size + 511) & ~(size_t)511);
+    return ds__os_aligned_alloc(512, size);
 }
 
 /* A device's; large pieces of a dry one are no more than addresses until they are touched. */
@@ -11474,7 +12032,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
 /* The driver's own allocator is the system's: it keeps nothing. */
 static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void **out) {
     ds__cpu_stream *s = stream;
-    ds__op op = { .kind = DS__OP_FREE };
+    ds__op op = { .kind = DS__CPU_OP_FREE };
     ds_result r;
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
     if (f)
@@ -11491,21 +12049,21 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
 
 static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cpu_stream *s = stream;
-    ds__op op = { .kind = DS__OP_FREE };
+    ds__op op = { .kind = DS__CPU_OP_FREE };
     ds_result r;
-    op.u.memory.ptr = ptr;
-    op.u.memory.size = size;
-    op.u.memory.device = device;
+    op.u.own.ptr = ptr;
+    op.u.own.size = size;
+    op.u.own.number = device;
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
     return ds__cpu_enqueue(s, &op, NULL);
 }
 
 static void ds__cpu_async_over(const ds__op *op) {
-    ds__cpu_device *d = &ds__cpu.device[op->u.memory.device];
-    atomic_fetch_sub(&d->async_used, op->u.memory.size);
-    atomic_fetch_sub(&d->used, op->u.memory.size);
-    ds__cpu_device_memory_give(op->u.memory.ptr, op->u.memory.size);
+    ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
+    atomic_fetch_sub(&d->async_used, op->u.own.size);
+    atomic_fetch_sub(&d->used, op->u.own.size);
+    ds__cpu_device_memory_give(op->u.own.ptr, op->u.own.size);
 }
 
 static ds_result ds__cpu_async_trim(int device, size_t keep) {
@@ -11572,7 +12130,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
         if (base)
             ds__os_unmap(base, size);
         if (fd >= 0)
-            close(fd);
+            ds__os_close(fd);
         return ds__cpu_short(device, size);
     }
     s->base = base;
@@ -11592,7 +12150,7 @@ static void ds__cpu_share_release(int device, void *base, size_t size) {
     if (!s)
         return;
     ds__os_unmap(base, size);
-    close(s->fd);
+    ds__os_close(s->fd);
     ds__release(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
 }
@@ -11606,7 +12164,9 @@ static ds_result ds__cpu_share_export(int device, void *base, size_t size, unsig
     if (!s || s->size != size)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not memory of cpu:%d that can be exported",
                         base, device);
-    ds__address a = { DS__ADDRESS_MEMORY, (int32_t)getpid(), s->fd, 0, 0, 0, s->cookie, size };
+    ds__address a = {
+        DS__ADDRESS_MEMORY, (int32_t)ds__os_process_id(), s->fd, 0, 0, 0, s->cookie, size
+    };
     memset(handle, 0, 64);
     memcpy(handle, &a, sizeof a);
     return DS_OK;
@@ -11622,13 +12182,13 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
         return r;
     if (a.kind != DS__ADDRESS_MEMORY || a.size != size)
         return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no memory of a CPU device");
-    if (a.pid == (int32_t)getpid())
+    if (a.pid == (int32_t)ds__os_process_id())
         return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory is this process's own");
     int fd = ds__os_memfd_open(a.pid, a.fd, a.cookie, size);
     if (fd < 0)
         return ds__peer_fail(a.pid);
     *out = ds__os_memfd_map(fd, size);
-    close(fd);
+    ds__os_close(fd);
     return *out ? DS_OK
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
                            "the system has no address space for %zu bytes on cpu:%d", size, device);
@@ -11663,7 +12223,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     else if (size < DS__TOUCH_PAGE)
         *out = ds__cpu_memory(size);
     else
-        *out = aligned_alloc(DS__TOUCH_PAGE, (size + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1));
+        *out = ds__os_aligned_alloc(DS__TOUCH_PAGE, size);
     if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
     if (touches)
@@ -11732,18 +12292,9 @@ static void ds__cpu_drain(void) {
 static ds_result ds__cpu_device_properties(int device, ds_device_properties *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "devstream CPU device %d", device);
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon)
-            continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(out->name, sizeof out->name, "%.120s", colon + 2);
-        break;
-    }
-    if (f)
-        fclose(f);
+    char name[121];
+    if (ds__os_processor_name(name, sizeof name))
+        snprintf(out->name, sizeof out->name, "%s", name);
     out->total_memory = ds__cpu.device[device].limit;
     out->multiprocessors = ds__cpu.workers;
     out->unified_addressing = 1;
@@ -11754,11 +12305,36 @@ static ds_result ds__cpu_device_properties(int device, ds_device_properties *out
     return DS_OK;
 }
 
+static const char *ds__cpu_architectures(void) {
+    return ds__os_architecture();
+}
+
 static ds_result ds__cpu_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
     *out_total = d->limit;
     *out_free = d->limit - used;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_device_sensor(int device, int sensor, unsigned out[2]) {
+    (void)out;
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "the %s of cpu:%d is not known: only NVML tells it, of GPUs",
+                    ds__sensor_names[sensor], device);
+}
+
+/* This process; the driver does not know others that use the machine's memory. */
+static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
+    size_t used = atomic_load(&ds__cpu.device[device].used);
+    memset(out, 0, sizeof *out);
+    if (!used)
+        return DS_OK;
+    out->list = ds__alloc(sizeof *out->list);
+    if (!out->list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processes");
+    out->list[0] = (ds__process){ ds__os_process_id(), used };
+    out->count = 1;
     return DS_OK;
 }
 
@@ -12066,13 +12642,13 @@ static ds_result ds__cpu_start(void) {
     atomic_store(&ds__cpu.monitor_word, 1);
     int error = 0;
     for (int i = 0; i < workers && !error; i++) {
-        error = pthread_create(&ds__cpu.worker[i].thread, NULL, ds__cpu_worker_main,
-                               &ds__cpu.worker[i]);
+        error =
+            ds__os_thread_start(&ds__cpu.worker[i].thread, ds__cpu_worker_main, &ds__cpu.worker[i]);
         if (!error)
             ds__cpu.workers_started++;
     }
     if (!error)
-        error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
+        error = ds__os_thread_start(&ds__cpu.monitor, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
     atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
     if (error) {
@@ -12097,11 +12673,11 @@ static void ds__cpu_stop(void) {
         atomic_store(&ds__cpu.monitor_word, 1);
         ds__futex_wake(&ds__cpu.monitor_word, INT_MAX);
         if (ds__cpu.monitor_started)
-            pthread_join(ds__cpu.monitor, NULL);
+            ds__os_thread_join(ds__cpu.monitor);
         for (int i = 0; i < ds__cpu.workers_started; i++)
-            pthread_join(ds__cpu.worker[i].thread, NULL);
+            ds__os_thread_join(ds__cpu.worker[i].thread);
         for (int i = 0; i < ds__cpu.host_threads; i++)
-            pthread_join(ds__cpu.host_thread[i], NULL);
+            ds__os_thread_join(ds__cpu.host_thread[i]);
     }
     ds__cpu_freed_end();
     while (ds__cpu.raw) {
@@ -12194,10 +12770,12 @@ static void ds__cpu_stats(ds_cpu_stats *out) {
 
 static const ds__driver ds__cpu_driver = { "cpu",
                                            DS_DEVICE_CPU,
+                                           DS__CPU_INLINE_BYTES,
                                            ds__cpu_check,
                                            ds__cpu_configure,
                                            ds__cpu_probe,
                                            ds__cpu_start,
+                                           ds__cpu_architectures,
                                            ds__cpu_device_used,
                                            ds__cpu_spreads,
                                            ds__cpu_fabric,
@@ -12395,11 +12973,11 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
-    uint64_t thread;         /* a per-thread stream's */
-    ds__lock lock;           /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;        /* what other streams wait for; made when first needed */
-    pthread_mutex_t staging; /* held while the pieces of a copy are put on the stream */
-    ds__cuda_stage *stage;   /* made when first needed */
+    uint64_t thread;       /* a per-thread stream's */
+    ds__lock lock;         /* of `mark`, between its record and the wait for it */
+    cudaEvent_t mark;      /* what other streams wait for; made when first needed */
+    ds__mutex staging;     /* held while the pieces of a copy are put on the stream */
+    ds__cuda_stage *stage; /* made when first needed */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
     struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
@@ -12472,7 +13050,7 @@ static struct {
     /* for copies of streams of the CPU driver; made when first needed */
     cudaStream_t side[DS__MAX_DEVICES];
     /* modules, side streams: held across calls that compile or create */
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     /* in use, and without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__lock lock;            /* of the list of streams */
@@ -12491,9 +13069,9 @@ static struct {
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
-} ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__cuda = { .mutex = DS__MUTEX_INIT };
 
-static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+static _Thread_local uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
 
 /* Around the calls of one entry. */
 typedef struct ds__cuda_scope {
@@ -12906,6 +13484,12 @@ static ds_result ds__cuda_start(void) {
     return r;
 }
 
+/* PTX for compute_60 is in the library; devices compile it for themselves. */
+static const char *ds__cuda_architectures(void) {
+    return "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 "
+           "sm_103 sm_110 sm_120 sm_121 compute_60";
+}
+
 static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
     struct cudaDeviceProp prop;
     ds__cuda_scope scope;
@@ -12980,14 +13564,14 @@ static ds_result ds__cuda_device_synchronize(int device) {
     if (r == DS_OK) {
         ds__cuda_unload(&scope, unused);
     } else {
-        pthread_mutex_lock(&ds__cuda.mutex);
+        ds__mutex_lock(&ds__cuda.mutex);
         while (unused) {
             ds__cuda_module *m = unused;
             unused = m->next;
             m->next = ds__cuda.modules;
             ds__cuda.modules = m;
         }
-        pthread_mutex_unlock(&ds__cuda.mutex);
+        ds__mutex_unlock(&ds__cuda.mutex);
     }
     ds__cuda_leave(&scope);
     return r;
@@ -13040,6 +13624,233 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
     r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
     ds__cuda_leave(&scope);
     return r;
+}
+
+/* cuda/nvml.h - NVML: sensors of a GPU and the processes on it.
+
+   Reads what only NVML, a library of NVIDIA's driver, knows of a GPU: utilisation, temperature,
+   power, clocks (ds__cuda_device_sensor) and processes (ds__cuda_device_processes). The library is
+   loaded at the first question; ds__nvml_end ends it when the driver stops.
+
+   Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
+   found by its uuid or its place on the bus, because the process may see few GPUs, under other
+   numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
+
+   Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
+   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
+   requires are not. ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h.
+   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
+   ds__nvml_end run without it.
+   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
+   while no other thread is inside of devstream. */
+
+enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
+
+typedef struct ds__nvml {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*text)(int code);
+    int (*by_uuid)(const char *uuid, void **out);
+    int (*by_pci)(const char *pci, void **out);
+    int (*processes)(void *device, unsigned *count, void *out);
+    int old; /* 1: processes gives smaller descriptions */
+    int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
+    int (*temperature)(void *device, int sensor, unsigned *out);
+    int (*power)(void *device, unsigned *out_mw);
+    int (*clock)(void *device, int clock, unsigned *out_mhz);
+} ds__nvml;
+
+static struct {
+    ds__mutex lock;
+    ds__nvml n;
+} ds__nvml_state = { .lock = DS__MUTEX_INIT };
+
+static int ds__nvml_get(void *library, const char *name, void *fn) {
+    void *found = ds__os_library_symbol(library, name);
+    memcpy(fn, &found, sizeof found);
+    return found != NULL;
+}
+
+/* NULL, or why not. */
+static const char *ds__nvml_load(ds__nvml *n, const char *path) {
+    memset(n, 0, sizeof *n);
+    n->library = ds__os_library_open(path);
+    if (!n->library)
+        return "it cannot be loaded";
+    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) &
+              ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
+              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) &
+              ds__nvml_get(n->library, "nvmlErrorString", &n->text);
+    ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
+    ds__nvml_get(n->library, "nvmlDeviceGetUtilizationRates", &n->utilization);
+    ds__nvml_get(n->library, "nvmlDeviceGetTemperature", &n->temperature);
+    ds__nvml_get(n->library, "nvmlDeviceGetPowerUsage", &n->power);
+    ds__nvml_get(n->library, "nvmlDeviceGetClockInfo", &n->clock);
+    if (!ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v3", &n->processes) &&
+        !ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes)) {
+        n->old = 1;
+        all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
+    }
+    int code = all ? n->init() : 0;
+    if (all && code == 0)
+        return NULL;
+    const char *why = all ? "it cannot be initialised" : "it lacks functions";
+    ds__os_library_close(n->library);
+    n->library = NULL;
+    return why;
+}
+
+static const char *ds__nvml_path(void) {
+    const char *path = getenv("DEVSTREAM_NVML");
+    return path && *path ? path : "libnvidia-ml.so.1";
+}
+
+/* NVML, or NULL and why not. */
+static const ds__nvml *ds__nvml_open(const char **out_why) {
+    ds__nvml *n = &ds__nvml_state.n;
+    ds__mutex_lock(&ds__nvml_state.lock);
+    *out_why = n->library ? NULL : ds__nvml_load(n, ds__nvml_path());
+    ds__mutex_unlock(&ds__nvml_state.lock);
+    return *out_why ? NULL : n;
+}
+
+static void ds__nvml_end(void) {
+    ds__nvml *n = &ds__nvml_state.n;
+    if (!n->library)
+        return;
+    n->shutdown();
+    ds__os_library_close(n->library);
+    n->library = NULL;
+}
+
+/* A device that is a part of a GPU has a uuid of its own. */
+static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
+    static const char *const kinds[] = { "GPU-", "MIG-" };
+    char uuid[41];
+    int code = 0;
+    for (int i = 0; i < 2; i++) {
+        int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
+        for (int k = 0; k < 16; k++) {
+            int dash = k == 4 || k == 6 || k == 8 || k == 10;
+            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x",
+                           properties->uuid[k]);
+        }
+        if ((code = n->by_uuid(uuid, out)) == 0)
+            return 0;
+    }
+    return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
+}
+
+static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION;
+}
+
+static int ds__nvml_temperature(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->temperature ? n->temperature(device, 0 /* NVML_TEMPERATURE_GPU */, out)
+                          : DS__NVML_NO_FUNCTION;
+}
+
+static int ds__nvml_power(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->power ? n->power(device, out) : DS__NVML_NO_FUNCTION;
+}
+
+static int ds__nvml_clock(const ds__nvml *n, void *device, unsigned out[2]) {
+    int code = n->clock ? n->clock(device, 1 /* NVML_CLOCK_SM */, &out[0]) : DS__NVML_NO_FUNCTION;
+    return code ? code : n->clock(device, 2 /* NVML_CLOCK_MEM */, &out[1]);
+}
+
+/* Reads a sensor. DS_ERR_UNSUPPORTED: NVML is missing, or does not know the value. */
+static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2]) {
+    static int (*const ask[])(const ds__nvml *n, void *handle,
+                              unsigned out[2]) = { [DS__SENSOR_UTILIZATION] = ds__nvml_utilization,
+                                                   [DS__SENSOR_TEMPERATURE] = ds__nvml_temperature,
+                                                   [DS__SENSOR_POWER] = ds__nvml_power,
+                                                   [DS__SENSOR_CLOCK] = ds__nvml_clock };
+    ds_device_properties p;
+    const char *why;
+    void *handle = NULL;
+    ds_result r = ds__cuda_device_properties(device, &p);
+    if (r < 0)
+        return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s",
+                        ds__sensor_names[sensor], device, ds__nvml_path(), why);
+    int code = ds__nvml_device(n, &p, &handle);
+    if (code == 0)
+        code = ask[sensor](n, handle, out);
+    /* how it says "not available" in values */
+    if (code == 0 && (out[0] == UINT_MAX || out[1] == UINT_MAX))
+        code = DS__NVML_NOT_SUPPORTED;
+    if (code == 0)
+        return DS_OK;
+    int unknown = code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION;
+    return ds__fail(unknown ? DS_ERR_UNSUPPORTED : DS_ERR_DRIVER,
+                    "the %s of cuda:%d is not known: NVML says %d (%s)", ds__sensor_names[sensor],
+                    device, code, n->text(code));
+}
+
+/* As in nvml.h. */
+typedef struct ds__nvml_process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+} ds__nvml_process;
+
+typedef struct ds__nvml_process_v1 {
+    unsigned pid;
+    unsigned long long bytes;
+} ds__nvml_process_v1;
+
+/* Lists the processes on a GPU; returns NVML's code. */
+static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
+    unsigned room = 64;
+    int code = DS__NVML_TOO_SMALL;
+    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
+        unsigned count = room;
+        ds__nvml_process *list = ds__alloc(room * sizeof *list);
+        out->list = list ? ds__alloc(room * sizeof *out->list) : NULL;
+        code = out->list ? n->processes(handle, &count, list) : DS__NVML_TOO_SMALL;
+        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
+            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
+            out->list[k].id = n->old ? old->pid : list[k].pid;
+            out->list[k].bytes = n->old ? old->bytes : list[k].bytes;
+            out->count = k + 1;
+        }
+        ds__release(list);
+        if (code == 0)
+            break;
+        ds__release(out->list);
+        out->list = NULL;
+        room = count > room ? count + 16 : 2 * room;
+    }
+    return code;
+}
+
+/* Lists the processes that use a device. If NVML is missing or fails, out->unknown says why. */
+static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
+    ds_device_properties properties;
+    const char *why;
+    void *handle = NULL;
+    memset(out, 0, sizeof *out);
+    ds_result r = ds__cuda_device_properties(device, &properties);
+    if (r < 0)
+        return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n) {
+        snprintf(out->unknown, sizeof out->unknown, "NVML (%s) tells them, and %s", ds__nvml_path(),
+                 why);
+        return DS_OK;
+    }
+    int code = ds__nvml_device(n, &properties, &handle);
+    if (code == 0)
+        code = ds__nvml_list(n, handle, out);
+    if (code != 0)
+        snprintf(out->unknown, sizeof out->unknown, "NVML says %d (%s)", code, n->text(code));
+    return DS_OK;
 }
 
 /* cuda/stream.h - stream objects.
@@ -13110,7 +13921,7 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     s->device = device;
     s->kind = kind;
     s->thread = ds__cuda_this_thread();
-    pthread_mutex_init(&s->staging, NULL);
+    ds__mutex_init(&s->staging);
     return s;
 }
 
@@ -13134,7 +13945,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     }
     s->priority = *priority;
     if (r < 0) {
-        pthread_mutex_destroy(&s->staging);
+        ds__mutex_destroy(&s->staging);
         ds__release(s);
         return r;
     }
@@ -13197,7 +14008,7 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
-    pthread_mutex_destroy(&s->staging);
+    ds__mutex_destroy(&s->staging);
     ds__release(s);
 }
 
@@ -13286,7 +14097,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     if (r == DS_OK)
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
-        pthread_mutex_destroy(&s->staging);
+        ds__mutex_destroy(&s->staging);
         ds__release(s);
         return r;
     }
@@ -14103,7 +14914,7 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
         ds__release(w);
         return r;
     }
-    pthread_mutex_lock(&s->staging);
+    ds__mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
         ds__release(w);
@@ -14114,7 +14925,7 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
         r = ds__cuda_submit_pieces(&scope, s, w, op, wide, rows);
         ds__cuda_staged_drop(w);
     }
-    pthread_mutex_unlock(&s->staging);
+    ds__mutex_unlock(&s->staging);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -14324,10 +15135,10 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     if (!ds__cuda.side[device])
         r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     if (r == DS_OK)
         r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
     if (r == DS_OK)
@@ -14445,10 +15256,10 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 }
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
-    ds__cuda_function *f = atomic_load(&k->loaded);
+    ds__cuda_function *f = atomic_load(&k->native);
     if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-    atomic_store(&k->loaded, f);
+    atomic_store(&k->native, f);
     f += scope->device;
     /* by another thread */
     if (atomic_load(&f->function))
@@ -14474,7 +15285,7 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
 
 /* The kernel on a device; NULL: not ready there. */
 static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
-    ds__cuda_function *f = atomic_load_explicit(&k->loaded, memory_order_acquire);
+    ds__cuda_function *f = atomic_load_explicit(&k->native, memory_order_acquire);
     return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire))
                ? &f[device]
                : NULL;
@@ -14489,9 +15300,9 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
         return DS_OK;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     ds_result r = ds__cuda_load(scope, k);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     ds__cuda_unrelax(scope, relaxed, mode);
     return r;
 }
@@ -14508,22 +15319,22 @@ static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
 
 /* Pending launches may still need the module: it goes when the device has been waited for. */
 static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
-    ds__cuda_function *f = atomic_load(&kernel->loaded);
+    ds__cuda_function *f = atomic_load(&kernel->native);
     if (!f)
         return;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     for (int i = 0; i < ds__cuda.devices; i++)
         if (f[i].module)
             f[i].module->users--;
-    pthread_mutex_unlock(&ds__cuda.mutex);
-    atomic_store(&kernel->loaded, NULL);
+    ds__mutex_unlock(&ds__cuda.mutex);
+    atomic_store(&kernel->native, NULL);
     ds__release(f);
 }
 
 /* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
 static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     ds__cuda_module *list = NULL;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     for (ds__cuda_module **p = &ds__cuda.modules; *p;) {
         ds__cuda_module *m = *p;
         if (m->device != device || (m->users && !all)) {
@@ -14534,7 +15345,7 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
         m->next = list;
         list = m;
     }
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return list;
 }
 
@@ -14591,7 +15402,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
     if (bytes > INT_MAX)
         return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
                         bytes);
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     if (bytes > atomic_load(&f->shared)) {
         if (k->cuda.native_fn)
             r = DS__RT(
@@ -14605,7 +15416,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
         if (r == DS_OK)
             atomic_store(&f->shared, bytes);
     }
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
 }
 
@@ -14613,7 +15424,7 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
                                             ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
     ds__cuda_function *f =
-        (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
+        (ds__cuda_function *)atomic_load_explicit(&k->native, memory_order_relaxed) + s->device;
     int code;
     if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
         ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
@@ -14969,7 +15780,7 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     ds__capture *c = ds__g.captures;
-    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id))
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native != id))
         c = c->next;
     return c;
 }
@@ -17098,7 +17909,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
                                 .per_thread = s->kind == DS__STREAM_PER_THREAD,
                                 .thread = s->thread };
         c->origin = o;
-        c->native_id = now.id;
+        c->native = now.id;
         c->body->native = g;
         g->graph = now.graph;
         g->capture = c;
@@ -17765,11 +18576,11 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
     *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
     if (DS__LIKELY(*out))
         return DS_OK;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
     if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK)
         atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return r;
 }
 
@@ -18163,6 +18974,7 @@ static void ds__cuda_drain(void) {
 
 static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
+    ds__nvml_end();
     ds__cuda_end_keeps();
     for (int i = 0; i < ds__cuda.devices; i++) {
         if (!atomic_load(&ds__cuda.used[i]))
@@ -18208,10 +19020,12 @@ static void ds__cuda_stats(ds_cpu_stats *out) {
 
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
+                                            0,
                                             ds__cuda_take_options,
                                             ds__cuda_take_options,
                                             ds__cuda_probe,
                                             ds__cuda_start,
+                                            ds__cuda_architectures,
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
                                             ds__cuda_fabric,
@@ -18239,6 +19053,12 @@ static const ds__driver ds__cuda_driver = { "cuda",
 #undef DS__MEMBER
 };
 
+#endif
+
+#ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
+enum { DS__PER_THREAD_DEFAULT_STREAM = 1 };
+#else
+enum { DS__PER_THREAD_DEFAULT_STREAM = 0 };
 #endif
 
 static const struct ds__backend {
@@ -18489,12 +19309,9 @@ static ds_result ds__start(void) {
     ds__logger.level = ds__g.desc.log_fn
                            ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
                            : (log ? atoi(log) : DS_LOG_SILENT);
-#ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
-    ds__g.per_thread_default = 1;
-#else
-    ds__g.per_thread_default = (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
+    ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
+                               (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-#endif
     ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
@@ -18523,11 +19340,11 @@ static ds_result ds__start(void) {
     r = ds__start_drivers();
     if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
-    int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
+    int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
     if (error)
         r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (r == DS_OK && !ds__g.atfork) {
-        pthread_atfork(NULL, NULL, ds__forked);
+        ds__os_at_fork(NULL, NULL, ds__forked);
         ds__g.atfork = 1;
     }
     if (r < 0) {
@@ -18556,13 +19373,13 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
             DS_ERR_FORKED,
             "devstream was in use before fork; use it in one process only, or start it after fork");
     ds_result r = DS_OK;
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
         r = ds__start();
         if (r == DS_OK)
             atomic_store(&ds__g.state, DS__READY);
     }
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     if (r == DS_OK && !ds__thread_state())
         r = DS_ERR_OUT_OF_MEMORY;
     return r;
@@ -18656,7 +19473,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     /* before the lock, which may be held for ever */
     if (atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(t);
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) != DS__COLD)
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "devstream is in use already; call ds_init first, or after ds_shutdown");
@@ -18664,7 +19481,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         r = ds__fault_parse(desc->fault);
     if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
         ds__drop_desc();
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 
@@ -18755,7 +19572,7 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t->current);
     ds__release(t->own);
     ds__release(t->frame);
-    ds__modules_thread_end(t->caller.slot);
+    ds__modules_thread_end(t->caller.module);
     ds__release(t);
 }
 
@@ -18819,7 +19636,7 @@ static ds__thread *ds__thread_state(void) {
         t->current = ds__alloc(n * sizeof *t->current);
         t->own = ds__alloc(n * sizeof *t->own);
     }
-    if (!t || !t->current || !t->own || pthread_setspecific(ds__g.key, t) != 0) {
+    if (!t || !t->current || !t->own || ds__os_thread_key_set(ds__g.key, t) != 0) {
         if (t) {
             ds__release(t->current);
             ds__release(t->own);
@@ -18936,28 +19753,6 @@ DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
    runs on the thread of the range, with ds__tls.in_callback set; ranges inside of the hook are
    not reported to it. */
 
-#if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
-#if __has_include(<nvtx3/nvToolsExt.h>)
-#define DS__NVTX 1
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#endif
-#include <nvtx3/nvToolsExt.h>
-#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
-#include <nvtx3/nvToolsExtCudaRt.h>
-#define DS__NVTX_CUDA 1
-#endif
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-#endif
-#endif
-
 enum { DS__RANGES = 4096 };
 
 typedef struct ds__open_range {
@@ -18981,19 +19776,18 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
-    _Atomic uint32_t domains;    /* how many there are with the default one, less one */
-    _Atomic uint32_t generation; /* ds_shutdown raises it, which makes all handles void */
-    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
+    _Atomic uint32_t domains;          /* how many there are with the default one, less one */
+    _Atomic uint32_t generation;       /* ds_shutdown raises it, which makes all handles void */
+    ds__mutex lock;                    /* of who makes domains */
     /* of who sets the hook, which waits for the former one: that may come to the other lock */
-    pthread_mutex_t hook_lock;
+    ds__mutex hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
     _Atomic uint32_t used; /* ranges that ever were open */
     /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
     _Atomic uint64_t spare;
     ds__open_range open[DS__RANGES];
-} ds__notes = { .lock = PTHREAD_MUTEX_INITIALIZER, .hook_lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
 /* As ds__fail, where another function of devstream may be going on around, whose name and place
    stay. */
@@ -19016,57 +19810,6 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     }
     return code;
 }
-
-#ifdef DS__NVTX
-__attribute__((cold, noinline)) static void ds__nvtx_start(void) {
-    pthread_mutex_lock(&ds__notes.lock);
-    if (!atomic_load(&ds__notes.nvtx)) {
-        /* its first call replaces its functions, which others must not see happen */
-        nvtxInitialize(NULL);
-        atomic_store_explicit(&ds__notes.nvtx, 1, memory_order_release);
-    }
-    pthread_mutex_unlock(&ds__notes.lock);
-}
-
-static inline void ds__nvtx_ready(void) {
-    if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire)))
-        ds__nvtx_start();
-}
-
-static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
-    nvtxEventAttributes_t a;
-    memset(&a, 0, sizeof a);
-    a.version = NVTX_VERSION;
-    a.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-    a.category = d->category;
-    a.colorType = d->color ? NVTX_COLOR_ARGB : NVTX_COLOR_UNKNOWN;
-    a.color = d->color;
-    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
-    a.message.ascii = d->text;
-    switch (d->payload.kind) {
-    case DS_PAYLOAD_U64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
-        a.payload.ullValue = d->payload.value.u64;
-        break;
-    case DS_PAYLOAD_I64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
-        a.payload.llValue = d->payload.value.i64;
-        break;
-    case DS_PAYLOAD_F64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
-        a.payload.dValue = d->payload.value.f64;
-        break;
-    case DS_PAYLOAD_NONE:
-        break;
-    }
-    return a;
-}
-
-/* 1: the functions without attributes say all of it. */
-static inline int ds__range_is_plain(const ds_range_desc *d) {
-    return !d->domain.id && !d->color && !d->category && !d->payload.kind;
-}
-#endif
 
 /* The label of the calling thread, a device or a stream, or a range: what the hook gets, with
    the fields that are the same for all. */
@@ -19171,15 +19914,7 @@ static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     int domain = ds__range_check(fn, site, d);
     if (domain < 0)
         return (ds_result)domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        nvtxMarkA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        nvtxDomainMarkEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    ds__nvtx_mark(ds__notes.domain[domain].native, d);
     if (ds__range_heard())
         ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
     return DS_OK;
@@ -19190,15 +19925,7 @@ static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
     int domain = ds__range_check(fn, site, d);
     if (DS__UNLIKELY(domain < 0))
         return domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        nvtxRangePushA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    ds__nvtx_push(ds__notes.domain[domain].native, d);
     int level = (*ds__range_level(domain))++;
     if (DS__UNLIKELY(ds__range_heard()))
         ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
@@ -19217,13 +19944,7 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
                               domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
                               domain ? "\"" : "");
     --*level;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (domain)
-        nvtxDomainRangePop(ds__notes.domain[domain].native);
-    else
-        nvtxRangePop();
-#endif
+    ds__nvtx_pop(ds__notes.domain[domain].native);
     if (DS__UNLIKELY(ds__range_heard())) {
         ds_range_desc d = { .domain = handle };
         ds__range_tell_of(DS_RANGE_POP, &d, (uint32_t)domain, *level, 0, site);
@@ -19270,15 +19991,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
         return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
                               "%d ranges are open already; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        o->native = nvtxRangeStartA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
     out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
     atomic_store(&o->word, generation << 1 | 1);
@@ -19298,25 +20011,19 @@ DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
         return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE,
                               "the name of a domain has more than %zu characters",
                               sizeof ds__notes.domain[0].name - 1);
-    pthread_mutex_lock(&ds__notes.lock);
+    ds__mutex_lock(&ds__notes.lock);
     uint32_t n = atomic_load(&ds__notes.domains);
     uint32_t i = 1;
     while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0)
         i++;
     if (i > n && i < DS__DOMAINS) {
         memcpy(ds__notes.domain[i].name, name, strlen(name) + 1);
-#ifdef DS__NVTX
-        if (!atomic_load(&ds__notes.nvtx)) {
-            nvtxInitialize(NULL);
-            atomic_store(&ds__notes.nvtx, 1);
-        }
-        ds__notes.domain[i].native = nvtxDomainCreateA(name);
-#endif
+        ds__notes.domain[i].native = ds__nvtx_domain_create(name);
         atomic_store_explicit(&ds__notes.domains, i, memory_order_release);
     }
     if (i < DS__DOMAINS)
         out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
-    pthread_mutex_unlock(&ds__notes.lock);
+    ds__mutex_unlock(&ds__notes.lock);
     return out->id ? DS_OK
                    : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
                                     "there are %d domains already", DS__DOMAINS - 1);
@@ -19369,12 +20076,7 @@ DSDEF ds_result(ds_range_end)(ds_range range) {
                                        : "no range was given (the handle is zero)");
     ds__open_range *o = &ds__notes.open[index - 1];
     uint32_t domain = o->domain;
-#ifdef DS__NVTX
-    if (domain)
-        nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
-    else
-        nvtxRangeEnd(o->native);
-#endif
+    ds__nvtx_range_end(ds__notes.domain[domain].native, o->native);
     ds__range_place_over(o);
     if (ds__range_heard()) {
         ds_range_desc d = { 0 };
@@ -19412,7 +20114,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
                               "destructor, kernel or hook");
-    pthread_mutex_lock(&ds__notes.hook_lock);
+    ds__mutex_lock(&ds__notes.hook_lock);
     ds__range_watcher *now = atomic_load(&ds__notes.hook);
     ds__range_watcher *next =
         now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
@@ -19428,7 +20130,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         else
             ds__os_yield();
     }
-    pthread_mutex_unlock(&ds__notes.hook_lock);
+    ds__mutex_unlock(&ds__notes.hook_lock);
     return DS_OK;
 }
 
@@ -19437,10 +20139,7 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
     if (!label)
         return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
                               "the label is NULL");
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    nvtxNameOsThreadA(ds__os_thread_id(), label);
-#endif
+    ds__nvtx_name_thread(label);
     ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
     if (ds__range_heard())
         ds__range_tell(&e, site);
@@ -19449,17 +20148,14 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
 
 /* A stream has this label; NULL: none any more. */
 static void ds__tell_stream_label(ds__stream *s, const char *label) {
-#ifdef DS__NVTX_CUDA
     void *native = NULL;
-    ds__tls.mute++; /* another thread's own stream has no name in CUDA */
-    int known =
-        s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
-    ds__tls.mute--;
-    if (known) {
-        ds__nvtx_ready();
-        nvtxNameCudaStreamA((cudaStream_t)native, label ? label : "");
+    if (ds__nvtx_names_cuda() && s->device.type == DS_DEVICE_CUDA) {
+        ds__tls.mute++; /* another thread's own stream has no name in CUDA */
+        int known = s->driver->stream_native(s->native, &native) == DS_OK;
+        ds__tls.mute--;
+        if (known)
+            ds__nvtx_name_stream(native, label ? label : "");
     }
-#endif
     ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL,
                          .domain_name = "",
                          .text = label ? label : "",
@@ -19470,12 +20166,8 @@ static void ds__tell_stream_label(ds__stream *s, const char *label) {
 }
 
 static void ds__tell_device_label(ds_device device, const char *label) {
-#ifdef DS__NVTX_CUDA
-    if (device.type == DS_DEVICE_CUDA) {
-        ds__nvtx_ready();
-        nvtxNameCudaDeviceA(device.index, label);
-    }
-#endif
+    if (device.type == DS_DEVICE_CUDA)
+        ds__nvtx_name_device(device.index, label);
     ds_range_event e = {
         .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device
     };
@@ -19493,10 +20185,8 @@ static void ds__ranges_end(void) {
         atomic_store(&o->word, word & ~(uint64_t)1);
         ds__range_place_over(o);
     }
-#ifdef DS__NVTX
     for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++)
-        nvtxDomainDestroy(ds__notes.domain[i].native);
-#endif
+        ds__nvtx_domain_destroy(ds__notes.domain[i].native);
     if (atomic_load(&ds__notes.domains))
         atomic_fetch_add(&ds__notes.generation, 1);
     atomic_store(&ds__notes.domains, 0);
@@ -19600,23 +20290,13 @@ DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
     DS__ENTER("ds_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
-    const char *words = "";
-    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
+    const char *words = NULL;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if ((int)ds__backends[b].type == t)
+            words = ds__backends[b].driver ? ds__backends[b].driver->architectures() : "";
+    if (!words)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
                         t);
-#ifdef DEVSTREAM_CUDA
-    if (t == DS_DEVICE_CUDA)
-        words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 "
-                "sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
-#endif
-#ifdef __x86_64__
-    if (t == DS_DEVICE_CPU)
-        words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2"
-                                                                                : "x86_64";
-#else
-    if (t == DS_DEVICE_CPU)
-        words = "aarch64";
-#endif
     DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;
@@ -19978,201 +20658,26 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     return DS_OK;
 }
 
-/* core/nvml.h - NVML: utilisation, temperature, power, clocks.
+/* core/sensor.h - sensors of a device: utilisation, temperature, power, clocks.
 
-   Reads values of a GPU that only NVML, a library of NVIDIA's driver, knows. ds__nvml_open loads
-   the library at the first question; core/shutdown.h ends it (ds__nvml_end). Memory reports of
-   the allocator ask it for the processes on a GPU.
+   Public functions over the driver entry device_sensor.
 
-   Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
-   found by its uuid or its place on the bus, because the process may see few GPUs, under other
-   numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
+   Invariants: a value that is not known is 0, and the result is negative.
+   Locks: none.
+   Threads: any. */
 
-   Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
-   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
-   requires are not.
-   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
-   ds__nvml_end run without it.
-   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
-   while no other thread is inside of devstream. */
-
-enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
-
-typedef struct ds__nvml {
-    void *library;
-    int (*init)(void);
-    int (*shutdown)(void);
-    const char *(*text)(int code);
-    int (*by_uuid)(const char *uuid, void **out);
-    int (*by_pci)(const char *pci, void **out);
-    int (*processes)(void *device, unsigned *count, void *out);
-    int old; /* 1: processes gives smaller descriptions */
-    int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
-    int (*temperature)(void *device, int sensor, unsigned *out);
-    int (*power)(void *device, unsigned *out_mw);
-    int (*clock)(void *device, int clock, unsigned *out_mhz);
-} ds__nvml;
-
-#ifdef DEVSTREAM_CUDA
-static struct {
-    pthread_mutex_t lock;
-    ds__nvml n;
-} ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static int ds__nvml_get(void *library, const char *name, void *fn) {
-    void *found = ds__os_library_symbol(library, name);
-    memcpy(fn, &found, sizeof found);
-    return found != NULL;
-}
-
-/* NULL, or why not. */
-static const char *ds__nvml_load(ds__nvml *n, const char *path) {
-    memset(n, 0, sizeof *n);
-    n->library = ds__os_library_open(path);
-    if (!n->library)
-        return "it cannot be loaded";
-    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) &
-              ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
-              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) &
-              ds__nvml_get(n->library, "nvmlErrorString", &n->text);
-    ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
-    ds__nvml_get(n->library, "nvmlDeviceGetUtilizationRates", &n->utilization);
-    ds__nvml_get(n->library, "nvmlDeviceGetTemperature", &n->temperature);
-    ds__nvml_get(n->library, "nvmlDeviceGetPowerUsage", &n->power);
-    ds__nvml_get(n->library, "nvmlDeviceGetClockInfo", &n->clock);
-    if (!ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v3", &n->processes) &&
-        !ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes)) {
-        n->old = 1;
-        all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
-    }
-    int code = all ? n->init() : 0;
-    if (all && code == 0)
-        return NULL;
-    const char *why = all ? "it cannot be initialised" : "it lacks functions";
-    ds__os_library_close(n->library);
-    n->library = NULL;
-    return why;
-}
-
-static const char *ds__nvml_path(void) {
-    const char *path = getenv("DEVSTREAM_NVML");
-    return path && *path ? path : "libnvidia-ml.so.1";
-}
-
-/* NVML, or NULL and why not. */
-static const ds__nvml *ds__nvml_open(const char **out_why) {
-    ds__nvml *n = &ds__nvml_state.n;
-    pthread_mutex_lock(&ds__nvml_state.lock);
-    *out_why = n->library ? NULL : ds__nvml_load(n, ds__nvml_path());
-    pthread_mutex_unlock(&ds__nvml_state.lock);
-    return *out_why ? NULL : n;
-}
-
-static void ds__nvml_end(void) {
-    ds__nvml *n = &ds__nvml_state.n;
-    if (!n->library)
-        return;
-    n->shutdown();
-    ds__os_library_close(n->library);
-    n->library = NULL;
-}
-
-/* A device that is a part of a GPU has a uuid of its own. */
-static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
-    static const char *const kinds[] = { "GPU-", "MIG-" };
-    char uuid[41];
-    int code = 0;
-    for (int i = 0; i < 2; i++) {
-        int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
-        for (int k = 0; k < 16; k++) {
-            int dash = k == 4 || k == 6 || k == 8 || k == 10;
-            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x",
-                           properties->uuid[k]);
-        }
-        if ((code = n->by_uuid(uuid, out)) == 0)
-            return 0;
-    }
-    return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
-}
-#else
-static const char *ds__nvml_path(void) {
-    return "";
-}
-
-/* there is no such device */
-static const ds__nvml *ds__nvml_open(const char **out_why) {
-    *out_why = "CUDA is not compiled in";
-    return NULL;
-}
-
-static void ds__nvml_end(void) {
-}
-
-static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
-    (void)n;
-    (void)properties;
-    (void)out;
-    return 0;
-}
-#endif
-
-/* Reads a value, or two; ask_fn returns NVML's code. */
-static ds_result ds__nvml_read(ds_device device, const char *what,
-                               int (*ask_fn)(const ds__nvml *n, void *device, unsigned out[2]),
-                               unsigned *out_first, unsigned *out_second) {
-    ds_device_properties p;
-    const char *why;
-    void *handle = NULL;
+/* Reads a value, or two. */
+static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
+                            unsigned *out_second) {
     unsigned value[2] = { 0, 0 };
-    if (device.type != DS_DEVICE_CUDA)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cpu:%d is not known: only NVML tells it, of GPUs", what,
-                        device.index);
-    ds_result r =
-        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    ds_result r = ds__driver_of(device)->device_sensor(device.index, sensor, value);
     if (r < 0)
-        return r;
-    const ds__nvml *n = ds__nvml_open(&why);
-    if (!n)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s", what,
-                        device.index, ds__nvml_path(), why);
-    int code = ds__nvml_device(n, &p, &handle);
-    if (code == 0)
-        code = ask_fn(n, handle, value);
-    /* how it says "not available" in values */
-    if (code == 0 && (value[0] == UINT_MAX || value[1] == UINT_MAX))
-        code = DS__NVML_NOT_SUPPORTED;
-    if (code != 0)
-        return ds__device_error(
-            device, ds__fail(code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION
-                                 ? DS_ERR_UNSUPPORTED
-                                 : DS_ERR_DRIVER,
-                             "the %s of cuda:%d is not known: NVML says %d (%s)", what,
-                             device.index, code, n->text(code)));
+        return ds__device_error(device, r);
     if (out_first)
         *out_first = value[0];
     if (out_second)
         *out_second = value[1];
     return DS_OK;
-}
-
-static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) {
-    return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION;
-}
-
-static int ds__nvml_temperature(const ds__nvml *n, void *device, unsigned out[2]) {
-    return n->temperature ? n->temperature(device, 0 /* NVML_TEMPERATURE_GPU */, out)
-                          : DS__NVML_NO_FUNCTION;
-}
-
-static int ds__nvml_power(const ds__nvml *n, void *device, unsigned out[2]) {
-    return n->power ? n->power(device, out) : DS__NVML_NO_FUNCTION;
-}
-
-static int ds__nvml_clock(const ds__nvml *n, void *device, unsigned out[2]) {
-    int code = n->clock ? n->clock(device, 1 /* NVML_CLOCK_SM */, &out[0]) : DS__NVML_NO_FUNCTION;
-    return code ? code : n->clock(device, 2 /* NVML_CLOCK_MEM */, &out[1]);
 }
 
 DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_percent,
@@ -20183,8 +20688,7 @@ DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_perce
         *out_memory_percent = 0;
     DS__ENTER("ds_device_utilization");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "utilisation", ds__nvml_utilization, out_gpu_percent,
-                         out_memory_percent);
+    return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
 DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) {
@@ -20193,7 +20697,7 @@ DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) 
     DS__ENTER("ds_device_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "temperature", ds__nvml_temperature, out_celsius, NULL);
+    return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
 DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
@@ -20202,7 +20706,7 @@ DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts
     DS__ENTER("ds_device_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "power draw", ds__nvml_power, out_milliwatts, NULL);
+    return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
 DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
@@ -20213,7 +20717,7 @@ DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
         *out_memory_mhz = 0;
     DS__ENTER("ds_device_clock_rate");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
+    return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }
 
 /* core/stream.h - streams: creation, owners, destruction.
@@ -20527,7 +21031,7 @@ static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
     /* made once; a lock is fine on this path, the handle can be kept */
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
     ds__tls.upper_locked++;
     if (!slot->id)
@@ -20535,7 +21039,7 @@ static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds__tls.upper_locked--;
     if (r == DS_OK)
         *out = *slot;
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 
@@ -21201,10 +21705,10 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
 /* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
    harms none that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
-    pthread_mutex_lock(&ds__g.begin);
+    ds__mutex_lock(&ds__g.begin);
     ds_result r =
         ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
-    pthread_mutex_unlock(&ds__g.begin);
+    ds__mutex_unlock(&ds__g.begin);
     return r;
 }
 
@@ -24228,9 +24732,9 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
-        pthread_mutex_lock(&ds__g.begin);
+        ds__mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
-        pthread_mutex_unlock(&ds__g.begin);
+        ds__mutex_unlock(&ds__g.begin);
         if (r < 0)
             atomic_fetch_sub(&g->capturing, 1);
     }
@@ -24494,11 +24998,9 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
    Locks: none.
    Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
 
-#ifndef DEVSTREAM_STATIC
-#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) extern ds_dtype ds_##name(void);
+#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) DS__SYMBOL(ds_dtype ds_##name(void))
 DS_DTYPES(DS__DTYPE_EXTERNAL)
 #undef DS__DTYPE_EXTERNAL
-#endif
 
 static const struct {
     const char *name;
@@ -24615,15 +25117,13 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
    Locks: none.
    Threads: any. */
 
-#ifndef DEVSTREAM_STATIC
-extern ds_device ds_cpu(int index);
-extern ds_device ds_cuda(int index);
-extern ds_device ds_device_current(void);
-extern ds_stream_desc ds_stream_desc_torch(void);
-extern ds_stream_desc ds_stream_desc_paddle(void);
-extern ds_stream_desc ds_stream_desc_cupy(void);
-extern ds_stream_desc ds_stream_desc_mindspore(void);
-#endif
+DS__SYMBOL(ds_device ds_cpu(int index))
+DS__SYMBOL(ds_device ds_cuda(int index))
+DS__SYMBOL(ds_device ds_device_current(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_torch(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_paddle(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_cupy(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
 
 /* core/shutdown.h - shutdown.
 
@@ -24728,7 +25228,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
     if (state == DS__READY) {
@@ -24777,15 +25277,14 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__release(ds__g.label);
         ds__g.legacy = NULL;
         ds__g.label = NULL;
-        pthread_key_delete(ds__g.key);
+        ds__os_thread_key_delete(ds__g.key);
         atomic_store(&ds__dead, 0);
         ds__g.epoch++;
         atomic_store(&ds__g.state, DS__COLD);
     }
-    ds__nvml_end();
     ds__ranges_end();
     ds__drop_desc();
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 

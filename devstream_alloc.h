@@ -1527,11 +1527,11 @@ struct ds__arena {
     ds__muse *spare_uses;
     ds__finer *spare_rows;
     /* held by who changes the segments: never over a wait for the device */
-    pthread_mutex_t grow;
+    ds__mutex grow;
     ds__bins bins[2];
     /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation
        may wait for it */
-    pthread_mutex_t giving;
+    ds__mutex giving;
 };
 
 struct ds__mpool {
@@ -1586,7 +1586,7 @@ struct ds__mdevice {
     _Atomic(void *) owner;
     _Atomic unsigned watch; /* actions that someone wants to know of */
     ds__headroom room[3];   /* of all exact arenas */
-    pthread_mutex_t lock;   /* arenas, pools, history's settings */
+    ds__mutex lock;         /* arenas, pools, history's settings */
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
@@ -2369,8 +2369,7 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
    labels, running upstreams. ds__mem_device_at finds a device that was used.
 
-   Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
-   it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
+   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
    without a lock and changes under `registry` only.
    Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
    callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
@@ -2379,14 +2378,13 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    Threads: any. ds__mtls belongs to its thread. */
 
 static struct {
-    pthread_mutex_t lock; /* of what follows, but what is atomic */
-    ds__mdevice *_Atomic device[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds__mutex lock;       /* of what follows, but what is atomic */
     ds_mem_config config; /* of devices that are used later */
     int configured;       /* the environment was read */
     ds_result conf_result;
     /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
     ds__segment *_Atomic *_Atomic root[1 << 13];
-    pthread_mutex_t registry;
+    ds__mutex registry;
     ds__segment **sorted; /* all segments, by address */
     size_t sorted_count;
     size_t sorted_room;
@@ -2413,39 +2411,45 @@ static struct {
 
     size_t shortage_count;
     size_t oom_count;
-    uint64_t tick_base;      /* ds__ticks at the first use */
-    uint64_t tick_base_ns;   /* ds__now_ns at the first use */
-    int closing;             /* ds_shutdown has come to the pools */
-    pthread_mutex_t leaving; /* of `closing` and `leavers` */
-    pthread_cond_t left;     /* there is none any more */
+    uint64_t tick_base;    /* ds__ticks at the first use */
+    uint64_t tick_base_ns; /* ds__now_ns at the first use */
+    int closing;           /* ds_shutdown has come to the pools */
+    ds__mutex leaving;     /* of `closing` and `leavers` */
+    ds__condition left;    /* there is none any more */
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER,
-            .registry = PTHREAD_MUTEX_INITIALIZER,
-            .leaving = PTHREAD_MUTEX_INITIALIZER,
-            .left = PTHREAD_COND_INITIALIZER };
+} ds__m = { .lock = DS__MUTEX_INIT,
+            .registry = DS__MUTEX_INIT,
+            .leaving = DS__MUTEX_INIT,
+            .left = DS__CONDITION_INIT };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
 
-static __thread struct {
+static _Thread_local struct {
+    uint32_t epoch; /* ds__g.epoch for which `arena` and `pools` are valid */
+    /* the stream that the thread allocated on last, its slot and its arena; NULL: none */
+    uint64_t stream;
+    ds__slot *slot;
+    ds__arena *arena;
     unsigned labels;
     unsigned pools;
     unsigned in_shortage;
     int upstream_empty;              /* of the request that runs: a pool's upstream gave nothing */
     const struct ds__inside *inside; /* upstreams that run */
-    uint32_t epoch;                  /* ds__g.epoch of the pushes */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
 } ds__mtls;
 
-/* How many pools the thread has pushed; those of before a shutdown are none. */
+/* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
 static unsigned ds__pushes(void) {
     if (ds__mtls.epoch != ds__g.epoch) {
         ds__mtls.epoch = ds__g.epoch;
         ds__mtls.pools = 0;
+        ds__mtls.stream = 0;
+        ds__mtls.arena = NULL;
     }
     return ds__mtls.pools;
 }
@@ -2453,7 +2457,8 @@ static unsigned ds__pushes(void) {
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
-               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
+                                      memory_order_acquire)
                : NULL;
 }
 
@@ -2578,20 +2583,20 @@ static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
 }
 
 static void *ds__mkeep(size_t size) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     void *p = ds__mkeep_unlocked(size);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return p;
 }
 
 static void ds__mdevice_lock(ds__mdevice *dev) {
-    pthread_mutex_lock(&dev->lock);
+    ds__mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
 
 static void ds__mdevice_unlock(ds__mdevice *dev) {
     ds__tls.upper_locked--;
-    pthread_mutex_unlock(&dev->lock);
+    ds__mutex_unlock(&dev->lock);
 }
 
 static void ds__arena_lock(ds__arena *a) {
@@ -2605,13 +2610,13 @@ static void ds__arena_unlock(ds__arena *a) {
 /* Between the question whether something captures and work that must not come into a capture
    none begins. Destructors of the user's wait as well: they could free. */
 static void ds__hold_captures(void) {
-    pthread_mutex_lock(&ds__g.begin);
+    ds__mutex_lock(&ds__g.begin);
     ds__tls.upper_locked++;
 }
 
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
-    pthread_mutex_unlock(&ds__g.begin);
+    ds__mutex_unlock(&ds__g.begin);
 }
 
 static const char *ds__mem_label(void) {
@@ -2665,7 +2670,7 @@ typedef struct ds__mwatcher {
 } ds__mwatcher;
 
 static struct {
-    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
+    ds__mutex lock; /* of what follows, and of all rings' sizes */
     int on;
     size_t entries;
     unsigned actions; /* that are recorded */
@@ -2678,11 +2683,11 @@ static struct {
         ds__mremark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-    pthread_mutex_t watch; /* of what follows */
+    ds__mutex watch; /* of what follows */
     ds__mwatcher *watchers;
     size_t watcher_count;
     size_t watcher_room;
-} ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
+} ds__mh = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
@@ -2722,21 +2727,21 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
                            .site = { e->file, (int)e->line },
                            .label = e->label,
                            .pool = { e->pool } };
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.watch);
     ds__guarded g = ds__guard();
     for (size_t i = 0; i < ds__mh.watcher_count; i++)
         ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
     ds__unguard(g);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
 }
 
 /* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
    it returns. */
 static void ds__history_apply(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.watch);
     unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
                      (ds__mh.watcher_count ? DS__WATCHED : 0);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
     ds__lock_give(&dev->history_lock);
@@ -2756,7 +2761,7 @@ static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t r
 
 /* The device's memory has just been made: it takes part in what was started before. */
 static void ds__mem_history_join(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     if (ds__mh.on && !dev->history_room) {
         ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
         if (ring)
@@ -2766,7 +2771,7 @@ static void ds__mem_history_join(ds__mdevice *dev) {
                     "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
 }
 
 /* alloc/history_ring.h - recording one event.
@@ -2785,21 +2790,9 @@ static void ds__mem_history_join(ds__mdevice *dev) {
    thread. The driver is not called.
    Threads: any thread that works in the allocator. */
 
-/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
-   reads them. */
-static inline uint64_t ds__ticks(void) {
-#if defined(__x86_64__)
-    return __builtin_ia32_rdtsc();
-#else
-    uint64_t t;
-    __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
-    return t;
-#endif
-}
-
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
-    uint64_t now_ticks = ds__ticks();
+    uint64_t now_ticks = ds__os_ticks();
     if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
         return now;
     double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
@@ -2826,9 +2819,8 @@ static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t addres
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
     if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
         return;
-    ds__mevent e = {
-        address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action
-    };
+    ds__mevent e = { address, bytes, stream, ds__os_ticks(),  pool,
+                     file,    label, line,   (uint32_t)action };
     ds__lock_take(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
         ds__ring_in(dev, &e);
@@ -2860,7 +2852,7 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
                      b->asked,
                      a->stream_id,
-                     ds__ticks(),
+                     ds__os_ticks(),
                      a->pool->id,
                      b->file,
                      b->label,
@@ -2939,7 +2931,7 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
 static inline void ds__add(int64_t *at, int64_t by) {
     *at += by;
-    __asm__ __volatile__("" : : : "memory");
+    DS__COMPILER_FENCE();
 }
 
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
@@ -3297,19 +3289,19 @@ static inline ds__segment *ds__segment_of(const void *ptr) {
 
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
     while (i > 0 && ds__m.sorted[i - 1]->leaving)
         i--;
     s = i > 0 ? ds__m.sorted[i - 1] : NULL;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return s;
 }
 
 static void ds__segment_leaves(ds__segment *s, int leaves) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     s->leaving = (uint8_t)leaves;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
 }
 
 /* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
@@ -3948,7 +3940,7 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
     c.limit = 0;
     c.memory_fraction = 1;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__mpolicy *k = ds__m.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
@@ -3957,7 +3949,7 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
         k->next = ds__m.policies;
         ds__m.policies = k;
     }
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     if (!k)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
@@ -4007,9 +3999,9 @@ static ds_mem_config ds__config_of(ds__mdevice *dev) {
 
 /* The configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds_mem_config c = ds__m.config;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return c;
 }
 
@@ -4032,19 +4024,19 @@ static void ds__mem_limit(ds__mdevice *dev) {
 
 /* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
 static void ds__mem_closing(int closing) {
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
     while (closing && ds__m.leavers)
-        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
-    pthread_mutex_unlock(&ds__m.leaving);
+        ds__condition_wait(&ds__m.left, &ds__m.leaving);
+    ds__mutex_unlock(&ds__m.leaving);
 }
 
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {
         ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__ticks();
+        ds__m.tick_base = ds__os_ticks();
     }
     if (!ds__m.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
@@ -4057,7 +4049,7 @@ static ds_result ds__mem_setup(void) {
         ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__m.conf_result;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return r;
 }
 
@@ -4070,7 +4062,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
@@ -4079,7 +4071,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
         if (!dev && r >= 0)
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
-            pthread_mutex_init(&dev->lock, NULL);
+            ds__mutex_init(&dev->lock);
             dev->device = device;
             dev->total = properties.total_memory;
             dev->has_space = -1;
@@ -4087,15 +4079,15 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->main.owners = 1;
             if (ds__mpool_apply(&dev->main, &ds__m.config)) {
                 ds__mem_limit(dev);
-                atomic_store_explicit(&ds__m.device[backend][device.index], dev,
-                                      memory_order_release);
+                atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
+                                      dev, memory_order_release);
                 ds__mem_history_join(dev);
             } else {
                 dev = NULL;
             }
         }
     }
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return dev;
 }
 
@@ -4118,11 +4110,11 @@ static ds__mpool *ds__mpool_at(ds_pool pool) {
 /* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
    hold it. */
 static ds__mpool *ds__mpool_of(ds_pool pool) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_at(pool);
     if (p && p->dead)
         p = NULL;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (!p)
         ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
                                                 : "no pool was given (the handle is zero)");
@@ -4209,14 +4201,14 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
     if (p) {
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         return p;
     }
     if (!(p = ds__mkeep(sizeof *p))) {
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         ds__release(copy);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
@@ -4227,7 +4219,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
         ds__mpool **more = ds__alloc(room * sizeof *more);
         if (!more) {
-            pthread_mutex_unlock(&ds__m.lock);
+            ds__mutex_unlock(&ds__m.lock);
             ds__release(copy);
             p->label = NULL;
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
@@ -4248,7 +4240,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         dev->main.next = p;
     }
     ds__mdevice_unlock(dev);
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (applied)
         return p;
     ds__release(copy);
@@ -4632,8 +4624,8 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
         return NULL;
     }
-    pthread_mutex_init(&a->grow, NULL);
-    pthread_mutex_init(&a->giving, NULL);
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
     a->pool = p;
     a->dev = p->dev;
     a->stream = handle;
@@ -4648,7 +4640,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
 
 /* The arena in the device's default pool, which the stream remembers. */
 static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
-    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
         return a;
     ds__mdevice *dev = ds__mem_device(s->device);
@@ -4658,7 +4650,7 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     a = ds__arena_of(&dev->main, s, handle);
     ds__mdevice_unlock(dev);
     if (a)
-        atomic_store_explicit(&s->arena, a, memory_order_release);
+        atomic_store_explicit(&s->module[DS__MODULE_ALLOC], a, memory_order_release);
     return a;
 }
 
@@ -5107,18 +5099,18 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
    given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
     ds__mpool *p = user;
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
     ds__m.leavers += !closing;
-    pthread_mutex_unlock(&ds__m.leaving);
+    ds__mutex_unlock(&ds__m.leaving);
     if (closing)
         return;
     atomic_fetch_sub(&p->graphs, 1);
     ds__mpool_disown(p);
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     if (!--ds__m.leavers)
-        pthread_cond_broadcast(&ds__m.left);
-    pthread_mutex_unlock(&ds__m.leaving);
+        ds__condition_broadcast(&ds__m.left);
+    ds__mutex_unlock(&ds__m.leaving);
 }
 
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
@@ -5222,7 +5214,7 @@ typedef struct ds__clock {
 } ds__clock;
 
 static struct {
-    pthread_mutex_t lock; /* of the first use, and of `config` */
+    ds__mutex lock; /* of the first use, and of `config` */
     ds__mdevice *_Atomic dev;
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
@@ -5239,7 +5231,7 @@ static struct {
     ds__lock clock_lock;
     ds__clock made;
     ds__clock ended;
-} ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__host = { .lock = DS__MUTEX_INIT };
 
 /* The locked configuration counts from now on. */
 static void ds__pinned_apply(const ds_mem_config *c) {
@@ -5257,19 +5249,19 @@ static void ds__pinned_apply(const ds_mem_config *c) {
 /* A configuration, or what a text (which was read once already) makes of the one that is there,
    has been set. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
     if (config || ds__mconfig_read(text, &c) == DS_OK)
         ds__pinned_apply(&c);
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
 }
 
 static ds__arena *ds__host_arena(ds__mdevice *dev) {
     ds__arena *a = ds__mkeep(sizeof *a);
     if (!a)
         return NULL;
-    pthread_mutex_init(&a->grow, NULL);
-    pthread_mutex_init(&a->giving, NULL);
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
     a->pool = &dev->main;
     a->dev = dev;
     a->stream_id = UINT64_MAX;
@@ -5302,7 +5294,7 @@ static ds__mdevice *ds__pinned_device(void) {
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     if (!ds__host.configured) {
         ds_mem_config usual = ds__usual_config();
         ds__pinned_apply(&usual);
@@ -5313,7 +5305,7 @@ static ds__mdevice *ds__pinned_device(void) {
         c.single_pool = 1; /* segments are as large as they are asked for */
         c.segment_growth = 0;
         c.expandable_segments = 0;
-        pthread_mutex_init(&dev->lock, NULL);
+        ds__mutex_init(&dev->lock);
         dev->device.type = DS_DEVICE_HOST;
         dev->total = ds__os_memory();
         dev->main.dev = dev;
@@ -5325,7 +5317,7 @@ static ds__mdevice *ds__pinned_device(void) {
         else
             dev = NULL;
     }
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
     return dev;
@@ -5364,7 +5356,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
-    char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
+    char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);
     if (!ptr)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
     ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
@@ -5379,7 +5371,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
             (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }
     if (r < 0)
-        free(ptr);
+        ds__os_aligned_free(ptr);
     else
         *out = ptr;
     return r;
@@ -5402,7 +5394,7 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     ds__tls.mute++;
     if (s->source == DS__FROM_REGISTERED) {
         DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
-        free(s->base);
+        ds__os_aligned_free(s->base);
     } else {
         DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
     }
@@ -5619,7 +5611,7 @@ static int ds__is_sorted(const ds__segment *s) {
 static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
     ds_result r = DS_OK;
     *out_listed = 0;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     for (size_t i = 0; i < ds__m.sorted_count; i++) {
         ds__segment *s = ds__m.sorted[i];
         const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
@@ -5641,7 +5633,7 @@ static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
                     r = ds__fail(DS_ERR_ILLEGAL_STATE,
                                  "the segment at %p is not in its place in the table by address",
                                  (void *)s->base);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return r;
 }
 
@@ -5834,7 +5826,7 @@ typedef struct ds__got {
 } ds__got;
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     ds__lock lock; /* of the next two, and the buckets */
     ds__sent *limbo;
     ds__sent *over;
@@ -5847,7 +5839,7 @@ static struct {
     int warned;
     int ending;
     uint64_t looked_ns;
-} ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__share = { .mutex = DS__MUTEX_INIT };
 
 /* The content of a handle. It comes from outside: all but `inner` names the export slot, and
    `inner` is checked against the size there. */
@@ -5951,8 +5943,8 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
         if (who && ds__board_alive(b, ds__lease_number(who)))
             continue;
-        if (!atomic_compare_exchange_strong(lease, &who,
-                                            b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
+        if (!atomic_compare_exchange_strong(
+                lease, &who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff)))
             continue;
         if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
             *out = k % DS__LEASES;
@@ -6086,11 +6078,11 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     h->device = device;
     h->base = *out;
     h->size = size;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 0;
     h->next = ds__share.hoards;
     ds__share.hoards = h;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
 
@@ -6099,9 +6091,9 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_wait(device.index);
     ds__tls.quiet--;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
-        pthread_mutex_unlock(&ds__share.mutex);
+        ds__mutex_unlock(&ds__share.mutex);
         return r;
     }
     for (ds__hoard *h = ds__share.hoards; h; h = h->next)
@@ -6111,7 +6103,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
                 ds__stake_close(h->stake);
         }
     ds__hoards_collect();
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
 
@@ -6215,8 +6207,8 @@ enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
 static void ds__share_collect_now(int how, size_t *out_count) {
     size_t count = 0;
     if (how == DS__COLLECT_ALL)
-        pthread_mutex_lock(&ds__share.mutex);
-    else if (pthread_mutex_trylock(&ds__share.mutex))
+        ds__mutex_lock(&ds__share.mutex);
+    else if (!ds__mutex_trylock(&ds__share.mutex))
         return;
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
@@ -6225,7 +6217,7 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (warn)
         ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
@@ -6257,7 +6249,7 @@ DSDEF ds_result(ds_mem_ipc_collect)(void) {
 
 /* When all work is done, before the segments go. */
 static void ds__share_shutdown(void) {
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
@@ -6272,7 +6264,7 @@ static void ds__share_shutdown(void) {
     }
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
 }
 
 /* alloc/segment.h - descriptions of segments, and limits.
@@ -6375,7 +6367,7 @@ static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
 /* A description of a segment, in no list. */
 static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
                                     size_t page) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__segment *s = ds__m.free_segments;
     int room = ds__m.sorted_count < ds__m.sorted_room;
     if (!room) {
@@ -6406,7 +6398,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
             s->next = ds__m.free_segments;
             ds__m.free_segments = s;
         }
-        pthread_mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__m.registry);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         return NULL;
     }
@@ -6429,7 +6421,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     ds__m.sorted[i] = s;
     ds__m.sorted_count++;
     atomic_store_explicit(&s->arena, a, memory_order_release);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return s;
 }
 
@@ -6447,7 +6439,7 @@ static void ds__segment_drop(ds__segment *s) {
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
     /* its memory may be a newer segment's already */
     while (ds__m.sorted[i] != s)
@@ -6459,7 +6451,7 @@ static void ds__segment_drop(ds__segment *s) {
         ds__granules(s, s->base, s->size, 0);
     s->next = ds__m.free_segments;
     ds__m.free_segments = s;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     ds__release(table);
 }
 
@@ -6624,7 +6616,7 @@ typedef struct ds__res {
     ds_write_fn write_fn;
     ds_resource_failure_fn failure_fn;
     void *user;
-    pthread_mutex_t lock; /* of `used` and what follows */
+    ds__mutex lock; /* of `used` and what follows */
     int stopped;
     unsigned depth;
     ds_resource_stats stats[DS__RES_PUSHES + 1];
@@ -6632,11 +6624,11 @@ typedef struct ds__res {
 } ds__res;
 
 static struct {
-    pthread_mutex_t lock;
+    ds__mutex lock;
     ds__res **at;
     uint32_t count;
     uint32_t serial; /* no number is used twice */
-} ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__rs = { .lock = DS__MUTEX_INIT };
 
 /* The functions of every resource made by devstream. The values stand in resource_kinds.h, which
    uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource. */
@@ -6647,7 +6639,7 @@ static const ds_resource ds__res_made;
 static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_lock(&ds__rs.lock);
     ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
     if (r && r->id != id)
         r = NULL;
@@ -6655,16 +6647,16 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
         *out_live = r->live;
     if (r)
         r->live++;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
     if (!r)
         ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
     return r;
 }
 
 static void ds__res_leave(ds__res *r, int64_t by) {
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
 }
 
 static ds_result ds__res_good(const ds_resource *resource, const char *what) {
@@ -6935,9 +6927,9 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
 /* Waits for the arena's stream while others may let it grow. The block that is to go is quiet
    and in no list. */
 static int ds__drain_aside(ds__arena *a) {
-    pthread_mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->grow);
     int drained = ds__arena_drain(a);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     return drained;
 }
 
@@ -7118,10 +7110,10 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
-        pthread_mutex_lock(&ds__m.registry);
+        ds__mutex_lock(&ds__m.registry);
         if (!ds__granules(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        pthread_mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__m.registry);
     } else {
         done -= s->page;
     }
@@ -7279,9 +7271,9 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
                  a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__granules(s, s->base + from, done, 0);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     ds__unreserve(a, done);
     return done;
 }
@@ -7550,8 +7542,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     int stays = 0; /* something cannot be given back now */
     if (a->pool->graphs || ds__is_inside(a->pool))
         return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->giving);
+    ds__mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
         for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
             ds__mblock *found;
@@ -7607,8 +7599,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
             } while (done < most && !stays);
             ds__arena_unlock(a);
         }
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     return done;
 }
 
@@ -7697,8 +7689,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     size_t given = 1;
     if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool))
         return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->giving);
+    ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
@@ -7711,8 +7703,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
         given = best ? ds__give_whole(a, best) : 0;
     }
     ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     /* growing ones: enough only with them */
     return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
@@ -7728,9 +7720,9 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     size_t done = 0;
     size_t given = 1;
     /* another thread gives back, and may be waiting */
-    if (pthread_mutex_trylock(&a->giving) != 0)
+    if (!ds__mutex_trylock(&a->giving))
         return 0;
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
@@ -7743,8 +7735,8 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
         s = a->segments; /* the list may have changed */
     }
     ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     return done;
 }
 
@@ -8814,8 +8806,8 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     if (page.text)
         ds__moom_page(&s, &page);
     if (t) {
-        ds__release(t->caller.slot[DS__MODULE_ALLOC]);
-        t->caller.slot[DS__MODULE_ALLOC] = page.text;
+        ds__release(t->caller.module[DS__MODULE_ALLOC]);
+        t->caller.module[DS__MODULE_ALLOC] = page.text;
     }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
@@ -8824,7 +8816,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
 DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
     const char *report =
-        t && ds__tls.epoch == ds__g.epoch ? t->caller.slot[DS__MODULE_ALLOC] : NULL;
+        t && ds__tls.epoch == ds__g.epoch ? t->caller.module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";
 }
 
@@ -8993,9 +8985,9 @@ static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mdevice *dev = a->dev;
     ds_result r = DS_ERR_UNSUPPORTED;
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     if (ds__try(q)) { /* another thread was faster */
-        pthread_mutex_unlock(&a->grow);
+        ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
     if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
@@ -9008,7 +9000,7 @@ static ds_result ds__grow(ds__wanted *q) {
     }
     if (r == DS_ERR_UNSUPPORTED)
         r = ds__grow_plain(a, q->kind, q->size);
-    pthread_mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->grow);
     q->fresh = r == DS_OK;
     return r;
 }
@@ -9018,10 +9010,10 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     if (ds__mtls.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
         void *user = fn ? ds__m.shortage[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         if (!fn)
             return freed;
         const char *name = ds__tls.fn;
@@ -9119,10 +9111,10 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
         void *user = fn ? ds__m.oom[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         if (!fn)
             return;
         int outer = ds__tls.in_callback;
@@ -9437,15 +9429,15 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
 /* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
    stream has none yet, or is no stream. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
-    ds__tls_block *t = &ds__tls;
+    (void)ds__pushes(); /* forgets what the thread remembers of before ds_shutdown */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (!s)
         return NULL;
-    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a) {
-        t->arena = a;
-        t->arena_slot = (ds__slot *)s;
-        t->arena_stream = stream.id;
+        ds__mtls.arena = a;
+        ds__mtls.slot = &s->slot;
+        ds__mtls.stream = stream.id;
     }
     ds__unpin_inline(&ds__g.streams, s);
     return a;
@@ -9473,10 +9465,10 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     if (DS__UNLIKELY(r < 0))
         return r;
     DS__REQUIRE(out, "out is NULL");
-    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets
-       them; a stream's end locks its arena. */
-    ds__arena *a = ds__tls.arena;
-    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream))
+    /* Without a pin: slots and arenas stay until ds_shutdown, which changes the epoch; a stream's
+       end locks its arena. */
+    ds__arena *a = ds__mtls.arena;
+    if (DS__UNLIKELY(stream.id != ds__mtls.stream || ds__mtls.epoch != ds__g.epoch))
         a = ds__arena_again(stream);
     if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
                      size - 1 >= SIZE_MAX / 4))
@@ -9485,7 +9477,7 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) &&
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__mtls.slot, stream.id) &&
                    ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b)
@@ -9523,7 +9515,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
    Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
    ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
    at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
-   of live blocks is an error.
+   of live blocks is an error. ds__mem_operand notes the operand of a collective.
 
    Invariants: The block's own stream needs no use. A lent block's first use belongs to the
    borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
@@ -9628,6 +9620,20 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
     ds__stream_unpin(s);
     return r;
+}
+
+/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
+   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
+    ds__arena *a = NULL;
+    const ds__mblock *b = ds__find_live(ptr, 0, &a);
+    if (!b)
+        return DS_OK;
+    int own = !b->lent && a->stream_id == s->id;
+    ds__arena_unlock(a);
+    if (own || (ds__captures_open() && ds__capture_of(s)))
+        return DS_OK;
+    return ds__note_use(ptr, stream, 0, 0, 0);
 }
 
 DSDEF ds_result(ds_mem_record_use)(void *ptr, ds_stream stream) {
@@ -9862,9 +9868,9 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
         return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
         if (!ask) {                      /* first: a device that comes meanwhile has it */
-            pthread_mutex_lock(&ds__m.lock);
+            ds__mutex_lock(&ds__m.lock);
             ds__m.config = c;
-            pthread_mutex_unlock(&ds__m.lock);
+            ds__mutex_unlock(&ds__m.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
@@ -9954,7 +9960,7 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
         ds_result r = ds__mem_setup();                                                       \
         if (r < 0)                                                                           \
             return r;                                                                        \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
+        ds__mutex_lock(&ds__m.lock);                                                         \
         void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
         if (more && ds__m.count)                                                             \
             memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
@@ -9964,13 +9970,13 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
             ds__m.list[ds__m.count].fn = fn;                                                 \
             ds__m.list[ds__m.count++].user = user;                                           \
         }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        ds__mutex_unlock(&ds__m.lock);                                                       \
         return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
     }                                                                                        \
     DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
         DS__ENTER("ds_mem_remove_on_" #name);                                                \
         int found = 0;                                                                       \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
+        ds__mutex_lock(&ds__m.lock);                                                         \
         for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
             if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
                 continue;                                                                    \
@@ -9979,7 +9985,7 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
             ds__m.count--;                                                                   \
             found = 1;                                                                       \
         }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        ds__mutex_unlock(&ds__m.lock);                                                       \
         return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
     }
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
@@ -10064,11 +10070,11 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to what was captured; it ends with that");
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
         p->dead = 1;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (gone)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     ds__mdevice_lock(p->dev);
@@ -10101,12 +10107,12 @@ DSDEF ds_result(ds_pool_pop)(void) {
     if (ds__pushes() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
-    pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
+    ds__mutex_lock(&ds__m.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
     ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
                        ? ds__m.pools[index - 1]
                        : NULL;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (p)
         ds__mpool_disown(p);
     return DS_OK;
@@ -10469,8 +10475,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     ds__arena *first = ds__first_arena(p->dev, p);
     /* segments stay as they are; arenas that come now have none of these */
     for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_lock(&a->giving);
-        pthread_mutex_lock(&a->grow);
+        ds__mutex_lock(&a->giving);
+        ds__mutex_lock(&a->grow);
     }
     ds__mem_lock_all(p->dev);
     ds_result r = ds__rewind_plan(p, &q);
@@ -10479,8 +10485,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "another thread used the pool meanwhile: it is restored in part");
     for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_unlock(&a->grow);
-        pthread_mutex_unlock(&a->giving);
+        ds__mutex_unlock(&a->grow);
+        ds__mutex_unlock(&a->giving);
     }
     for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
         fn(&q.changed[i], user);
@@ -10566,11 +10572,11 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
+    ds__mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
     if (p)
         ds__stats(p->dev, p, out);
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     /* the sentence */
     if (!p) {
         (void)ds__mpool_of(pool);
@@ -10947,7 +10953,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
     ds__sharers *l = ds__alloc(sizeof *l);
     if (!l)
         return;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     if (ds__boards.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
@@ -10962,7 +10968,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
             ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = i + 1; k < l->count; k++)
             if (l->at[k].pid == l->at[i].pid) {
@@ -10978,89 +10984,33 @@ static void ds__share_list(ds_device device, ds__pen *p) {
 /* alloc/report_processes.h - report of the processes that use a device.
 
    Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
-   for each process and its memory. For a GPU, NVML is asked (ds__nvml_write). For a CPU device,
-   the report has this process and the processes with shared memory (ds__share_list).
+   for each process and its memory. The driver lists the processes (device_processes). That of the
+   CPU knows this process only, so the processes with shared memory follow (ds__share_list).
 
-   Invariants: ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h. If NVML is
-   missing or fails, the report says so and the call still succeeds.
-   Locks: none of its own. core/nvml.h takes a lock to load NVML, and ds__share_list takes those
-   of the exports. The user's writer is called after they are released.
+   Invariants: if the driver does not know the processes, the report says why and the call still
+   succeeds.
+   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
-
-/* As in nvml.h. */
-typedef struct ds__nvml_process {
-    unsigned pid;
-    unsigned long long bytes;
-    unsigned gpu_instance;
-    unsigned compute_instance;
-} ds__nvml_process;
-
-typedef struct ds__nvml_process_v1 {
-    unsigned pid;
-    unsigned long long bytes;
-} ds__nvml_process_v1;
-
-static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
-    unsigned room = 64;
-    unsigned count = 0;
-    int code = DS__NVML_TOO_SMALL;
-    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
-        ds__nvml_process *list = ds__alloc(room * sizeof *list);
-        if (!list)
-            return DS__NVML_TOO_SMALL;
-        count = room;
-        code = n->processes(device, &count, list);
-        if (code == 0 && count == 0)
-            ds__pen_print(p, "no processes are running\n");
-        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
-            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
-            ds__mprocess(p, n->old ? old->pid : list[k].pid, n->old ? old->bytes : list[k].bytes);
-        }
-        ds__release(list);
-        room = count > room ? count + 16 : 2 * room;
-    }
-    return code;
-}
-
-static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
-    ds_device_properties properties;
-    const char *why;
-    void *handle = NULL;
-    ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-    if (r < 0)
-        return r;
-    const ds__nvml *n = ds__nvml_open(&why);
-    if (!n) {
-        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", ds__nvml_path(),
-                      why);
-        return DS_OK;
-    }
-    int code = ds__nvml_device(n, &properties, &handle);
-    if (code == 0)
-        code = ds__nvml_write(n, handle, p);
-    if (code != 0)
-        ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
-    return DS_OK;
-}
 
 DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_list_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds__pen pen = { write_fn, user, 0, 0 };
-    ds_result r = DS_OK;
-    size_t avail = 0;
-    size_t total = 0;
+    ds__processes processes;
     ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
-    if (device.type == DS_DEVICE_CUDA)
-        r = ds__mprocesses_cuda(device, &pen);
-    else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) {
-        if (total > avail)
-            ds__mprocess(&pen, (unsigned)getpid(), total - avail);
-        else
-            ds__pen_print(&pen, "no processes are running\n");
+    ds_result r = ds__driver_of(device)->device_processes(device.index, &processes);
+    if (r < 0)
+        return r;
+    if (processes.unknown[0])
+        ds__pen_print(&pen, "processes are unknown: %s\n", processes.unknown);
+    else if (!processes.count)
+        ds__pen_print(&pen, "no processes are running\n");
+    for (size_t i = 0; i < processes.count; i++)
+        ds__mprocess(&pen, processes.list[i].id, processes.list[i].bytes);
+    ds__release(processes.list);
+    if (device.type == DS_DEVICE_CPU) /* its driver knows this process only */
         ds__share_list(device, &pen);
-    }
     return r == DS_OK && pen.stopped
                ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
                : r;
@@ -11114,7 +11064,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     if (r < 0)
         return r;
     memset(ring, 0, sizeof ring);
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)
     if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
@@ -11132,16 +11082,16 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++)
             ds__release(ring[b][i]);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return r;
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     ds__mh.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
 
@@ -11205,7 +11155,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     int b = ds__backend_of(device);
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
@@ -11215,7 +11165,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     else
         ds__mh.remarks[b][i].first = m;
     ds__mh.remarks[b][i].last = m;
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
 
@@ -11256,23 +11206,23 @@ DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__mh.lock);
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.watch);
     int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
                              &ds__mh.watcher_room);
     if (room)
         ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
 DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_on_event");
     DS__REQUIRE(fn, "fn is NULL");
-    pthread_mutex_lock(&ds__mh.lock);
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.watch);
     size_t i = 0;
     size_t n = ds__mh.watcher_count;
     while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user))
@@ -11280,9 +11230,9 @@ DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     if (i < n)
         memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1],
                 (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return i < n
                ? DS_OK
                : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
@@ -11690,12 +11640,9 @@ static void ds__snap_free(ds__snap *s) {
 
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
-    struct timespec wall;
-    if (ds__mh.to_wall_ns)
-        return ds__mh.to_wall_ns;
-    clock_gettime(0 /* CLOCK_REALTIME */, &wall);
-    return ds__mh.to_wall_ns =
-               (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
+    if (!ds__mh.to_wall_ns)
+        ds__mh.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
+    return ds__mh.to_wall_ns;
 }
 
 /* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
@@ -11709,10 +11656,10 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
         s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         s->config = ds__m.config;
-        pthread_mutex_unlock(&ds__m.lock);
-        pthread_mutex_lock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__m.lock);
+        ds__mutex_lock(&ds__mh.lock);
         s->time_ns = ds__now_ns();
         s->to_wall_ns = ds__to_wall();
         s->entries = ds__mh.entries;
@@ -11725,7 +11672,7 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
             if (dev && (!only || only->dev == dev))
                 ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
-        pthread_mutex_unlock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__mh.lock);
         if (s->segment_count)
             qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }
@@ -13115,13 +13062,13 @@ static int ds__pinned_take(ds__pinned_wish *q) {
 
 static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     ds_result r = DS_OK;
-    pthread_mutex_lock(&q->a->grow);
+    ds__mutex_lock(&q->a->grow);
     if (!ds__pinned_take(q)) { /* no other thread was faster */
         r = ds__grow_plain(q->a, q->kind, q->segment);
         if (ds__is_shortage(r) && q->segment > q->size)
             r = ds__grow_plain(q->a, q->kind, q->size);
     }
-    pthread_mutex_unlock(&q->a->grow);
+    ds__mutex_unlock(&q->a->grow);
     return r;
 }
 
@@ -13348,6 +13295,14 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
+/* As ds__mem_operand, for pinned memory. */
+static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
+    ds_result r = DS_OK;
+    if (ds__pinned_known(ptr))
+        DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));
+    return r;
+}
+
 DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
@@ -13378,11 +13333,11 @@ DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     atomic_store(&ds__host.limit, bytes);
     if (ds__pinned_used())
         atomic_store(&ds__pinned_used()->limit, bytes);
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
     return DS_OK;
 }
 
@@ -13462,10 +13417,10 @@ static void ds__stat_add(ds_mem_stat *s, int64_t by) {
 }
 
 static void ds__res_count(ds__res *r, size_t size, int sign) {
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
     ds__stat_add(&r->stats[r->depth].allocations, sign);
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
 }
 
 static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size,
@@ -13475,7 +13430,7 @@ static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_
     uint64_t id = s ? s->id : 0;
     if (s)
         ds__stream_unpin(s);
-    pthread_mutex_lock(&r->lock); /* first: the times of the lines do not fall */
+    ds__mutex_lock(&r->lock); /* first: the times of the lines do not fall */
     int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n",
                               (unsigned long long)(ds__now_ns() / 1000), action,
                               (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
@@ -13485,12 +13440,12 @@ static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_
     if (!r->stopped && r->write_fn(line, (size_t)n, r->user))
         r->stopped = 1;
     ds__tls.in_callback = outer;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
 }
 
 static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     ds_result result = DS_OK;
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     size_t left = r->limit > r->used ? r->limit - r->used : 0;
     if (sign < 0)
         r->used -= size < r->used ? size : r->used;
@@ -13498,7 +13453,7 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
         r->used += size;
     else
         result = DS_ERR_LIMIT_EXCEEDED;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     return result < 0
                ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left",
                           DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
@@ -13529,28 +13484,28 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     }
     m->size = size + alignment;
     m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, m->ptr);
     m->next = *at; /* NULL: it is the last of its list */
     *at = m;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     return DS_OK;
 }
 
 static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, ptr);
     ds__moved *m = *at;
     if (m)
         *at = m->next;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
     if (result < 0 && m) { /* it is still there */
-        pthread_mutex_lock(&r->lock);
+        ds__mutex_lock(&r->lock);
         at = ds__res_moved(r, ptr);
         m->next = *at;
         *at = m;
-        pthread_mutex_unlock(&r->lock);
+        ds__mutex_unlock(&r->lock);
     } else {
         ds__release(m);
     }
@@ -13754,8 +13709,8 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     }
     *r = *what;
     r->made = ds__tls.site;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_init(&r->lock);
+    ds__mutex_lock(&ds__rs.lock);
     uint32_t i = 0;
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
@@ -13779,12 +13734,12 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     }
     if (up)
         up->live--;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
     if (room && r->kind == DS__RES_LOG)
         ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
     if (room)
         return DS_OK;
-    pthread_mutex_destroy(&r->lock);
+    ds__mutex_destroy(&r->lock);
     ds__release(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
@@ -13891,7 +13846,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the resource was not made by ds_resource_statistics");
     }
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)
         result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
     else if (step < 0 && r->depth == 0)
@@ -13914,7 +13869,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (step < 0)
             r->depth--;
     }
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     ds__res_leave(r, 1);
     return result;
 }
@@ -13946,7 +13901,7 @@ static void ds__res_end(ds__res *r) {
             ds__release(r->moved[i]);
             r->moved[i] = next;
         }
-    pthread_mutex_destroy(&r->lock);
+    ds__mutex_destroy(&r->lock);
     ds__release(r);
 }
 
@@ -13961,7 +13916,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         ds__res *r = ds__res_enter(resource->user, NULL);
         if (!r)
             return DS_ERR_INVALID_HANDLE;
-        pthread_mutex_lock(&ds__rs.lock);
+        ds__mutex_lock(&ds__rs.lock);
         int64_t live = --r->live;
         int standing = r->standing;
         if (!live && !standing) {
@@ -13970,7 +13925,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
                 if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
                     ds__rs.at[i]->standing--;
         }
-        pthread_mutex_unlock(&ds__rs.lock);
+        ds__mutex_unlock(&ds__rs.lock);
         if (live)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
                             "allocations of the resource that are not freed: %lld",
@@ -14203,9 +14158,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     DS__REQUIRE(out, "out is NULL");
     memset(&p, 0, sizeof p);
     if (!ds__export_look(ptr, &x)) {
-        pthread_mutex_lock(&ds__share.mutex);
+        ds__mutex_lock(&ds__share.mutex);
         int foreign = ds__got_of(ptr) != NULL;
-        pthread_mutex_unlock(&ds__share.mutex);
+        ds__mutex_unlock(&ds__share.mutex);
         DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
     }
@@ -14214,9 +14169,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
                 "can be opened by other processes",
                 (void *)x.start);
     int wait = 0;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds_result r = ds__block_export(&x, &p, &wait);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (r == DS_OK && wait)
         r = ds__sent_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
@@ -14449,12 +14404,12 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     /* the shutdown is to know of it */
     if ((r = ds__mem_setup()) < 0)
         return r;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
     r = ds__block_import(device, &p, stream, &g);
     if (r == DS_OK)
         *out = g->ptr + p.inner;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return r;
 }
 
@@ -14486,7 +14441,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     int wait = 0;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
     if (!g)
@@ -14496,7 +14451,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else
         r = ds__got_close(g, s, stream, &wait);
     ds__got_collect(0);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (wait) {
         DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
         ds__got_passed(stream, DS_OK, g);
@@ -14581,12 +14536,12 @@ static void ds__mem_end(ds__mdevice *dev) {
             for (ds__muse *u = a->spare_uses; u; u = u->next)
                 ds__event_drop(u->event);
             ds__event_drop(a->end);
-            pthread_mutex_destroy(&a->grow);
-            pthread_mutex_destroy(&a->giving);
+            ds__mutex_destroy(&a->grow);
+            ds__mutex_destroy(&a->giving);
         }
         ds__release(p->label);
     }
-    pthread_mutex_destroy(&dev->lock);
+    ds__mutex_destroy(&dev->lock);
 }
 
 static void ds__pinned_shutdown(void) {
@@ -14619,7 +14574,7 @@ static void ds__mem_shutdown(void) {
             if (!dev)
                 continue;
             ds__mem_end(dev);
-            atomic_store(&ds__m.device[backend][i], NULL);
+            atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();
     ds__release(ds__m.pools);

@@ -995,7 +995,7 @@ static ds_result ds__tensor_setup(void) {
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
-    static __thread char text[100];
+    static _Thread_local char text[100];
     if (index < 0)
         snprintf(text, sizeof text, "%s", what);
     else
@@ -1287,11 +1287,9 @@ static void ds__storages_catch_up(void) {
    functions. */
 
 /* The inline functions of api/tensor.h as functions (core/inline.h). */
-#ifndef DEVSTREAM_STATIC
-extern ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
-                              int64_t *shape);
-extern void *ds_tensor_address(const ds_tensor *tensor);
-#endif
+DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                                  int64_t *shape))
+DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -2033,15 +2031,6 @@ typedef struct ds__comm_masks {
 
 #ifndef DS__COMM_FN
 #define DS__COMM_FN static inline __attribute__((always_inline))
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
-   about contraction. */
-#if defined(__x86_64__)
-#define DS__COMM_ROUNDED(x) __asm__("" : "+x"(x))
-#elif defined(__aarch64__)
-#define DS__COMM_ROUNDED(x) __asm__("" : "+w"(x))
-#else
-#define DS__COMM_ROUNDED(x) __asm__("" : "+m"(x))
-#endif
 #endif
 
 DS__DEVICE float ds__f32_of(uint32_t bits) {
@@ -2115,10 +2104,10 @@ DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
 #define DS__COMM_MULTIPLY(NAME, T)                                                \
     DS__COMM_FN void NAME(T *a, const T *x) {                                     \
         T rr = a[0] * x[0], ii = a[1] * x[1], ri = a[0] * x[1], ir = a[1] * x[0]; \
-        DS__COMM_ROUNDED(rr);                                                     \
-        DS__COMM_ROUNDED(ii);                                                     \
-        DS__COMM_ROUNDED(ri);                                                     \
-        DS__COMM_ROUNDED(ir);                                                     \
+        DS__ROUNDED(rr);                                                          \
+        DS__ROUNDED(ii);                                                          \
+        DS__ROUNDED(ri);                                                          \
+        DS__ROUNDED(ir);                                                          \
         a[0] = rr - ii;                                                           \
         a[1] = ri + ir;                                                           \
     }
@@ -2230,47 +2219,22 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
    Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
    its place in the result is written, so the result may be one of the inputs. If `around` is
    set, the result starts at a multiple of the vector size, and the caller executes the store
-   fence. Functions with 32-byte vectors run only if ds__comm_has_32 returns 1. Complex products
+   fence. Functions with 32-byte vectors run only if ds__os_vector returns at least 32. Complex products
    are not in the tables.
    Locks: none.
    Threads: any; the functions have no state. */
-
-/* Stores that go around the caches, for results that do not fit there. */
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-#define DS__COMM_CAN_STREAM 1
-#ifdef __clang__
-#define DS__COMM_STREAM(W, to, v) \
-    __builtin_nontemporal_store((ds__vf32_whole_##W)(v), (ds__vf32_whole_##W *)(void *)(to))
-#else
-#define DS__COMM_MOVNT_16 __builtin_ia32_movntps
-#define DS__COMM_MOVNT_32 __builtin_ia32_movntps256
-#define DS__COMM_STREAM(W, to, v) DS__COMM_MOVNT_##W((float *)(void *)(to), (ds__vf32_whole_##W)(v))
-#endif
-#else
-#define DS__COMM_CAN_STREAM 0
-#define DS__COMM_STREAM(W, to, v) (void)(*(ds__vf32_##W *)(void *)(to) = (ds__vf32_##W)(v))
-#endif
-enum { DS__COMM_STREAM_BYTES = 32 << 20 };
-
-/* 1: a mask is not empty. */
-#if defined(__x86_64__)
-#define DS__COMM_ANY_16(mask) (__builtin_ia32_movmskps((ds__vf32_whole_16)(mask)) != 0)
-#define DS__COMM_ANY_32(mask) (__builtin_ia32_movmskps256((ds__vf32_whole_32)(mask)) != 0)
-#else
-#define DS__COMM_ANY_16(mask) ((((ds__vu64_16)(mask))[0] | ((ds__vu64_16)(mask))[1]) != 0)
-#endif
 
 enum { DS__COMM_BLOCK = 128 }; /* bytes; what the functions take is a multiple of it */
 
 typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                 size_t bytes, int around);
 
-#define DS__COMM_PUT(W, V, to, v)      \
-    do {                               \
-        if (around)                    \
-            DS__COMM_STREAM(W, to, v); \
-        else                           \
-            *(V *)(void *)(to) = (v);  \
+#define DS__COMM_PUT(W, V, to, v)        \
+    do {                                 \
+        if (around)                      \
+            DS__VECTOR_STREAM(W, to, v); \
+        else                             \
+            *(V *)(void *)(to) = (v);    \
     } while (0)
 
 /* The end of a sum or product: the average, and the one NaN that is written. Integers have neither.
@@ -2282,7 +2246,7 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         T n = (T)divisor;                                                 \
         a /= n, b /= n, c /= n, d /= n;                                   \
     }                                                                     \
-    if (DS__COMM_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) {    \
+    if (DS__VECTOR_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) {  \
         DS__COMM_ONE_NAN(V, U, a, value)                                  \
         DS__COMM_ONE_NAN(V, U, b, value)                                  \
         DS__COMM_ONE_NAN(V, U, c, value) DS__COMM_ONE_NAN(V, U, d, value) \
@@ -2331,15 +2295,14 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
     }
 
 /* f16 by instructions, which give what the arithmetic gives. */
-#define DS__COMM_TAKE_NATIVE(W, from, x, y)                                                   \
-    x = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)(from)); \
-    y = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)((from) + 16));
-#define DS__COMM_GIVE_NATIVE(W, to, x, y)                     \
-    {                                                         \
-        ds__vi16_16 low = __builtin_ia32_vcvtps2ph256(x, 0),  \
-                    high = __builtin_ia32_vcvtps2ph256(y, 0); \
-        DS__COMM_PUT(16, ds__vi16_16, to, low);               \
-        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);       \
+#define DS__COMM_TAKE_NATIVE(W, from, x, y)                                        \
+    x = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)(from)); \
+    y = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)((from) + 16));
+#define DS__COMM_GIVE_NATIVE(W, to, x, y)                                    \
+    {                                                                        \
+        ds__vi16_16 low = DS__VECTOR_NARROW(x), high = DS__VECTOR_NARROW(y); \
+        DS__COMM_PUT(16, ds__vi16_16, to, low);                              \
+        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
 /* The largest and smallest of integers, and of halves too, which are compared as they are: they
@@ -2401,28 +2364,10 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         nan |= (U)(x != x);                                     \
         a = (V)((bits & more) | ((U)a & ~more));                \
     }
-/* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common
-   name to ask for those. */
-#define DS__COMM_STATIC_16 static
-#define DS__COMM_HAS_16 1
-#if defined(__x86_64__)
-#define DS__COMM_STATIC_32 static __attribute__((target("avx2,f16c")))
-#define DS__COMM_HAS_32 1
-
-static int ds__comm_has_32(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#else
-#define DS__COMM_HAS_32 0
-
-static int ds__comm_has_32(void) {
-    return 0;
-}
-#endif
 
 /* comm/kernel_vector.gen.h - generated from comm/kernel_vector.tmpl by `make headers`. Edit that file. */
 
-#if DS__COMM_HAS_16
+#if DS__VECTOR_HAS_16
 /* Vectors of 16 bytes that may lie anywhere, over any memory. */
 typedef uint8_t ds__vu8_16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t ds__vu16_16 __attribute__((vector_size(16), aligned(1), may_alias));
@@ -2437,7 +2382,7 @@ typedef int64_t ds__vi64_16 __attribute__((vector_size(16)));
 typedef float ds__vf32_whole_16 __attribute__((vector_size(16)));
 #endif
 
-#if DS__COMM_HAS_32
+#if DS__VECTOR_HAS_32
 /* Vectors of 32 bytes that may lie anywhere, over any memory. */
 typedef uint8_t ds__vu8_32 __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint16_t ds__vu16_32 __attribute__((vector_size(32), aligned(1), may_alias));
@@ -2454,9 +2399,9 @@ typedef float ds__vf32_whole_32 __attribute__((vector_size(32)));
 
 DS__COMM_F16_MATH(DS__COMM_FN, f32_16, ds__vu32_16, ds__vi32_16, (ds__vf32_16), (ds__vu32_16))
 
-#if DS__COMM_HAS_16
+#if DS__VECTOR_HAS_16
 /* Sums and products of kinds whose numbers are computed as they lie in memory. */
-DS__COMM_STATIC_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -2477,7 +2422,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -2498,7 +2443,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -2519,7 +2464,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -2540,7 +2485,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -2561,7 +2506,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -2583,7 +2528,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char 
 }
 
 /* Sums and products of halves, computed as floats. */
-DS__COMM_STATIC_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 16) {
@@ -2608,7 +2553,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 16) {
@@ -2634,7 +2579,7 @@ DS__COMM_STATIC_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char
 }
 
 /* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
-DS__COMM_STATIC_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu8_16 U;
     typedef ds__vi8_16 S;
@@ -2659,7 +2604,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_16 U;
     typedef ds__vi16_16 S;
@@ -2684,7 +2629,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_16 U;
     typedef ds__vi16_16 S;
@@ -2709,7 +2654,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu32_16 U;
     typedef ds__vi32_16 S;
@@ -2734,7 +2679,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu64_16 U;
     typedef ds__vi64_16 S;
@@ -2760,7 +2705,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *
 }
 
 /* Maximum and minimum of floats. */
-DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf32_16 V;
     typedef ds__vu32_16 U;
@@ -2778,7 +2723,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_16(nan | not)) {
+        if (DS__VECTOR_ANY_16(nan | not)) {
             first = (first & ~nan) | (nan & 0x7fc00000u);
             second = (second & ~not) | (not & 0x7fc00000u);
         }
@@ -2787,7 +2732,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf64_16 V;
     typedef ds__vu64_16 U;
@@ -2805,7 +2750,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_16(nan | not)) {
+        if (DS__VECTOR_ANY_16(nan | not)) {
             first = (first & ~nan) | (nan & 0x7ff8000000000000u);
             second = (second & ~not) | (not & 0x7ff8000000000000u);
         }
@@ -2846,9 +2791,9 @@ static const ds__comm_run_fn ds__comm_runs_16[][DS__COMM_F64 + 1] = {
     }
 };
 #endif
-#if DS__COMM_HAS_32
+#if DS__VECTOR_HAS_32
 /* Sums and products of kinds whose numbers are computed as they lie in memory. */
-DS__COMM_STATIC_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -2869,7 +2814,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -2890,7 +2835,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -2911,7 +2856,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -2932,7 +2877,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -2953,7 +2898,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -2975,7 +2920,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char 
 }
 
 /* Sums and products of halves, computed as floats. */
-DS__COMM_STATIC_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 32) {
@@ -3000,7 +2945,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 32) {
@@ -3026,7 +2971,7 @@ DS__COMM_STATIC_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char
 }
 
 /* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
-DS__COMM_STATIC_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu8_32 U;
     typedef ds__vi8_32 S;
@@ -3051,7 +2996,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_32 U;
     typedef ds__vi16_32 S;
@@ -3076,7 +3021,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_32 U;
     typedef ds__vi16_32 S;
@@ -3101,7 +3046,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu32_32 U;
     typedef ds__vi32_32 S;
@@ -3126,7 +3071,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu64_32 U;
     typedef ds__vi64_32 S;
@@ -3152,7 +3097,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *
 }
 
 /* Maximum and minimum of floats. */
-DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf32_32 V;
     typedef ds__vu32_32 U;
@@ -3170,7 +3115,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_32(nan | not)) {
+        if (DS__VECTOR_ANY_32(nan | not)) {
             first = (first & ~nan) | (nan & 0x7fc00000u);
             second = (second & ~not) | (not & 0x7fc00000u);
         }
@@ -3179,7 +3124,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf64_32 V;
     typedef ds__vu64_32 U;
@@ -3197,7 +3142,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_32(nan | not)) {
+        if (DS__VECTOR_ANY_32(nan | not)) {
             first = (first & ~nan) | (nan & 0x7ff8000000000000u);
             second = (second & ~not) | (not & 0x7ff8000000000000u);
         }
@@ -3255,17 +3200,15 @@ static const ds__comm_run_fn ds__comm_runs_32[][DS__COMM_F64 + 1] = {
 /* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_32
     if (vector == 32)
         ds__comm_runs_32[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     else
 #endif
         ds__comm_runs_16[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     (void)vector;
-#if DS__COMM_CAN_STREAM
     if (around)
-        __asm__ __volatile__("sfence" ::: "memory");
-#endif
+        DS__VECTOR_FENCE();
 }
 
 /* Halves of which the first input or the result is in f32, as cut reductions of many inputs have
@@ -3345,7 +3288,7 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     const char *in[DS__COMM_INPUTS];
     char *out = (char *)r->out + first;
     int around =
-        DS__COMM_CAN_STREAM && r->bytes >= DS__COMM_STREAM_BYTES && ((uintptr_t)out & 31) == 0;
+        DS__VECTOR_CAN_STREAM && r->bytes >= DS__STREAM_BYTES && ((uintptr_t)out & 31) == 0;
     if (first >= end)
         return;
     if (r->wide) {
@@ -3380,53 +3323,16 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
 }
 
-/* A program may have its threads round otherwise, take what is subnormal as zero (linked with
-   -ffast-math, gcc sets that for the whole process) or trap. The bits of a reduction do not
-   depend on it. */
-#if defined(__x86_64__)
-enum { DS__COMM_PLAIN_FLOATS = 0x1f80, DS__COMM_FLOAT_STATE = 0xffc0 };
-
-static uint64_t ds__comm_floats(void) {
-    return __builtin_ia32_stmxcsr();
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    __builtin_ia32_ldmxcsr((unsigned)state);
-}
-#elif defined(__aarch64__)
-enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0x7ffffff };
-
-static uint64_t ds__comm_floats(void) {
-    uint64_t state;
-    __asm__ __volatile__("mrs %0, fpcr" : "=r"(state));
-    return state;
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    __asm__ __volatile__("msr fpcr, %0" ::"r"(state) : "memory");
-}
-#else
-enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0 };
-
-static uint64_t ds__comm_floats(void) {
-    return 0;
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    (void)state;
-}
-#endif
-
 static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     const ds__comm_reduce_args *r = args;
-    uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__comm_floats();
-    int plain = (state & DS__COMM_FLOAT_STATE) == DS__COMM_PLAIN_FLOATS;
+    uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__os_float_state();
+    int plain = (state & DS__FLOAT_STATE) == DS__FLOAT_USUAL;
     if (!plain)
-        ds__comm_set_floats(DS__COMM_PLAIN_FLOATS);
+        ds__os_set_float_state(DS__FLOAT_USUAL);
     ds__comm_reduce_part(r, (uint64_t)first * DS__COMM_ITEM, end < r->bytes ? end : r->bytes,
-                         ds__comm_has_32() ? 32 : 16);
+                         ds__os_vector() >= 32 ? 32 : 16);
     if (!plain)
-        ds__comm_set_floats(state);
+        ds__os_set_float_state(state);
     return 0;
 }
 
@@ -3488,7 +3394,7 @@ static int ds__spread_items(size_t first, size_t count, const void *args) {
     const ds__spread_args *a = args;
     size_t at = first * DS__SPREAD_ITEM;
     size_t end = at + count * DS__SPREAD_ITEM < a->bytes ? at + count * DS__SPREAD_ITEM : a->bytes;
-    if (a->count * a->bytes >= DS__STREAM_COPY_BYTES)
+    if (a->count * a->bytes >= DS__STREAM_BYTES)
         at += ds__stream_spread(a->dst, a->count, at, a->src + at, end - at);
     while (at < end) {
         size_t n = end - at < DS__SPREAD_ITEM ? end - at : DS__SPREAD_ITEM;
@@ -4066,9 +3972,9 @@ enum {
 };
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not made yet */
-} ds__comm_made = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__comm_made = { .mutex = DS__MUTEX_INIT };
 
 #define DS__COMM_P(kind, args, member) \
     { DS_PARAM_##kind, offsetof(args, member), sizeof(((args *)0)->member) }
@@ -4168,7 +4074,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load_explicit(&ds__comm_made.id[which], memory_order_acquire);
     if (DS__LIKELY(out->id))
         return DS_OK;
-    pthread_mutex_lock(&ds__comm_made.mutex);
+    ds__mutex_lock(&ds__comm_made.mutex);
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
@@ -4176,7 +4082,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
-    pthread_mutex_unlock(&ds__comm_made.mutex);
+    ds__mutex_unlock(&ds__comm_made.mutex);
     return r;
 }
 
@@ -10068,7 +9974,7 @@ DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_w
    4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
       enqueued.
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
-      (DS__INLINE_BYTES, run_together). Nothing is enqueued then.
+      (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
    Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
    named by index. A step waits only for steps in front of it in the list. A temporary region has
@@ -10711,7 +10617,7 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
    once only if no capture is open and no copy needs staging through the host. Each step then has
-   at most DS__INLINE_BYTES, and all steps together have at most eight times as many bytes.
+   at most the driver's inline_bytes, and all steps together have at most eight times as many bytes.
    Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
    must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
    blocks until a stream is idle.
@@ -10824,9 +10730,10 @@ static ds_result ds__spread_run(const ds__work *w) {
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the
    host. */
 static int ds__steps_small(const ds__work *w) {
+    const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
     size_t bytes;
-    if (w->lanes > DS__INLINE_LANES || ds__captures_open())
+    if (!most || w->lanes > DS__INLINE_LANES || ds__captures_open())
         return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
@@ -10840,11 +10747,11 @@ static int ds__steps_small(const ds__work *w) {
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
         } else {
             bytes = s->width * s->height;
-            if (bytes <= DS__INLINE_BYTES && ds__steps_stage(w, s))
+            if (bytes <= most && ds__steps_stage(w, s))
                 return 0;
         }
         all += bytes;
-        if (bytes > DS__INLINE_BYTES || all > 8 * DS__INLINE_BYTES)
+        if (bytes > most || all > 8 * most)
             return 0;
     }
     return 1;
@@ -10854,7 +10761,7 @@ static int ds__steps_small(const ds__work *w) {
 static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
     void *native[DS__INLINE_LANES];
     *out_ran = 0;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || !ds__steps_small(w))
+    if (!ds__steps_small(w))
         return DS_OK;
     for (size_t i = 0; i < w->lanes; i++)
         native[i] = w->lane[i].s->native;
@@ -10884,9 +10791,8 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone.
-   ds__of_another_stream takes and releases the lock of an arena. No driver call runs under these
-   locks.
+   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone. No driver call
+   runs under it.
    Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
    and takes no lock. */
 
@@ -10989,29 +10895,18 @@ static ds_result ds__begin_lanes(ds__work *w) {
     return r;
 }
 
-/* 1: the allocator's, and maybe of another stream than the lane's. */
-static int ds__of_another_stream(const void *ptr, const ds__clane *l) {
-    ds__arena *a = NULL;
-    const ds__mblock *b = ds__find_live(ptr, 0, &a);
-    int other = b && (b->lent || a->stream_id != l->s->id);
-    if (b)
-        ds__arena_unlock(a);
-    return other;
-}
-
-/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given
-   away before the collective is done. What a graph uses is its owner's care. */
+/* Notes the operands with the allocator, which reuses none of their memory before the collective
+   is done. */
 static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         const ds__clane *l = &w->lane[g->lane];
         ds_result one = DS_OK;
-        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at))
-            DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
-        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes &&
-                 ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
-            DS__KEEPING(one, (ds_mem_record_stream)(g->at, l->stream));
+        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes)
+            one = ds__pinned_operand(g->at, l->stream);
+        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes)
+            one = ds__mem_operand(g->at, l->s, l->stream);
         /* without an event nobody may have it before */
         if (one < 0 && !ds__captures_open())
             one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER);

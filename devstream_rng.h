@@ -465,7 +465,7 @@ static inline DS_MUST_USE ds_result ds_at_rng_fill(const char *file_, int line_,
       ds__rng_*_of make U numbers of a block's words; the kernels write them to their places.
 
    Invariants: C and device code give the same bits. A product is rounded before it is added
-   (DS__RNG_ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
+   (DS__ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
    macros and the functions between `#ifndef DS__RNG_ROLLED` and its #endif.
    Locks: none.
    Threads: any; all functions depend on their arguments only. */
@@ -526,40 +526,9 @@ enum {
     DS__RNG_PERMUTATION
 };
 
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
-   about contraction. */
 #ifndef DS__RNG_ROLLED
 #define DS__RNG_ROLLED
-#if defined(__x86_64__)
-#define DS__RNG_ROUNDED(x) __asm__("" : "+x"(x))
 
-static inline float ds__rng_sqrt32(float x) {
-    float r;
-    /* the C library's function might be called for it */
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
-    return r;
-}
-
-static inline double ds__rng_sqrt64(double x) {
-    double r;
-    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
-    return r;
-}
-#else
-#define DS__RNG_ROUNDED(x) __asm__("" : "+w"(x))
-
-static inline float ds__rng_sqrt32(float x) {
-    float r;
-    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
-    return r;
-}
-
-static inline double ds__rng_sqrt64(double x) {
-    double r;
-    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
-    return r;
-}
-#endif
 /* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so
    that rounding it again changes nothing (Boldo, Melquiond: Emulation of FMA and correctly
    rounded sums, 2008). */
@@ -570,11 +539,11 @@ static inline float ds__rng_fma32(float a, float b, float c) {
     } s;
 
     double p = (double)a * b, d, rest;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     s.f = p + c;
-    DS__RNG_ROUNDED(s.f);
+    DS__ROUNDED(s.f);
     d = s.f - p;
-    DS__RNG_ROUNDED(d);
+    DS__ROUNDED(d);
     rest = (p - (s.f - d)) + (c - d);
     if (rest != 0 && !(s.u & 1))
         s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
@@ -602,13 +571,13 @@ static inline uint32_t ds__rng_to_f16(float x) {
 
 DS__DEVICE float ds__rng_mul(float a, float b) {
     float p = a * b;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     return p;
 }
 
 DS__DEVICE double ds__rng_mul64(double a, double b) {
     double p = a * b;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     return p;
 }
 
@@ -806,7 +775,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__rng_sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
+    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
     ds__rng_turn(b, &sine, &cosine);
     out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
     out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
@@ -814,8 +783,7 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine,
-           cosine;
+    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
     d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
     d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;
@@ -900,43 +868,10 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
    kernel_cpu.h calls them through ds__rng_run.
 
    Invariants: all sizes of vectors write the same bits. Functions with vectors of 32 and 64 bytes
-   run only if ds__rng_vector returns that size or a larger one.
+   run only if ds__os_vector returns that size or a larger one.
    Locks: none.
    Threads: any; the functions have no state. */
 
-#define DS__RNG_STATIC_16 static
-#define DS__RNG_HAS_16 1
-#if defined(__x86_64__)
-#define DS__RNG_STATIC_32 static __attribute__((target("avx2")))
-#define DS__RNG_STATIC_64 static __attribute__((target("avx512f")))
-#define DS__RNG_HAS_32 1
-#define DS__RNG_HAS_64 1
-
-static int ds__rng_vector(void) {
-    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
-}
-#else
-#define DS__RNG_HAS_32 0
-#define DS__RNG_HAS_64 0
-
-static int ds__rng_vector(void) {
-    return 16;
-}
-#endif
-
-#if defined(__clang__) || !defined(__x86_64__)
-#define DS__RNG_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__rng_v64_##W)((a)*0 + (b)))
-#else
-#define DS__RNG_TIMES(W, a, b) DS__RNG_TIMES_##W(a, (ds__rng_v64_##W)((a)*0 + (b)))
-#define DS__RNG_TIMES_16(a, b) \
-    (ds__rng_v64_16) __builtin_ia32_pmuludq128((ds__rng_vi_16)(a), (ds__rng_vi_16)(b))
-#define DS__RNG_TIMES_32(a, b) \
-    (ds__rng_v64_32) __builtin_ia32_pmuludq256((ds__rng_vi_32)(a), (ds__rng_vi_32)(b))
-typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
-#define DS__RNG_TIMES_64(a, b)                                                              \
-    (ds__rng_v64_64) __builtin_ia32_pmuludq512_mask((ds__rng_vi_64)(a), (ds__rng_vi_64)(b), \
-                                                    (ds__rng_vl_64)(a), (unsigned char)-1)
-#endif
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
 #define DS__RNG_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3)
@@ -968,34 +903,17 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
 #endif
 #define DS__RNG_HIGH(W, x) (ds__rng_v64_##W) DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
 
-/* Stores that go around the caches, for results that do not fit there. */
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-#ifdef __clang__
-#define DS__RNG_STREAM(W, to, v) __builtin_nontemporal_store(v, (ds__rng_vf_##W *)(void *)(to))
-#else
-#define DS__RNG_STREAM(W, to, v) DS__RNG_MOVNT_##W((float *)(void *)(to), v)
-#define DS__RNG_MOVNT_16 __builtin_ia32_movntps
-#define DS__RNG_MOVNT_32 __builtin_ia32_movntps256
-#define DS__RNG_MOVNT_64 __builtin_ia32_movntps512
-#endif
-#define DS__RNG_FENCE() __asm__ __volatile__("sfence" ::: "memory")
-#else
-#define DS__RNG_STREAM(W, to, v) (void)(*(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v))
-#define DS__RNG_FENCE() (void)0
-#endif
-#define DS__RNG_STREAM_BYTES ((uint64_t)32 << 20)
-
 #define DS__RNG_PUT(W, to, v)                                        \
     do {                                                             \
         if (around)                                                  \
-            DS__RNG_STREAM(W, to, v);                                \
+            DS__VECTOR_STREAM(W, to, v);                             \
         else                                                         \
             *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
     } while (0)
 
-#define DS__RNG_ROUND(W, i)                                                       \
-    p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
-    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                          \
+#define DS__RNG_ROUND(W, i)                                                             \
+    p = DS__VECTOR_TIMES(W, x0, 0xD2511F53u), q = DS__VECTOR_TIMES(W, x2, 0xCD9E8D57u); \
+    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                                \
     x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
 #define DS__RNG_FLOATS(W, v)                                                                       \
     {                                                                                              \
@@ -1004,7 +922,7 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
             0x1p-24f;                                                                              \
         if (!plain) {                                                                              \
             u *= scale;                                                                            \
-            DS__RNG_ROUNDED_VECTOR(u);                                                             \
+            DS__ROUNDED(u);                                                                        \
             u += from;                                                                             \
             ds__rng_vi_##W end = u == to_;                                                         \
             u = (ds__rng_vf_##W)(((ds__rng_vi_##W)u & ~end) |                                      \
@@ -1012,15 +930,10 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
         }                                                                                          \
         v = (ds__rng_v64_##W)u;                                                                    \
     }
-#if defined(__x86_64__)
-#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+x"(x))
-#else
-#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
-#endif
 
 /* rng/kernel_vector.gen.h - generated from rng/kernel_vector.tmpl by `make headers`. Edit that file. */
 
-#if DS__RNG_HAS_16
+#if DS__VECTOR_HAS_16
 /* Vectors of 16 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -1034,7 +947,7 @@ typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 16 / 8 };
@@ -1078,7 +991,7 @@ DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint
     }
 }
 #endif
-#if DS__RNG_HAS_32
+#if DS__VECTOR_HAS_32
 /* Vectors of 32 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -1092,7 +1005,7 @@ typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 32 / 8 };
@@ -1136,7 +1049,7 @@ DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint
     }
 }
 #endif
-#if DS__RNG_HAS_64
+#if DS__VECTOR_HAS_64
 /* Vectors of 64 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -1150,7 +1063,7 @@ typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 64 / 8 };
@@ -1214,7 +1127,7 @@ enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
 
 static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread,
                         int across, void *out, size_t blocks, int floats, int around, int vector) {
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_64
     if (vector == 64)
         ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
     else if (vector == 32)
@@ -1315,10 +1228,10 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
     /* whole blocks at once */
     if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) {
         size_t blocks = (size_t)((end - at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
-        int around = a->count * 4 >= DS__RNG_STREAM_BYTES && (uintptr_t)to % 64 == 0;
+        int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)to % 64 == 0;
         ds__rng_run(a, seed, start + at / 4, 0, 0, to, blocks, 1, around, vector);
         if (around)
-            DS__RNG_FENCE();
+            DS__VECTOR_FENCE();
         at += blocks * 4;
         to += blocks * 16;
     }
@@ -1357,7 +1270,7 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
 static int ds__rng_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
     uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
-    ds__rng_part(a, at, end < a->count ? end : a->count, ds__rng_vector());
+    ds__rng_part(a, at, end < a->count ? end : a->count, ds__os_vector());
     return 0;
 }
 
@@ -2108,7 +2021,7 @@ static const struct {
    release their objects then. */
 
 typedef struct ds__generator {
-    pthread_mutex_t lock;
+    ds__mutex lock;
     int users;   /* the handle, calls, and graphs; of ds__rng.lock */
     uint64_t id; /* 0: it was destroyed, or is a device's */
     ds_device device;
@@ -2146,18 +2059,18 @@ static struct {
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds__rng_graph *idle;
     ds__rng_graph *all;
-    pthread_mutex_t making; /* kernels */
+    ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
     char *text[DS__RNG_KERNELS]; /* put together */
-    pthread_mutex_t launching;   /* one graph with fills at a time */
-} ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
+    ds__mutex launching;         /* one graph with fills at a time */
+} ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
 
-static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
+static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
 
 static void ds__generator_free(ds__generator *g) {
     if (!g)
         return;
-    pthread_mutex_destroy(&g->lock);
+    ds__mutex_destroy(&g->lock);
     ds__release(g->label);
     ds__release(g);
 }
@@ -2217,7 +2130,7 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
         ds__release(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
-    pthread_mutex_init(&g->lock, NULL);
+    ds__mutex_init(&g->lock);
     g->users = 1;
     g->device = device;
     g->mapping = mapping;
@@ -2442,7 +2355,7 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
@@ -2450,7 +2363,7 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
                               g->label, &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r < 0 ? r : ds__generator_list(copy, out);
 }
@@ -2499,14 +2412,14 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     *out = (ds_rng_info){ .device = g->device,
                           .seed = g->seed,
                           .offset = g->offset,
                           .mapping = g->mapping,
                           .multiprocessors = g->multiprocessors,
                           .threads_per_multiprocessor = g->threads };
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
@@ -2522,11 +2435,11 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
         return r;
     r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
     if (r == DS_OK) {
-        pthread_mutex_lock(&g->lock);
+        ds__mutex_lock(&g->lock);
         g->mapping = mapping;
         g->multiprocessors = multiprocessors;
         g->threads = threads_per_multiprocessor;
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     ds__generator_drop(g);
     return r;
@@ -2550,7 +2463,7 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
    any time. Takes the reference back. check: changes nothing. */
 static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
                                             uint64_t offset, int check) {
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     int same = seed_only && g->seed == seed;
     ds_result r = ds__generator_free_of_capture(
         g, "a generator's state cannot change while its fills are captured");
@@ -2561,7 +2474,7 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
     } else if (same) {
         r = DS_OK;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -2594,9 +2507,9 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
 
 /* Takes the reference back. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     *out = g->seed;
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
@@ -2617,14 +2530,14 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
     ds_result r = ds__generator_take(rng, device, &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
         g, "a generator's offset is not known while its fills are captured");
     if (r == DS_OK) {
         state[0] = g->seed;
         state[1] = g->offset;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -2654,14 +2567,14 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
         r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
         g, "a generator's offset cannot change while its fills are captured");
     if (r == DS_OK) {
         g->offset = offset;
         g->changes++;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -2855,7 +2768,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     out->id = atomic_load_explicit(&ds__rng.kernel[which], memory_order_acquire);
     if (DS__LIKELY(out->id))
         return DS_OK;
-    pthread_mutex_lock(&ds__rng.making);
+    ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
         const char *const *parts = ds__rng_forms[which].parts;
@@ -2889,7 +2802,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
-    pthread_mutex_unlock(&ds__rng.making);
+    ds__mutex_unlock(&ds__rng.making);
     return r;
 }
 
@@ -3014,8 +2927,8 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         ds__rng_args a = { .out = u->state };
         ds_kernel kernel;
         if (!ds__rng_launches)
-            pthread_mutex_lock(&ds__rng.launching);
-        pthread_mutex_lock(&g->lock);
+            ds__mutex_lock(&ds__rng.launching);
+        ds__mutex_lock(&g->lock);
         a.seed = g->seed;
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
@@ -3035,28 +2948,28 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
             g->offset += u->taken;
             u->change = ++g->changes;
         }
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
         if (r == DS_OK)
             ds__rng_launches++;
         else if (!ds__rng_launches)
-            pthread_mutex_unlock(&ds__rng.launching);
+            ds__mutex_unlock(&ds__rng.launching);
         return r;
     }
     if (how < 0) {
-        pthread_mutex_lock(&g->lock);
+        ds__mutex_lock(&g->lock);
         if (g->changes == u->change) { /* else others have drawn what comes behind */
             g->offset -= u->taken;
             /* as before: another fill of the same launch may lie in front of this one */
             g->changes = u->change - 1;
         }
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     char before[sizeof ds__tls.error]; /* why the launch failed */
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
     if (!--ds__rng_launches)
-        pthread_mutex_unlock(&ds__rng.launching);
+        ds__mutex_unlock(&ds__rng.launching);
     return DS_OK;
 }
 
@@ -3465,7 +3378,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     ds_result r = ds__generator_take(rng, s->device, &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     int torch = g->mapping == DS_RNG_TORCH;
     int part = d->first || total != d->count;
     if (g->device.type != s->device.type || g->device.index != s->device.index)
@@ -3519,7 +3432,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (g->offset != before)
             g->changes++;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__object_drop(kept);
     ds__generator_drop(g);
     return r;

@@ -10,7 +10,6 @@
 
 #ifdef __CUDA__
 #define DS__COMM_FN DEVICE
-#define DS__COMM_ROUNDED(x) (void)0
 #endif
 #include "../src/comm/kernel_arith.h"
 

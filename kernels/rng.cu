@@ -8,9 +8,6 @@
 #ifdef __CUDA__
 /* in front of a loop, since the text of a kernel has to be short */
 #define DS__RNG_ROLLED _Pragma("nounroll")
-#define DS__RNG_ROUNDED(x) (void)0
-#define ds__rng_sqrt32 __nvvm_sqrt_rn_f
-#define ds__rng_sqrt64 __nvvm_sqrt_rn_d
 #define ds__rng_fma32 __nvvm_fma_rn_f
 #define ds__rng_to_f16 __nvvm_f2h_rn
 #endif

@@ -130,6 +130,12 @@
 /** Functions that the header defines; the library has each as an ordinary function, too. */
 #define DSINLINE inline
 #endif
+#ifdef DEVSTREAM_STATIC
+#define DS__SYMBOL(declaration)
+#else
+/** Makes an inline function a symbol of the library. */
+#define DS__SYMBOL(declaration) extern declaration;
+#endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
 /** Makes a call and drops its result. */
@@ -5445,6 +5451,53 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     return limit;
 }
 
+/* os/device_code.h - what arithmetic shared with device code needs.
+
+   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__sqrt32 and ds__sqrt64 for rooms that are
+   compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
+   device code kernels/device.h defines all of them before it includes such a room.
+
+   Invariants: a room that uses them includes nothing else but this room.
+   Locks: none.
+   Threads: any. */
+
+#ifndef DS__DEVICE
+#include <stdint.h>
+#include <string.h>
+#define DS__DEVICE static inline
+#define DS__CONSTANT static const
+
+/* Rounds a floating-point number or a vector of them to its type here. A product is not fused
+   with the sum that follows, whatever the compiler was told about contraction. */
+#if defined(__x86_64__)
+#define DS__ROUNDED(x) __asm__("" : "+x"(x))
+#else
+#define DS__ROUNDED(x) __asm__("" : "+w"(x))
+#endif
+
+/* The square root by the processor's instruction: a builtin may call the C library, which sets
+   errno. */
+static inline float ds__sqrt32(float x) {
+    float r;
+#if defined(__x86_64__)
+    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+
+static inline double ds__sqrt64(double x) {
+    double r;
+#if defined(__x86_64__)
+    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
+#else
+    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
+#endif
+    return r;
+}
+#endif
+
 /* os/linux.h - Linux, C library and processor.
 
    Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
@@ -5467,7 +5520,6 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -5509,22 +5561,11 @@ DS__SEAM static uint64_t ds__now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static inline void ds__pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    __asm__ __volatile__("yield");
-#endif
-}
-
-/* Asks for a cache line that will be written soon and that another processor may have; any
-   address is allowed. */
-static inline void ds__own_line(const void *line) {
-#if defined(__x86_64__)
-    __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
-#else
-    __builtin_prefetch(line, 1);
-#endif
+/* Nanoseconds since 1970. */
+DS__SEAM static int64_t ds__os_wall_ns(void) {
+    struct timespec t;
+    clock_gettime(0 /* CLOCK_REALTIME */, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
@@ -5568,6 +5609,11 @@ DS__SEAM static void ds__os_yield(void) {
     syscall(SYS_sched_yield);
 }
 
+/* Returns the number by which tools know the process. */
+DS__SEAM static unsigned ds__os_process_id(void) {
+    return (unsigned)getpid();
+}
+
 /* Returns the number by which tools know the thread. */
 DS__SEAM static uint32_t ds__os_thread_id(void) {
     return (uint32_t)syscall(SYS_gettid);
@@ -5604,6 +5650,35 @@ DS__SEAM static size_t ds__os_memory(void) {
     size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
     uint64_t limit = ds__cgroup_limits("").memory;
     return all > limit ? (size_t)limit : all;
+}
+
+/* Writes what the system calls the processor. Returns 0 if it gives no name, as on many systems
+   with aarch64. */
+DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
+    char line[256];
+    int found = 0;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon || !colon[1])
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, size, "%s", colon + 2);
+        found = 1;
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* Memory whose address is a multiple of `align`, a power of two; NULL: there is none. The size is
+   rounded up to it. */
+DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
+    return size > SIZE_MAX - align ? NULL : aligned_alloc(align, (size + align - 1) & ~(align - 1));
+}
+
+DS__SEAM static void ds__os_aligned_free(void *at) {
+    free(at);
 }
 
 /* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
@@ -5722,6 +5797,10 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     close(got);
     errno = ENOENT;
     return -1;
+}
+
+DS__SEAM static void ds__os_close(int fd) {
+    close(fd);
 }
 
 /* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */
@@ -5846,6 +5925,75 @@ DS__SEAM static int ds__os_program_ended(void) {
     return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
 
+/* os/processor.h - processor instructions.
+
+   Wraps instructions for waiting, cache lines, the clock and the state of floating-point
+   arithmetic. vector.h has the vector instructions.
+
+   Invariants: each function has a form for x86-64 and one for aarch64.
+   Locks: none.
+   Threads: any. ds__os_set_float_state concerns the calling thread only. */
+
+/* Tells the processor that the thread spins. */
+static inline void ds__pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* Asks for a cache line that will be written soon and that another processor may have; any
+   address is allowed. */
+static inline void ds__own_line(const void *line) {
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+/* Keeps the compiler from moving or combining memory accesses across this place. */
+#define DS__COMPILER_FENCE() __asm__ __volatile__("" : : : "memory")
+
+/* The processor's clock, which costs half of the system's. Its rate is not known. */
+static inline uint64_t ds__os_ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    uint64_t t;
+    __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+#endif
+}
+
+/* How the calling thread rounds, whether it takes subnormal numbers as zero, and whether it
+   traps. Programs linked by gcc with -ffast-math change that for all threads. In the bits
+   DS__FLOAT_STATE the usual state is DS__FLOAT_USUAL. */
+#if defined(__x86_64__)
+enum { DS__FLOAT_USUAL = 0x1f80, DS__FLOAT_STATE = 0xffc0 };
+#else
+enum { DS__FLOAT_USUAL = 0, DS__FLOAT_STATE = 0x7ffffff };
+#endif
+
+DS__SEAM static uint64_t ds__os_float_state(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_stmxcsr();
+#else
+    uint64_t state;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(state));
+    return state;
+#endif
+}
+
+DS__SEAM static void ds__os_set_float_state(uint64_t state) {
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr((unsigned)state);
+#else
+    __asm__ __volatile__("msr fpcr, %0" ::"r"(state) : "memory");
+#endif
+}
+
 /* os/lock.h - spin lock.
 
    Provides ds__lock, a lock for critical sections of a few dozen instructions. A waiter spins
@@ -5873,7 +6021,7 @@ static void ds__lock_slow(ds__lock *lock) {
         if (spins < 64)
             ds__pause();
         else
-            syscall(SYS_sched_yield);
+            ds__os_yield();
     }
 }
 
@@ -5884,6 +6032,301 @@ static inline void ds__lock_take(ds__lock *lock) {
 
 static inline void ds__lock_give(ds__lock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
+}
+
+/* os/thread.h - threads, mutexes and thread-specific data.
+
+   Wraps the threads of POSIX: ds__mutex and ds__condition for sections that may sleep,
+   ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
+   when a thread ends, and ds__os_at_fork. Short critical sections use ds__lock (lock.h).
+
+   Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
+   ds__mutex_init. Functions that can fail return 0 or the system's error number.
+   Locks: each ds__mutex is one; the rooms that own it say its order.
+   Threads: any. */
+
+#include <pthread.h>
+
+typedef pthread_mutex_t ds__mutex;
+typedef pthread_cond_t ds__condition;
+typedef pthread_t ds__os_thread;
+typedef pthread_key_t ds__os_thread_key;
+
+#define DS__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
+#define DS__CONDITION_INIT PTHREAD_COND_INITIALIZER
+
+DS__SEAM static void ds__mutex_init(ds__mutex *m) {
+    pthread_mutex_init(m, NULL);
+}
+
+static inline void ds__mutex_lock(ds__mutex *m) {
+    pthread_mutex_lock(m);
+}
+
+static inline void ds__mutex_unlock(ds__mutex *m) {
+    pthread_mutex_unlock(m);
+}
+
+/* Returns 1 if the caller has the mutex now, 0 if another thread has it. */
+static inline int ds__mutex_trylock(ds__mutex *m) {
+    return pthread_mutex_trylock(m) == 0;
+}
+
+DS__SEAM static void ds__mutex_destroy(ds__mutex *m) {
+    pthread_mutex_destroy(m);
+}
+
+/* Releases the mutex, sleeps until a broadcast, and takes the mutex again. It may return without
+   a broadcast. */
+DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
+    pthread_cond_wait(c, m);
+}
+
+DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
+    pthread_cond_broadcast(c);
+}
+
+/* Starts a thread, which must be joined. */
+DS__SEAM static int ds__os_thread_start(ds__os_thread *out, void *(*main_fn)(void *), void *user) {
+    return pthread_create(out, NULL, main_fn, user);
+}
+
+DS__SEAM static void ds__os_thread_join(ds__os_thread thread) {
+    pthread_join(thread, NULL);
+}
+
+/* Creates thread-specific data. `ended_fn` is called on an ending thread with the thread's value
+   if that is not NULL. */
+DS__SEAM static int ds__os_thread_key_create(ds__os_thread_key *out, void (*ended_fn)(void *)) {
+    return pthread_key_create(out, ended_fn);
+}
+
+DS__SEAM static int ds__os_thread_key_set(ds__os_thread_key key, const void *value) {
+    return pthread_setspecific(key, value);
+}
+
+DS__SEAM static void ds__os_thread_key_delete(ds__os_thread_key key) {
+    pthread_key_delete(key);
+}
+
+/* Registers functions that are called around each fork: before it, and after it in the parent
+   and in the child. Each may be NULL. */
+DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(void),
+                                   void (*child_fn)(void)) {
+    return pthread_atfork(before_fn, parent_fn, child_fn);
+}
+
+/* os/nvtx.h - ranges and names for NVIDIA's tools.
+
+   Passes ranges, marks and names to NVTX, which is a set of headers, if these are present and
+   DEVSTREAM_NO_NVTX is not defined. Else the functions do nothing.
+
+   Invariants: a domain is what ds__nvtx_domain_create returned, or NULL for the default one.
+   Names of streams and devices are passed on if DEVSTREAM_CUDA is defined.
+   Locks: ds__nvtx.lock is held while NVTX is initialised, which replaces its functions.
+   Threads: any. */
+
+#if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#define DS__NVTX 1
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wshadow"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#include <nvtx3/nvToolsExt.h>
+#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
+#include <nvtx3/nvToolsExtCudaRt.h>
+#define DS__NVTX_CUDA 1
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+#endif
+
+#ifdef DS__NVTX
+static struct {
+    _Atomic int ready; /* 1: initialised, so that its functions are no longer replaced */
+    ds__mutex lock;
+} ds__nvtx = { .lock = DS__MUTEX_INIT };
+
+__attribute__((cold, noinline)) static void ds__nvtx_initialize(void) {
+    ds__mutex_lock(&ds__nvtx.lock);
+    if (!atomic_load(&ds__nvtx.ready)) {
+        nvtxInitialize(NULL);
+        atomic_store_explicit(&ds__nvtx.ready, 1, memory_order_release);
+    }
+    ds__mutex_unlock(&ds__nvtx.lock);
+}
+
+static inline void ds__nvtx_start(void) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__nvtx.ready, memory_order_acquire)))
+        ds__nvtx_initialize();
+}
+
+static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
+    nvtxEventAttributes_t a;
+    memset(&a, 0, sizeof a);
+    a.version = NVTX_VERSION;
+    a.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    a.category = d->category;
+    a.colorType = d->color ? NVTX_COLOR_ARGB : NVTX_COLOR_UNKNOWN;
+    a.color = d->color;
+    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    a.message.ascii = d->text;
+    switch (d->payload.kind) {
+    case DS_PAYLOAD_U64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
+        a.payload.ullValue = d->payload.value.u64;
+        break;
+    case DS_PAYLOAD_I64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
+        a.payload.llValue = d->payload.value.i64;
+        break;
+    case DS_PAYLOAD_F64:
+        a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
+        a.payload.dValue = d->payload.value.f64;
+        break;
+    case DS_PAYLOAD_NONE:
+        break;
+    }
+    return a;
+}
+
+/* 1: the functions without attributes say all of it. */
+static inline int ds__nvtx_plain(const ds_range_desc *d) {
+    return !d->domain.id && !d->color && !d->category && !d->payload.kind;
+}
+#endif
+
+static inline void ds__nvtx_mark(void *domain, const ds_range_desc *d) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (ds__nvtx_plain(d))
+        nvtxMarkA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainMarkEx((nvtxDomainHandle_t)domain, &a);
+    }
+#else
+    (void)domain;
+    (void)d;
+#endif
+}
+
+static inline void ds__nvtx_push(void *domain, const ds_range_desc *d) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (ds__nvtx_plain(d))
+        nvtxRangePushA(d->text);
+    else {
+        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+        nvtxDomainRangePushEx((nvtxDomainHandle_t)domain, &a);
+    }
+#else
+    (void)domain;
+    (void)d;
+#endif
+}
+
+static inline void ds__nvtx_pop(void *domain) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (domain)
+        nvtxDomainRangePop((nvtxDomainHandle_t)domain);
+    else
+        nvtxRangePop();
+#else
+    (void)domain;
+#endif
+}
+
+/* Returns NVTX's number of the range. */
+static inline uint64_t ds__nvtx_range_start(void *domain, const ds_range_desc *d) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    if (ds__nvtx_plain(d))
+        return nvtxRangeStartA(d->text);
+    nvtxEventAttributes_t a = ds__nvtx_attributes(d);
+    return nvtxDomainRangeStartEx((nvtxDomainHandle_t)domain, &a);
+#else
+    (void)domain;
+    (void)d;
+    return 0;
+#endif
+}
+
+static inline void ds__nvtx_range_end(void *domain, uint64_t range) {
+#ifdef DS__NVTX
+    if (domain)
+        nvtxDomainRangeEnd((nvtxDomainHandle_t)domain, range);
+    else
+        nvtxRangeEnd(range);
+#else
+    (void)domain;
+    (void)range;
+#endif
+}
+
+static inline void *ds__nvtx_domain_create(const char *name) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    return nvtxDomainCreateA(name);
+#else
+    (void)name;
+    return NULL;
+#endif
+}
+
+static inline void ds__nvtx_domain_destroy(void *domain) {
+#ifdef DS__NVTX
+    nvtxDomainDestroy((nvtxDomainHandle_t)domain);
+#else
+    (void)domain;
+#endif
+}
+
+/* Names the calling thread. */
+static inline void ds__nvtx_name_thread(const char *label) {
+#ifdef DS__NVTX
+    ds__nvtx_start();
+    nvtxNameOsThreadA(ds__os_thread_id(), label);
+#else
+    (void)label;
+#endif
+}
+
+static inline int ds__nvtx_names_cuda(void) {
+#ifdef DS__NVTX_CUDA
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* Names a stream of CUDA. */
+static inline void ds__nvtx_name_stream(void *native, const char *label) {
+#ifdef DS__NVTX_CUDA
+    ds__nvtx_start();
+    nvtxNameCudaStreamA((cudaStream_t)native, label);
+#else
+    (void)native;
+    (void)label;
+#endif
+}
+
+static inline void ds__nvtx_name_device(int index, const char *label) {
+#ifdef DS__NVTX_CUDA
+    ds__nvtx_start();
+    nvtxNameCudaDeviceA(index, label);
+#else
+    (void)index;
+    (void)label;
+#endif
 }
 
 /* os/stream_copy.h - copies with stores around the caches.
@@ -5897,7 +6340,7 @@ static inline void ds__lock_give(ds__lock *lock) {
    Threads: any. */
 
 /* From this size on copies are faster with stores around the caches; smaller ones are slower. */
-#define DS__STREAM_COPY_BYTES ((size_t)32 << 20)
+#define DS__STREAM_BYTES ((size_t)32 << 20)
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:
    more than one row of memory is open then, which is what the hardware prefetchers and the
@@ -5978,22 +6421,114 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
     return done;
 }
 
-/* base/device_code.h - markers of functions shared with device code.
+/* os/vector.h - vector instructions.
 
-   Defines DS__DEVICE and DS__CONSTANT for rooms that are compiled both as C and as device code:
-   the arithmetic of the kernels in comm/ and rng/. For device code kernels/device.h defines both
-   macros before it includes such a room; in C they mean `static inline` and `static const`.
+   Has what the vector code of comm/ and rng/ needs beyond the vector types of gcc and clang:
+   the largest vector of the processor (ds__os_vector), the markers of functions that use larger
+   vectors than every processor has (DS__VECTOR_32, DS__VECTOR_64), stores that go around the
+   caches, tests of masks, products of words and conversions of f16. W is the size of a vector in
+   bytes: 16, and on x86-64 also 32 (AVX2, F16C) and 64 (AVX-512).
 
-   Invariants: a room that uses the markers includes nothing else but this room.
+   Invariants: a function marked DS__VECTOR_32 or DS__VECTOR_64 runs only if ds__os_vector returns
+   at least that size. DS__VECTOR_FENCE follows stores around the caches before a release.
+   Sanitizers do not see such stores, so there they are plain ones.
    Locks: none.
    Threads: any. */
 
-#ifndef DS__DEVICE
-#include <stdint.h>
-#include <string.h>
-#define DS__DEVICE static inline
-#define DS__CONSTANT static const
+#if defined(__x86_64__)
+#define DS__VECTOR_32 __attribute__((target("avx2,f16c")))
+#define DS__VECTOR_64 __attribute__((target("avx512f")))
+#define DS__VECTOR_HAS_32 1
+#define DS__VECTOR_HAS_64 1
+#else
+#define DS__VECTOR_HAS_32 0
+#define DS__VECTOR_HAS_64 0
 #endif
+#define DS__VECTOR_16
+#define DS__VECTOR_HAS_16 1
+
+/* Returns the size of the processor's largest vector: 16, 32 or 64. */
+DS__SEAM static int ds__os_vector(void) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return 64;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 32 : 16;
+#else
+    return 16;
+#endif
+}
+
+/* Returns the processor's architecture and the extensions that the library uses. */
+DS__SEAM static const char *ds__os_architecture(void) {
+#if defined(__x86_64__)
+    return ds__os_vector() >= 32 ? "x86_64 avx2" : "x86_64";
+#else
+    return "aarch64";
+#endif
+}
+
+typedef float ds__os_floats_16 __attribute__((vector_size(16)));
+typedef float ds__os_floats_32 __attribute__((vector_size(32)));
+typedef float ds__os_floats_64 __attribute__((vector_size(64)));
+
+/* DS__VECTOR_STREAM(W, to, v) stores a vector around the caches; `to` is a multiple of W. */
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+#define DS__VECTOR_CAN_STREAM 1
+#ifdef __clang__
+#define DS__VECTOR_STREAM(W, to, v) \
+    __builtin_nontemporal_store((ds__os_floats_##W)(v), (ds__os_floats_##W *)(void *)(to))
+#else
+#define DS__VECTOR_MOVNT_16 __builtin_ia32_movntps
+#define DS__VECTOR_MOVNT_32 __builtin_ia32_movntps256
+#define DS__VECTOR_MOVNT_64 __builtin_ia32_movntps512
+#define DS__VECTOR_STREAM(W, to, v) \
+    DS__VECTOR_MOVNT_##W((float *)(void *)(to), (ds__os_floats_##W)(v))
+#endif
+#define DS__VECTOR_FENCE() __asm__ __volatile__("sfence" ::: "memory")
+#else
+typedef float ds__os_any_16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef float ds__os_any_32 __attribute__((vector_size(32), aligned(1), may_alias));
+typedef float ds__os_any_64 __attribute__((vector_size(64), aligned(1), may_alias));
+#define DS__VECTOR_CAN_STREAM 0
+#define DS__VECTOR_STREAM(W, to, v) \
+    (void)(*(ds__os_any_##W *)(void *)(to) = (ds__os_any_##W)(ds__os_floats_##W)(v))
+#define DS__VECTOR_FENCE() (void)0
+#endif
+
+/* DS__VECTOR_ANY_W(mask): 1 if a mask is not empty. */
+typedef uint64_t ds__os_words_16 __attribute__((vector_size(16)));
+#if defined(__x86_64__)
+#define DS__VECTOR_ANY_16(mask) (__builtin_ia32_movmskps((ds__os_floats_16)(mask)) != 0)
+#define DS__VECTOR_ANY_32(mask) (__builtin_ia32_movmskps256((ds__os_floats_32)(mask)) != 0)
+#else
+#define DS__VECTOR_ANY_16(mask) ((((ds__os_words_16)(mask))[0] | ((ds__os_words_16)(mask))[1]) != 0)
+#endif
+
+/* DS__VECTOR_TIMES(W, a, b): the products of the lower halves of the 64-bit lanes of a with the
+   word b. clang finds the instruction itself. */
+typedef uint64_t ds__os_words_32 __attribute__((vector_size(32)));
+typedef uint64_t ds__os_words_64 __attribute__((vector_size(64)));
+#if defined(__clang__) || !defined(__x86_64__)
+#define DS__VECTOR_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__os_words_##W)((a)*0 + (b)))
+#else
+typedef int ds__os_ints_16 __attribute__((vector_size(16)));
+typedef int ds__os_ints_32 __attribute__((vector_size(32)));
+typedef int ds__os_ints_64 __attribute__((vector_size(64)));
+typedef long long ds__os_longs_64 __attribute__((vector_size(64)));
+#define DS__VECTOR_TIMES(W, a, b) DS__VECTOR_TIMES_##W(a, (ds__os_words_##W)((a)*0 + (b)))
+#define DS__VECTOR_TIMES_16(a, b) \
+    (ds__os_words_16) __builtin_ia32_pmuludq128((ds__os_ints_16)(a), (ds__os_ints_16)(b))
+#define DS__VECTOR_TIMES_32(a, b) \
+    (ds__os_words_32) __builtin_ia32_pmuludq256((ds__os_ints_32)(a), (ds__os_ints_32)(b))
+#define DS__VECTOR_TIMES_64(a, b)                                                              \
+    (ds__os_words_64) __builtin_ia32_pmuludq512_mask((ds__os_ints_64)(a), (ds__os_ints_64)(b), \
+                                                     (ds__os_longs_64)(a), (unsigned char)-1)
+#endif
+
+/* Eight numbers of f16, a vector of 16 bytes, to f32 and back, rounded to nearest even. */
+typedef short ds__os_halves_16 __attribute__((vector_size(16)));
+#define DS__VECTOR_WIDEN(halves) __builtin_ia32_vcvtph2ps256((ds__os_halves_16)(halves))
+#define DS__VECTOR_NARROW(floats) __builtin_ia32_vcvtps2ph256((ds__os_floats_32)(floats), 0)
 
 /* base/thread_block.h - thread-local block of the library.
 
@@ -6043,10 +6578,6 @@ typedef struct ds__tls_block {
     /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's
        may run: nothing is reclaimed */
     int upper_locked;
-    /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
-    uint64_t arena_stream;
-    struct ds__slot *arena_slot;
-    struct ds__arena *arena;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
     uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
@@ -6064,16 +6595,13 @@ typedef struct ds__tls_block {
     char aside[1024];
 } ds__tls_block;
 
-static __thread ds__tls_block ds__tls;
+static _Thread_local ds__tls_block ds__tls;
 
 /* Clears every pointer that the thread remembers into memory that ds_shutdown or the thread's end
    frees. A new member that remembers such a pointer must be cleared here. */
 static void ds__tls_forget(ds__tls_block *t) {
     t->thread = NULL;
     t->epoch = 0;
-    t->arena_stream = 0;
-    t->arena_slot = NULL;
-    t->arena = NULL;
     t->hit_version = 0;
     memset(t->hit, 0, sizeof t->hit);
 }
@@ -6441,7 +6969,7 @@ typedef struct ds__caller {
     ds_device device; /* the current one */
     _Atomic int ended;
     struct ds__caller *next;
-    void *slot[DS__MODULES]; /* what each module has of the thread */
+    void *module[DS__MODULES]; /* what each module has of the thread */
 } ds__caller;
 
 static struct {
@@ -6677,8 +7205,7 @@ typedef struct ds__stream {
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
     uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    /* the allocator's: the stream's memory in its device's default pool */
-    _Atomic(void *) arena;
+    _Atomic(void *) module[DS__MODULES]; /* what each module has of the stream */
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -6715,13 +7242,12 @@ typedef struct ds__kernel {
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
-    _Atomic(void *) loaded; /* CUDA driver: the function on each device */
+    _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
     int ours;               /* 1: the library's own, whose sentence says what was wrong */
     uint64_t (*bytes_fn)(size_t items, const void *args);
     /* launching threads read what stands above, workers write what stands below */
     char pad[64];
-    _Atomic uint32_t runs;    /* CPU driver: launches timed so far */
-    _Atomic uint32_t item_ps; /* CPU driver: picoseconds of an item, as last measured */
+    _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
 } ds__kernel;
 
 typedef struct ds__graph {
@@ -6744,71 +7270,14 @@ typedef struct ds__exec {
     ds_site made;
 } ds__exec;
 
-/* base/module.h - modules above the core, and what they are told.
-
-   Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_start). Each has a slot in
-   the state of every thread.
-
-   Invariants: the number of a module is a constant. Shutdown runs from the last number to the
-   first, so a module ends before those that it uses.
-   Locks: none here. The hook of a stream's end takes locks of the allocator; callers hold none.
-   Threads: any. Shutdown runs in ds_shutdown, while no other thread is inside of devstream. */
-
-typedef struct ds__module {
-    /* before a stream ends, which is pinned or nobody else's; not while the caller has
-       `upper_locked` */
-    void (*stream_end)(ds__stream *s);
-    void (*thread_end)(void *slot); /* frees what the module has in an ended thread's slot */
-    void (*shutdown)(void);         /* all work is done, everything else is still there */
-} ds__module;
-
-static const ds__module *_Atomic ds__modules[DS__MODULES];
-
-/* Enters a module; again: does nothing. */
-DS__SEAM static void ds__module_start(int number, const ds__module *module) {
-    if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
-        atomic_store(&ds__modules[number], module);
-}
-
-static void ds__modules_stream_end(ds__stream *s) {
-    for (int i = DS__MODULES - 1; i >= 0; i--) {
-        const ds__module *m = atomic_load(&ds__modules[i]);
-        if (m && m->stream_end)
-            m->stream_end(s);
-    }
-}
-
-static void ds__modules_thread_end(void *const *slot) {
-    for (int i = DS__MODULES - 1; i >= 0; i--) {
-        const ds__module *m = atomic_load(&ds__modules[i]);
-        if (m && m->thread_end && slot[i])
-            m->thread_end(slot[i]);
-    }
-}
-
-static void ds__modules_shutdown(void) {
-    for (int i = DS__MODULES - 1; i >= 0; i--) {
-        const ds__module *m = atomic_load(&ds__modules[i]);
-        if (m && m->shutdown)
-            m->shutdown();
-    }
-}
-
-/* Empties the list, after the states of all threads have been freed. */
-static void ds__modules_forget(void) {
-    for (int i = 0; i < DS__MODULES; i++)
-        atomic_store(&ds__modules[i], NULL);
-}
-
 /* base/operation.h - operations on streams.
 
    Defines ds__op, one piece of stream work: its kind (DS__OP_*), flags, call site and arguments.
    The core hands an operation to submit of a driver. The CPU driver queues operations, graph
    nodes keep copies of them, and layers see them.
 
-   Invariants: the kind selects the member of the union. Only the CPU driver creates kinds and
-   members that are marked as its own. Flags share bits across kinds: DS__OP_STAGED is for
+   Invariants: the kind selects the member of the union. Kinds from DS__OP_OWN on and the member
+   `own` are a driver's. Flags share bits across kinds: DS__OP_STAGED is for
    copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
    Locks: none.
    Threads: an operation belongs to the thread that built it, until it is submitted. */
@@ -6828,14 +7297,7 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
-    /* LANE_WAIT, NODE_RECORD, NODE_WAIT: the CPU driver's, in its executables */
-    DS__OP_LANE_WAIT,
-    DS__OP_NODE_RECORD,
-    DS__OP_NODE_WAIT,
-    /* SHARED_RECORD, FREE, CLOCK: the CPU driver's */
-    DS__OP_SHARED_RECORD,
-    DS__OP_FREE,
-    DS__OP_CLOCK
+    DS__OP_OWN /* from here on: kinds of a driver, which never leave it */
 };
 
 enum {
@@ -6931,25 +7393,12 @@ typedef struct ds__op {
             uint64_t upto;
         } wait;
 
-        struct {
-            void *stamp;
-        } stamp; /* CPU driver: a timed record in its queue */
-
-        struct {
-            void *lane;
-        } shared; /* and one that other processes are told of */
-
-        /* CPU driver: memory that the stream gives back */
+        /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {
             void *ptr;
             size_t size;
-            int device;
-        } memory;
-
-        /* CPU driver: what follows was put in at this virtual time */
-        struct {
-            int64_t ns;
-        } clock;
+            int64_t number;
+        } own;
     } u;
 } ds__op;
 
@@ -6971,12 +7420,79 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
     return g;
 }
 
+/* base/module.h - modules above the core, and what they are told.
+
+   Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
+   and shutdown. A module enters itself at its first use (ds__module_start). Each has a pointer of
+   its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
+
+   Invariants: the number of a module is a constant. Shutdown runs from the last number to the
+   first, so a module ends before those that it uses.
+   Locks: none here. The hook of a stream's end takes locks of the allocator; callers hold none.
+   Threads: any. Shutdown runs in ds_shutdown, while no other thread is inside of devstream. */
+
+typedef struct ds__module {
+    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+       `upper_locked` */
+    void (*stream_end)(ds__stream *s);
+    void (*thread_end)(void *own); /* frees what the module has of an ended thread */
+    void (*shutdown)(void);        /* all work is done, everything else is still there */
+} ds__module;
+
+static const ds__module *_Atomic ds__modules[DS__MODULES];
+
+/* What each module has of a device; NULL after ds_shutdown. */
+static _Atomic(void *) ds__module_devices[DS__MODULES][DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int index) {
+    return &ds__module_devices[module][backend][index];
+}
+
+/* Enters a module; again: does nothing. */
+DS__SEAM static void ds__module_start(int number, const ds__module *module) {
+    if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
+        atomic_store(&ds__modules[number], module);
+}
+
+static void ds__modules_stream_end(ds__stream *s) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->stream_end)
+            m->stream_end(s);
+    }
+}
+
+static void ds__modules_thread_end(void *const *own) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->thread_end && own[i])
+            m->thread_end(own[i]);
+    }
+}
+
+static void ds__modules_shutdown(void) {
+    for (int i = DS__MODULES - 1; i >= 0; i--) {
+        const ds__module *m = atomic_load(&ds__modules[i]);
+        if (m && m->shutdown)
+            m->shutdown();
+    }
+}
+
+/* Empties the list, after the states of all threads have been freed. */
+static void ds__modules_forget(void) {
+    for (int i = 0; i < DS__MODULES; i++) {
+        atomic_store(&ds__modules[i], NULL);
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            for (int k = 0; k < DS__MAX_DEVICES; k++)
+                atomic_store_explicit(&ds__module_devices[i][b][k], NULL, memory_order_relaxed);
+    }
+}
+
 /* base/driver.h - driver table.
 
    Defines the table of functions (ds__driver) by which the core calls a driver. Each driver
    fills in one table. The X-list DS__ENTRIES has all entries that can fail. The list generates
-   the table's members, the fault layer and its names. The inline rule's limit (DS__INLINE_BYTES)
-   is defined here, too.
+   the table's members, the fault layer and its names.
 
    Invariants: stream and event arguments are the driver's own objects, and a device is an index.
    Entries outside of the list cannot fail or must be carried out in any case, so no fault can be
@@ -6987,6 +7503,24 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
    Threads: any thread may call an entry, several at once. drain and stop are called by
    ds_shutdown only. */
 
+/* What device_sensor reads, with the names for messages: percent of time and of memory's time, degrees
+   Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
+enum { DS__SENSOR_UTILIZATION, DS__SENSOR_TEMPERATURE, DS__SENSOR_POWER, DS__SENSOR_CLOCK };
+
+static const char *const ds__sensor_names[] = { "utilisation", "temperature", "power draw",
+                                                "clock rate" };
+
+typedef struct ds__process {
+    unsigned id;
+    uint64_t bytes; /* of the device's memory */
+} ds__process;
+
+typedef struct ds__processes {
+    ds__process *list; /* from ds__alloc; the caller releases it */
+    size_t count;
+    char unknown[512]; /* why there is no list; empty: there is one */
+} ds__processes;
+
 /* X(entry, parameters, arguments): everything that a driver does, except starting, reporting and
    ending. The list makes the driver's table, the fault layer and its names. Stream and event
    arguments are the driver's own objects; device is an index.
@@ -6994,6 +7528,8 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
    Properties of a device; these entries enable nothing on the device:
    device_link    1: the two devices, which differ, are joined by NVLink.
    device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
+   device_sensor  Reads DS__SENSOR_*: one value or two. DS_ERR_UNSUPPORTED: it is not known.
+   device_processes  Lists the processes that use the device, as far as the driver knows them.
 
    Virtual memory; an open capture forbids none of these entries:
    space_reserve  Reserves addresses without memory. *out_page is the unit in which memory is
@@ -7019,7 +7555,7 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
    Several streams at once:
    run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
                   is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
-                  these streams. run_fn copies and sums, DS__INLINE_BYTES in each step, and calls no
+                  these streams. run_fn copies and sums, at most inline_bytes in each step, and calls no
                   entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
                   correct.
 
@@ -7039,6 +7575,8 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
     X(device_link, (int device, int peer, int *out), (device, peer, out)) \
     X(device_speed, (int device, int *out_engines, double *out_memory), \
       (device, out_engines, out_memory)) \
+    X(device_sensor, (int device, int sensor, unsigned out[2]), (device, sensor, out)) \
+    X(device_processes, (int device, ds__processes *out), (device, out)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), \
       (device, out_least, out_greatest)) \
     X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), \
@@ -7111,12 +7649,18 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
 struct ds__driver {
     const char *name;
     ds_device_type type;
+    /* The inline rule: when every stream that takes part is idle, the caller may run the library's
+       own copy, fill or sum of at most this many bytes before returning; never the user's code.
+       0: the driver has no such rule. */
+    size_t inline_bytes;
     /* refuses options of ds_init that it cannot use; before the start */
     ds_result (*check)(const ds_init_desc *desc);
     /* keeps copies of its options until the next call; NULL: forgets them */
     ds_result (*configure)(const ds_init_desc *desc);
     void (*probe)(ds_backend_info *out); /* looks for devices; starts no thread */
     ds_result (*start)(void);            /* before the first entry is called */
+    /* names of the processors that the library has code for, with spaces between them */
+    const char *(*architectures)(void);
     /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     int (*device_used)(int device);
     /* 1: kernels run on several threads of the processor, and the program does not look at the
@@ -7158,11 +7702,6 @@ struct ds__driver {
 #undef DS__MEMBER
 };
 
-/* The inline rule, for every driver that runs on the caller's processor: when every stream that
-   takes part is idle, the caller may run the library's own copy, fill or sum of at most this
-   many bytes before returning; never the user's code. */
-#define DS__INLINE_BYTES 16384u
-
 static int ds__place_of(const ds__op *op, int at) {
     return op->places >> at & 255;
 }
@@ -7199,8 +7738,8 @@ static struct {
     /* counts initialisations; a thread's state of an earlier one is void */
     uint32_t epoch;
     int configured;        /* ds_init was called */
-    pthread_mutex_t mutex; /* initialisation and shutdown */
-    pthread_key_t key;     /* tells that a thread ends */
+    ds__mutex mutex;       /* initialisation and shutdown */
+    ds__os_thread_key key; /* tells that a thread ends */
     int atfork;            /* the fork handler is installed, for good */
     ds_init_desc desc;
     int per_thread_default;
@@ -7221,7 +7760,7 @@ static struct {
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by who must know that none is open: never over a wait */
-    pthread_mutex_t begin;
+    ds__mutex begin;
     ds_stream *legacy;      /* per device ordinal, made at first use */
     _Atomic int sync_debug; /* a ds_sync_debug_mode */
     ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
@@ -7237,7 +7776,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so that pointers into reserved address space may be void */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
+} ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
 /* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
@@ -7290,7 +7829,7 @@ struct ds__node {
     uint32_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
-    void *native; /* the CUDA driver's */
+    void *native; /* the driver's */
 };
 
 struct ds__body {
@@ -7305,7 +7844,7 @@ struct ds__body {
     size_t object_count;
     size_t object_room;
     int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
-    void *native; /* the CUDA driver's */
+    void *native; /* the driver's */
 };
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",
@@ -7649,8 +8188,8 @@ struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
     uint64_t id;
-    uint64_t thread;    /* number of the thread that began it */
-    uint64_t native_id; /* the CUDA driver's number */
+    uint64_t thread; /* number of the thread that began it */
+    uint64_t native; /* the driver's number of it */
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
@@ -7658,7 +8197,7 @@ struct ds__capture {
     ds__body *body;
     int into;      /* 1: the graph was there before */
     void *origin;  /* the driver's stream on which it began */
-    void *members; /* CPU driver: all of its streams. CUDA driver: streams of its own */
+    void *members; /* the driver's list of streams */
     /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];
@@ -7921,7 +8460,7 @@ static void *ds__touch_thread(void *range) {
 
 /* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
 DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
-    pthread_t thread[DS__TOUCH_THREADS];
+    ds__os_thread thread[DS__TOUCH_THREADS];
     ds__touched part[DS__TOUCH_THREADS];
     char *ptr = at;
     unsigned started = 0;
@@ -7937,12 +8476,12 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
         part[i] = (ds__touched){ ptr + from, ptr + to };
     }
     while (started + 1 < n &&
-           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
+           ds__os_thread_start(&thread[started], ds__touch_thread, &part[started]) == 0)
         started++;
     for (unsigned i = started; i < n; i++)
         ds__touch(&part[i]);
     while (started)
-        pthread_join(thread[--started], NULL);
+        ds__os_thread_join(thread[--started]);
 }
 
 /* base/ipc_board.h - shared-memory registries of several processes.
@@ -8061,12 +8600,12 @@ typedef struct ds__board {
 } ds__board;
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     ds__board *own;
     ds__board *others;
     uint64_t serials;
     int atfork;
-} ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__boards = { .mutex = DS__MUTEX_INIT };
 
 /* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
    zero. */
@@ -8084,21 +8623,21 @@ typedef struct ds__address {
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
 static void ds__boards_lock(void) {
-    pthread_mutex_lock(&ds__boards.mutex);
+    ds__mutex_lock(&ds__boards.mutex);
 }
 
 static void ds__boards_unlock(void) {
-    pthread_mutex_unlock(&ds__boards.mutex);
+    ds__mutex_unlock(&ds__boards.mutex);
 }
 
 /* In a forked child: the parent must not seem to be alive as long as the child is. */
 static void ds__boards_forked(void) {
     if (ds__boards.own) {
-        close(ds__boards.own->fd);
+        ds__os_close(ds__boards.own->fd);
         ds__boards.own->fd = -1;
     }
     for (ds__board *b = ds__boards.others; b; b = b->next) {
-        close(b->fd);
+        ds__os_close(b->fd);
         b->fd = -1;
     }
     ds__boards_unlock();
@@ -8108,7 +8647,7 @@ static void ds__board_free(ds__board *b) {
     if (b->sheet)
         ds__os_unmap(b->sheet, sizeof *b->sheet);
     if (b->fd >= 0)
-        close(b->fd);
+        ds__os_close(b->fd);
     ds__release(b);
 }
 
@@ -8117,7 +8656,7 @@ static ds__board *ds__board_new(int fd) {
     ds__board *b = ds__alloc(sizeof *b);
     if (b && !ds__boards.atfork)
         ds__boards.atfork =
-            pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
+            ds__os_at_fork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
     if (b && ds__boards.atfork)
         b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
@@ -8126,7 +8665,7 @@ static ds__board *ds__board_new(int fd) {
     }
     if (!b || !b->sheet) {
         ds__release(b);
-        close(fd);
+        ds__os_close(fd);
         return NULL;
     }
     b->fd = fd;
@@ -8157,7 +8696,7 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
         return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
-    b->pid = b->sheet->pid = (int)getpid();
+    b->pid = b->sheet->pid = (int)ds__os_process_id();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
     *out = ds__boards.own = b;
@@ -8233,7 +8772,7 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
    The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds_result r = DS_OK;
-    if (pid == (int)getpid() || (ds__boards.own && ds__boards.own->cookie == cookie))
+    if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
@@ -8284,7 +8823,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
         return ds__board_short();
-    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
+    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
     b->has_lane = 1;
     *out = i;
     return DS_OK;
@@ -8536,10 +9075,11 @@ static int ds__known(const void *ptr, ds_pointer_info *out) {
 /* core/drivers.h - list of the drivers and of their rooms.
 
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
-   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
+   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in;
+   DEVSTREAM_PER_THREAD_DEFAULT_STREAM makes the default stream that of the thread.
 
-   Invariants: no other room names a table of a driver. Only entry files, os/os.h and this list
-   may have conditionals around includes of rooms.
+   Invariants: no other room names a table of a driver. Only entry files, os/ and this list ask
+   for macros of the program, and only they may have conditionals around includes of rooms.
    Locks: none.
    Threads: any. */
 
@@ -8627,10 +9167,23 @@ enum {
     DS__CPU_HELD = 1 << 20     /* or when so many operations are held back */
 };
 
+/* Kinds of operations of this driver. */
+enum {
+    /* in executables; u.wait: a place in another lane, or the number of a record or wait */
+    DS__CPU_OP_LANE_WAIT = DS__OP_OWN,
+    DS__CPU_OP_NODE_RECORD,
+    DS__CPU_OP_NODE_WAIT,
+    DS__CPU_OP_SHARED_RECORD, /* other processes are told of it; u.own.ptr: the lane */
+    DS__CPU_OP_FREE,          /* u.own: memory that the stream gives back, and its device */
+    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time at which what follows was put in */
+};
+
 /* copies and fills from here on are split among threads that are awake */
 #define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
 #define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
 #define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
+/* what the caller may do itself on an idle stream (inline_bytes) */
+#define DS__CPU_INLINE_BYTES ((size_t)16384)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
@@ -8805,7 +9358,7 @@ typedef struct ds__cpu_event {
 } ds__cpu_event;
 
 typedef struct ds__cpu_worker {
-    pthread_t thread;
+    ds__os_thread thread;
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
@@ -8861,10 +9414,10 @@ static struct {
     int host_idle;
     uint64_t host_progress; /* counts host functions taken; for the monitor */
     _Atomic uint32_t host_word;
-    pthread_t *host_thread;
+    ds__os_thread *host_thread;
     int host_room;
     /* monitor */
-    pthread_t monitor;
+    ds__os_thread monitor;
     int monitor_started;
     _Atomic uint32_t monitor_word; /* 0: asleep or about to be */
     /* memory */
@@ -8883,7 +9436,7 @@ static struct {
     ds__cpu_lane *lanes;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
-    pthread_t watcher;
+    ds__os_thread watcher;
     int watcher_started;
     _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;
@@ -9127,16 +9680,16 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_FILL] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.fill,
         [DS__OP_HOST] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
         [DS__OP_CALLBACK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
-        [DS__OP_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.stamp,
+        [DS__OP_RECORD] = offsetof(ds__op, u.own.size),
         [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__OP_NOTHING] = offsetof(ds__op, u),
         [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.graph,
-        [DS__OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_SHARED_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.shared,
-        [DS__OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.memory,
-        [DS__OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.clock,
+        [DS__CPU_OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_SHARED_RECORD] = offsetof(ds__op, u.own.size),
+        [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
+        [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
     };
     size_t n =
         op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
@@ -9190,7 +9743,7 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
 
 /* Queues a copy of the operation; the producer's lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__OP_CLOCK) {
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__CPU_OP_CLOCK) {
         ds_result r = ds__cpu_put_clock(s);
         if (r < 0)
             return r;
@@ -9884,7 +10437,7 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t first = piece * job->piece_items;
     size_t n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY)
-        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_COPY_BYTES);
+        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_BYTES);
     else
         ds__cpu_fill_part(op, first, n);
 }
@@ -9908,7 +10461,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     } else {
         ds__cpu_job job;
         memset(&job, 0, sizeof job);
-        size_t piece = bytes >= DS__STREAM_COPY_BYTES     ? DS__CPU_STREAM_PIECE
+        size_t piece = bytes >= DS__STREAM_BYTES          ? DS__CPU_STREAM_PIECE
                        : bytes >= 4 * DS__CPU_PIECE_BYTES ? DS__CPU_PIECE_BYTES
                                                           : (bytes / 4 + 63) & ~(size_t)63;
         job.piece_fn = ds__cpu_part_piece;
@@ -9928,7 +10481,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
    ds__cpu_kernel_failed makes a failure of the device from a status.
 
    Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
-   rest does not run. `runs` and `item_ps` are estimates: concurrent launches may overwrite them.
+   rest does not run. The estimate of a kernel is not exact: concurrent launches may overwrite it.
    Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
    takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
    Threads: the owner of the stream. Pieces also run on other workers and on waiting host
@@ -9942,6 +10495,12 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
         first, left < job->piece_items ? left : job->piece_items, job->args);
     if (status)
         atomic_store_explicit(&job->status, status, memory_order_relaxed);
+}
+
+/* A kernel's estimate: launches timed so far, up to 4, and picoseconds of an item, as last
+   measured, in the lower half. */
+static inline uint32_t ds__cpu_runs(uint64_t estimate) {
+    return (uint32_t)(estimate >> 32);
 }
 
 /* Picoseconds of an item; items of vectorized kernels take less than a nanosecond. */
@@ -9994,8 +10553,9 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
     size_t n = op->u.kernel.items;
-    uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed);
-    uint32_t item_ps = atomic_load_explicit(&k->item_ps, memory_order_relaxed);
+    uint64_t estimate = atomic_load_explicit(&k->estimate, memory_order_relaxed);
+    uint32_t runs = ds__cpu_runs(estimate);
+    uint32_t item_ps = (uint32_t)estimate;
     if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
     int status;
@@ -10006,9 +10566,8 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     } else {
         status = ds__cpu_kernel_items(w, s, op, args, &item_ps);
     }
-    atomic_store_explicit(&k->item_ps, item_ps, memory_order_relaxed);
-    if (runs < 4)
-        atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
+    estimate = (uint64_t)(runs < 4 ? runs + 1 : runs) << 32 | item_ps;
+    atomic_store_explicit(&k->estimate, estimate, memory_order_relaxed);
     ds__cpu_long(w, 0);
     return status;
 }
@@ -10039,7 +10598,7 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
    stream has failed, but a callback is invoked with the failure. The destructor runs after
    either.
    Locks: the pool's lock guards the list and the counts of threads. ds__cpu_host_spawn expects
-   it, and calls pthread_create and the program's allocator under it. User code runs without a
+   it, and calls ds__os_thread_start and the program's allocator under it. User code runs without a
    lock of the driver.
    Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
    host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
@@ -10049,7 +10608,7 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
-        pthread_t *more = ds__alloc((size_t)room * sizeof *more);
+        ds__os_thread *more = ds__alloc((size_t)room * sizeof *more);
         if (!more)
             return;
         if (ds__cpu.host_thread)
@@ -10058,7 +10617,7 @@ static void ds__cpu_host_spawn(void) {
         ds__cpu.host_thread = more;
         ds__cpu.host_room = room;
     }
-    if (pthread_create(&ds__cpu.host_thread[ds__cpu.host_threads], NULL, ds__cpu_host_main, NULL) ==
+    if (ds__os_thread_start(&ds__cpu.host_thread[ds__cpu.host_threads], ds__cpu_host_main, NULL) ==
         0)
         ds__cpu.host_threads++;
 }
@@ -10127,7 +10686,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
    1. With a fabric there is one worker. After each operation it takes the ready stream whose
       time is the lowest.
    2. The time of a stream is the time at which its next operation is ready. It may be earlier
-      while waits or clock notes (DS__OP_CLOCK) precede that operation. These take no time and
+      while waits or clock notes (DS__CPU_OP_CLOCK) precede that operation. These take no time and
       hold nothing, so passing them too early is harmless.
    3. Only the last completed operation of a stream can end after the clock. Each earlier
       operation ended by the time the next one began, and the worker takes no operation that
@@ -10188,8 +10747,8 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     }
     if (s->virt->put == now)
         return DS_OK;
-    ds__op op = { .kind = DS__OP_CLOCK };
-    op.u.clock.ns = now;
+    ds__op op = { .kind = DS__CPU_OP_CLOCK };
+    op.u.own.number = now;
     ds_result r = ds__cpu_put(s, &op);
     if (r < 0)
         return r;
@@ -10247,9 +10806,9 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_virtual *v = s->virt;
     int host = ds__cpu.fabric->devices;
     int again = 0;
-    if (op->kind == DS__OP_CLOCK) {
-        if (v->time < op->u.clock.ns)
-            v->time = op->u.clock.ns;
+    if (op->kind == DS__CPU_OP_CLOCK) {
+        if (v->time < op->u.own.number)
+            v->time = op->u.own.number;
     } else if (op->kind == DS__OP_KERNEL && op->u.kernel.kernel->bytes_fn) {
         uint64_t bytes =
             op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);
@@ -10402,7 +10961,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
         ds__cpu_host_op(s, op, number);
         break;
     case DS__OP_RECORD: {
-        ds__cpu_stamp *stamp = op->u.stamp.stamp;
+        ds__cpu_stamp *stamp = op->u.own.ptr;
         if (!failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         ds__cpu_stamp_give(stamp);
@@ -10410,17 +10969,17 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     }
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
-    case DS__OP_SHARED_RECORD:
-        ds__cpu_lane_pass(op->u.shared.lane, number, failed);
+    case DS__CPU_OP_SHARED_RECORD:
+        ds__cpu_lane_pass(op->u.own.ptr, number, failed);
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);
-    case DS__OP_LANE_WAIT:
-    case DS__OP_NODE_RECORD:
-    case DS__OP_NODE_WAIT:
+    case DS__CPU_OP_LANE_WAIT:
+    case DS__CPU_OP_NODE_RECORD:
+    case DS__CPU_OP_NODE_WAIT:
         return ds__cpu_lane_step(w, s, op, number, failed, who);
     /* also on a stream that failed: what used it was skipped */
-    case DS__OP_FREE:
+    case DS__CPU_OP_FREE:
         ds__cpu_async_over(op);
         break;
     default:
@@ -10435,9 +10994,8 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
     if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
         ds__cpu.fabric)
         return 0;
-    ds__kernel *k = op->u.kernel.kernel;
-    return atomic_load_explicit(&k->runs, memory_order_relaxed) >= 4 &&
-           atomic_load_explicit(&k->item_ps, memory_order_relaxed) <= DS__CPU_LONG_NS * 1000u &&
+    uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
+    return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
 }
@@ -11154,10 +11712,10 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     return r;
 }
 
-/* The inline rule (DS__INLINE_BYTES): on an idle stream the caller runs a small copy or fill
+/* The inline rule (DS__CPU_INLINE_BYTES): on an idle stream the caller runs a small copy or fill
    itself. 0: it did not. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__INLINE_BYTES ||
+    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__CPU_INLINE_BYTES ||
         (op->flags & DS__OP_STAGED))
         return 0;
     if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
@@ -11813,7 +12371,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
         record.kind = DS__OP_RECORD;
-        record.u.stamp.stamp = stamp;
+        record.u.own.ptr = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
             ds__cpu_stamp_give(stamp);
@@ -11821,8 +12379,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_lane *lane = NULL;
         ds__op record = *op;
         r = ds__cpu_lane_for(s, e, &lane);
-        record.kind = DS__OP_SHARED_RECORD;
-        record.u.shared.lane = lane;
+        record.kind = DS__CPU_OP_SHARED_RECORD;
+        record.u.own.ptr = lane;
         if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0)
             ds__cpu_lane_unused(lane);
     } else {
@@ -12125,7 +12683,7 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
    `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
    death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
-   lock. The watcher sleeps without it. pthread_create runs under it in ds__cpu_watch_for. The
+   lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
    check for open captures is made before it is taken.
    Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
    is done. Caller's threads, any number at once. */
@@ -12194,7 +12752,7 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (atomic_load(&p->stream.done) >= upto)
         return DS_OK;
     if (!ds__cpu.watcher_started) {
-        int error = pthread_create(&ds__cpu.watcher, NULL, ds__cpu_watcher_main, NULL);
+        int error = ds__os_thread_start(&ds__cpu.watcher, ds__cpu_watcher_main, NULL);
         if (error)
             return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
         ds__cpu.watcher_started = 1;
@@ -12231,7 +12789,7 @@ static void ds__cpu_watcher_end(void) {
     atomic_store(&ds__cpu.watch_quit, 1);
     ds__boards_unlock();
     ds__cpu_wake_watcher();
-    pthread_join(ds__cpu.watcher, NULL);
+    ds__os_thread_join(ds__cpu.watcher);
     ds__cpu.watcher_started = 0;
 }
 
@@ -12866,7 +13424,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
         return ds__cpu_capture_wait_event(s, c, op->u.event.event);
     case DS__OP_WAIT_STREAM:
         return ds__cpu_capture_wait_stream(s, c, op->u.wait.stream);
-    case DS__OP_FREE:
+    case DS__CPU_OP_FREE:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
             "memory of the driver's own allocator cannot come or go on a stream that captures");
@@ -13319,11 +13877,11 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
             *out = n->op;
         break;
     case DS_NODE_EVENT_RECORD:
-        out->kind = DS__OP_NODE_RECORD;
+        out->kind = DS__CPU_OP_NODE_RECORD;
         out->u.wait.upto = (*records)++;
         break;
     case DS_NODE_EVENT_WAIT:
-        out->kind = DS__OP_NODE_WAIT;
+        out->kind = DS__CPU_OP_NODE_WAIT;
         out->u.wait.upto = (*waits)++;
         break;
     default:
@@ -13367,7 +13925,7 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
         ds__op op;
         if (e->flat == UINT32_MAX) {
             memset(&op, 0, sizeof op);
-            op.kind = DS__OP_LANE_WAIT;
+            op.kind = DS__CPU_OP_LANE_WAIT;
             op.u.wait.stream = x->lane[e->on];
             op.u.wait.upto = e->upto;
         } else {
@@ -13692,7 +14250,7 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     uint32_t idle = DS__CPU_IDLE;
     ds__op *op = (ds__op *)(void *)(lane->head->data);
     /* it would only be parked */
-    if (hold_first && op->kind == DS__OP_LANE_WAIT &&
+    if (hold_first && op->kind == DS__CPU_OP_LANE_WAIT &&
         atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) {
         ds__cpu_stream *on = op->u.wait.stream;
         if (ds__cpu_park(lane, on, on->lane_base + op->u.wait.upto))
@@ -13792,7 +14350,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
                              uint64_t number, int failed, int who) {
     ds__cpu_launch *run = s->launch;
     ds__cpu_token t = { op->u.wait.stream, 0 };
-    if (op->kind == DS__OP_NODE_RECORD) {
+    if (op->kind == DS__CPU_OP_NODE_RECORD) {
         ds__cpu_stamp *stamp = run->stamp[op->u.wait.upto];
         if (stamp && !failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
@@ -13800,7 +14358,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
             ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch gives it back */
     }
-    if (op->kind == DS__OP_NODE_WAIT)
+    if (op->kind == DS__CPU_OP_NODE_WAIT)
         t = run->token[op->u.wait.upto];
     else
         t.upto = t.stream->lane_base + op->u.wait.upto;
@@ -13817,7 +14375,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
    Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
    memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
    committed, and removed before the memory is returned. Asynchronous memory is freed when the
-   stream comes to the DS__OP_FREE, also on a failed stream.
+   stream comes to the DS__CPU_OP_FREE, also on a failed stream.
    Locks: ds__cpu_freed.lock, for short steps; the counts are atomic. Mappings take
    `ds__g.mapping_lock`, ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes
    the locks of a submission.
@@ -13854,7 +14412,7 @@ static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
     atomic_store_explicit(&ds__cpu_freed.at[i].end, (uintptr_t)at + size, memory_order_relaxed);
     ds__cpu_freed.at[i].kept = keep ? at : NULL;
     ds__lock_give(&ds__cpu_freed.lock);
-    free(over);
+    ds__os_aligned_free(over);
 }
 
 /* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
@@ -13868,13 +14426,13 @@ static void ds__cpu_memory_give(void *at, size_t size) {
         return;
     ds__cpu_remember_freed(at, size, keep);
     if (!keep)
-        free(at);
+        ds__os_aligned_free(at);
 }
 
 /* Forgets what was freed, at the stop of the driver. */
 static void ds__cpu_freed_end(void) {
     for (unsigned i = 0; i < DS__CPU_FREED; i++)
-        free(ds__cpu_freed.at[i].kept);
+        ds__os_aligned_free(ds__cpu_freed.at[i].kept);
     memset(&ds__cpu_freed, 0, sizeof ds__cpu_freed);
 }
 
@@ -13920,7 +14478,7 @@ static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
 
 /* Aligned to 512. */
 static void *ds__cpu_memory(size_t size) {
-    return size > SIZE_MAX - 1024 ? NULL : aligned_alloc(512, (size + 511) & ~(size_t)511);
+    return ds__os_aligned_alloc(512, size);
 }
 
 /* A device's; large pieces of a dry one are no more than addresses until they are touched. */
@@ -14035,7 +14593,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
 /* The driver's own allocator is the system's: it keeps nothing. */
 static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void **out) {
     ds__cpu_stream *s = stream;
-    ds__op op = { .kind = DS__OP_FREE };
+    ds__op op = { .kind = DS__CPU_OP_FREE };
     ds_result r;
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
     if (f)
@@ -14052,21 +14610,21 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
 
 static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cpu_stream *s = stream;
-    ds__op op = { .kind = DS__OP_FREE };
+    ds__op op = { .kind = DS__CPU_OP_FREE };
     ds_result r;
-    op.u.memory.ptr = ptr;
-    op.u.memory.size = size;
-    op.u.memory.device = device;
+    op.u.own.ptr = ptr;
+    op.u.own.size = size;
+    op.u.own.number = device;
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
     return ds__cpu_enqueue(s, &op, NULL);
 }
 
 static void ds__cpu_async_over(const ds__op *op) {
-    ds__cpu_device *d = &ds__cpu.device[op->u.memory.device];
-    atomic_fetch_sub(&d->async_used, op->u.memory.size);
-    atomic_fetch_sub(&d->used, op->u.memory.size);
-    ds__cpu_device_memory_give(op->u.memory.ptr, op->u.memory.size);
+    ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
+    atomic_fetch_sub(&d->async_used, op->u.own.size);
+    atomic_fetch_sub(&d->used, op->u.own.size);
+    ds__cpu_device_memory_give(op->u.own.ptr, op->u.own.size);
 }
 
 static ds_result ds__cpu_async_trim(int device, size_t keep) {
@@ -14133,7 +14691,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
         if (base)
             ds__os_unmap(base, size);
         if (fd >= 0)
-            close(fd);
+            ds__os_close(fd);
         return ds__cpu_short(device, size);
     }
     s->base = base;
@@ -14153,7 +14711,7 @@ static void ds__cpu_share_release(int device, void *base, size_t size) {
     if (!s)
         return;
     ds__os_unmap(base, size);
-    close(s->fd);
+    ds__os_close(s->fd);
     ds__release(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
 }
@@ -14167,7 +14725,9 @@ static ds_result ds__cpu_share_export(int device, void *base, size_t size, unsig
     if (!s || s->size != size)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not memory of cpu:%d that can be exported",
                         base, device);
-    ds__address a = { DS__ADDRESS_MEMORY, (int32_t)getpid(), s->fd, 0, 0, 0, s->cookie, size };
+    ds__address a = {
+        DS__ADDRESS_MEMORY, (int32_t)ds__os_process_id(), s->fd, 0, 0, 0, s->cookie, size
+    };
     memset(handle, 0, 64);
     memcpy(handle, &a, sizeof a);
     return DS_OK;
@@ -14183,13 +14743,13 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
         return r;
     if (a.kind != DS__ADDRESS_MEMORY || a.size != size)
         return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no memory of a CPU device");
-    if (a.pid == (int32_t)getpid())
+    if (a.pid == (int32_t)ds__os_process_id())
         return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory is this process's own");
     int fd = ds__os_memfd_open(a.pid, a.fd, a.cookie, size);
     if (fd < 0)
         return ds__peer_fail(a.pid);
     *out = ds__os_memfd_map(fd, size);
-    close(fd);
+    ds__os_close(fd);
     return *out ? DS_OK
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
                            "the system has no address space for %zu bytes on cpu:%d", size, device);
@@ -14224,7 +14784,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     else if (size < DS__TOUCH_PAGE)
         *out = ds__cpu_memory(size);
     else
-        *out = aligned_alloc(DS__TOUCH_PAGE, (size + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1));
+        *out = ds__os_aligned_alloc(DS__TOUCH_PAGE, size);
     if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
     if (touches)
@@ -14293,18 +14853,9 @@ static void ds__cpu_drain(void) {
 static ds_result ds__cpu_device_properties(int device, ds_device_properties *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "devstream CPU device %d", device);
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon)
-            continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(out->name, sizeof out->name, "%.120s", colon + 2);
-        break;
-    }
-    if (f)
-        fclose(f);
+    char name[121];
+    if (ds__os_processor_name(name, sizeof name))
+        snprintf(out->name, sizeof out->name, "%s", name);
     out->total_memory = ds__cpu.device[device].limit;
     out->multiprocessors = ds__cpu.workers;
     out->unified_addressing = 1;
@@ -14315,11 +14866,36 @@ static ds_result ds__cpu_device_properties(int device, ds_device_properties *out
     return DS_OK;
 }
 
+static const char *ds__cpu_architectures(void) {
+    return ds__os_architecture();
+}
+
 static ds_result ds__cpu_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
     *out_total = d->limit;
     *out_free = d->limit - used;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_device_sensor(int device, int sensor, unsigned out[2]) {
+    (void)out;
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "the %s of cpu:%d is not known: only NVML tells it, of GPUs",
+                    ds__sensor_names[sensor], device);
+}
+
+/* This process; the driver does not know others that use the machine's memory. */
+static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
+    size_t used = atomic_load(&ds__cpu.device[device].used);
+    memset(out, 0, sizeof *out);
+    if (!used)
+        return DS_OK;
+    out->list = ds__alloc(sizeof *out->list);
+    if (!out->list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processes");
+    out->list[0] = (ds__process){ ds__os_process_id(), used };
+    out->count = 1;
     return DS_OK;
 }
 
@@ -14627,13 +15203,13 @@ static ds_result ds__cpu_start(void) {
     atomic_store(&ds__cpu.monitor_word, 1);
     int error = 0;
     for (int i = 0; i < workers && !error; i++) {
-        error = pthread_create(&ds__cpu.worker[i].thread, NULL, ds__cpu_worker_main,
-                               &ds__cpu.worker[i]);
+        error =
+            ds__os_thread_start(&ds__cpu.worker[i].thread, ds__cpu_worker_main, &ds__cpu.worker[i]);
         if (!error)
             ds__cpu.workers_started++;
     }
     if (!error)
-        error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
+        error = ds__os_thread_start(&ds__cpu.monitor, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
     atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
     if (error) {
@@ -14658,11 +15234,11 @@ static void ds__cpu_stop(void) {
         atomic_store(&ds__cpu.monitor_word, 1);
         ds__futex_wake(&ds__cpu.monitor_word, INT_MAX);
         if (ds__cpu.monitor_started)
-            pthread_join(ds__cpu.monitor, NULL);
+            ds__os_thread_join(ds__cpu.monitor);
         for (int i = 0; i < ds__cpu.workers_started; i++)
-            pthread_join(ds__cpu.worker[i].thread, NULL);
+            ds__os_thread_join(ds__cpu.worker[i].thread);
         for (int i = 0; i < ds__cpu.host_threads; i++)
-            pthread_join(ds__cpu.host_thread[i], NULL);
+            ds__os_thread_join(ds__cpu.host_thread[i]);
     }
     ds__cpu_freed_end();
     while (ds__cpu.raw) {
@@ -14755,10 +15331,12 @@ static void ds__cpu_stats(ds_cpu_stats *out) {
 
 static const ds__driver ds__cpu_driver = { "cpu",
                                            DS_DEVICE_CPU,
+                                           DS__CPU_INLINE_BYTES,
                                            ds__cpu_check,
                                            ds__cpu_configure,
                                            ds__cpu_probe,
                                            ds__cpu_start,
+                                           ds__cpu_architectures,
                                            ds__cpu_device_used,
                                            ds__cpu_spreads,
                                            ds__cpu_fabric,
@@ -14956,11 +15534,11 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
-    uint64_t thread;         /* a per-thread stream's */
-    ds__lock lock;           /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;        /* what other streams wait for; made when first needed */
-    pthread_mutex_t staging; /* held while the pieces of a copy are put on the stream */
-    ds__cuda_stage *stage;   /* made when first needed */
+    uint64_t thread;       /* a per-thread stream's */
+    ds__lock lock;         /* of `mark`, between its record and the wait for it */
+    cudaEvent_t mark;      /* what other streams wait for; made when first needed */
+    ds__mutex staging;     /* held while the pieces of a copy are put on the stream */
+    ds__cuda_stage *stage; /* made when first needed */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
     struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
@@ -15033,7 +15611,7 @@ static struct {
     /* for copies of streams of the CPU driver; made when first needed */
     cudaStream_t side[DS__MAX_DEVICES];
     /* modules, side streams: held across calls that compile or create */
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     /* in use, and without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__lock lock;            /* of the list of streams */
@@ -15052,9 +15630,9 @@ static struct {
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
-} ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__cuda = { .mutex = DS__MUTEX_INIT };
 
-static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+static _Thread_local uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
 
 /* Around the calls of one entry. */
 typedef struct ds__cuda_scope {
@@ -15467,6 +16045,12 @@ static ds_result ds__cuda_start(void) {
     return r;
 }
 
+/* PTX for compute_60 is in the library; devices compile it for themselves. */
+static const char *ds__cuda_architectures(void) {
+    return "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 "
+           "sm_103 sm_110 sm_120 sm_121 compute_60";
+}
+
 static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
     struct cudaDeviceProp prop;
     ds__cuda_scope scope;
@@ -15541,14 +16125,14 @@ static ds_result ds__cuda_device_synchronize(int device) {
     if (r == DS_OK) {
         ds__cuda_unload(&scope, unused);
     } else {
-        pthread_mutex_lock(&ds__cuda.mutex);
+        ds__mutex_lock(&ds__cuda.mutex);
         while (unused) {
             ds__cuda_module *m = unused;
             unused = m->next;
             m->next = ds__cuda.modules;
             ds__cuda.modules = m;
         }
-        pthread_mutex_unlock(&ds__cuda.mutex);
+        ds__mutex_unlock(&ds__cuda.mutex);
     }
     ds__cuda_leave(&scope);
     return r;
@@ -15601,6 +16185,233 @@ static ds_result ds__cuda_priority_range(int device, int *out_least, int *out_gr
     r = DS__RT(scope, cudaDeviceGetStreamPriorityRange, (out_least, out_greatest));
     ds__cuda_leave(&scope);
     return r;
+}
+
+/* cuda/nvml.h - NVML: sensors of a GPU and the processes on it.
+
+   Reads what only NVML, a library of NVIDIA's driver, knows of a GPU: utilisation, temperature,
+   power, clocks (ds__cuda_device_sensor) and processes (ds__cuda_device_processes). The library is
+   loaded at the first question; ds__nvml_end ends it when the driver stops.
+
+   Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
+   found by its uuid or its place on the bus, because the process may see few GPUs, under other
+   numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
+
+   Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
+   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
+   requires are not. ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h.
+   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
+   ds__nvml_end run without it.
+   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
+   while no other thread is inside of devstream. */
+
+enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
+
+typedef struct ds__nvml {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*text)(int code);
+    int (*by_uuid)(const char *uuid, void **out);
+    int (*by_pci)(const char *pci, void **out);
+    int (*processes)(void *device, unsigned *count, void *out);
+    int old; /* 1: processes gives smaller descriptions */
+    int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
+    int (*temperature)(void *device, int sensor, unsigned *out);
+    int (*power)(void *device, unsigned *out_mw);
+    int (*clock)(void *device, int clock, unsigned *out_mhz);
+} ds__nvml;
+
+static struct {
+    ds__mutex lock;
+    ds__nvml n;
+} ds__nvml_state = { .lock = DS__MUTEX_INIT };
+
+static int ds__nvml_get(void *library, const char *name, void *fn) {
+    void *found = ds__os_library_symbol(library, name);
+    memcpy(fn, &found, sizeof found);
+    return found != NULL;
+}
+
+/* NULL, or why not. */
+static const char *ds__nvml_load(ds__nvml *n, const char *path) {
+    memset(n, 0, sizeof *n);
+    n->library = ds__os_library_open(path);
+    if (!n->library)
+        return "it cannot be loaded";
+    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) &
+              ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
+              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) &
+              ds__nvml_get(n->library, "nvmlErrorString", &n->text);
+    ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
+    ds__nvml_get(n->library, "nvmlDeviceGetUtilizationRates", &n->utilization);
+    ds__nvml_get(n->library, "nvmlDeviceGetTemperature", &n->temperature);
+    ds__nvml_get(n->library, "nvmlDeviceGetPowerUsage", &n->power);
+    ds__nvml_get(n->library, "nvmlDeviceGetClockInfo", &n->clock);
+    if (!ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v3", &n->processes) &&
+        !ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes)) {
+        n->old = 1;
+        all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
+    }
+    int code = all ? n->init() : 0;
+    if (all && code == 0)
+        return NULL;
+    const char *why = all ? "it cannot be initialised" : "it lacks functions";
+    ds__os_library_close(n->library);
+    n->library = NULL;
+    return why;
+}
+
+static const char *ds__nvml_path(void) {
+    const char *path = getenv("DEVSTREAM_NVML");
+    return path && *path ? path : "libnvidia-ml.so.1";
+}
+
+/* NVML, or NULL and why not. */
+static const ds__nvml *ds__nvml_open(const char **out_why) {
+    ds__nvml *n = &ds__nvml_state.n;
+    ds__mutex_lock(&ds__nvml_state.lock);
+    *out_why = n->library ? NULL : ds__nvml_load(n, ds__nvml_path());
+    ds__mutex_unlock(&ds__nvml_state.lock);
+    return *out_why ? NULL : n;
+}
+
+static void ds__nvml_end(void) {
+    ds__nvml *n = &ds__nvml_state.n;
+    if (!n->library)
+        return;
+    n->shutdown();
+    ds__os_library_close(n->library);
+    n->library = NULL;
+}
+
+/* A device that is a part of a GPU has a uuid of its own. */
+static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
+    static const char *const kinds[] = { "GPU-", "MIG-" };
+    char uuid[41];
+    int code = 0;
+    for (int i = 0; i < 2; i++) {
+        int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
+        for (int k = 0; k < 16; k++) {
+            int dash = k == 4 || k == 6 || k == 8 || k == 10;
+            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x",
+                           properties->uuid[k]);
+        }
+        if ((code = n->by_uuid(uuid, out)) == 0)
+            return 0;
+    }
+    return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
+}
+
+static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION;
+}
+
+static int ds__nvml_temperature(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->temperature ? n->temperature(device, 0 /* NVML_TEMPERATURE_GPU */, out)
+                          : DS__NVML_NO_FUNCTION;
+}
+
+static int ds__nvml_power(const ds__nvml *n, void *device, unsigned out[2]) {
+    return n->power ? n->power(device, out) : DS__NVML_NO_FUNCTION;
+}
+
+static int ds__nvml_clock(const ds__nvml *n, void *device, unsigned out[2]) {
+    int code = n->clock ? n->clock(device, 1 /* NVML_CLOCK_SM */, &out[0]) : DS__NVML_NO_FUNCTION;
+    return code ? code : n->clock(device, 2 /* NVML_CLOCK_MEM */, &out[1]);
+}
+
+/* Reads a sensor. DS_ERR_UNSUPPORTED: NVML is missing, or does not know the value. */
+static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2]) {
+    static int (*const ask[])(const ds__nvml *n, void *handle,
+                              unsigned out[2]) = { [DS__SENSOR_UTILIZATION] = ds__nvml_utilization,
+                                                   [DS__SENSOR_TEMPERATURE] = ds__nvml_temperature,
+                                                   [DS__SENSOR_POWER] = ds__nvml_power,
+                                                   [DS__SENSOR_CLOCK] = ds__nvml_clock };
+    ds_device_properties p;
+    const char *why;
+    void *handle = NULL;
+    ds_result r = ds__cuda_device_properties(device, &p);
+    if (r < 0)
+        return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s",
+                        ds__sensor_names[sensor], device, ds__nvml_path(), why);
+    int code = ds__nvml_device(n, &p, &handle);
+    if (code == 0)
+        code = ask[sensor](n, handle, out);
+    /* how it says "not available" in values */
+    if (code == 0 && (out[0] == UINT_MAX || out[1] == UINT_MAX))
+        code = DS__NVML_NOT_SUPPORTED;
+    if (code == 0)
+        return DS_OK;
+    int unknown = code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION;
+    return ds__fail(unknown ? DS_ERR_UNSUPPORTED : DS_ERR_DRIVER,
+                    "the %s of cuda:%d is not known: NVML says %d (%s)", ds__sensor_names[sensor],
+                    device, code, n->text(code));
+}
+
+/* As in nvml.h. */
+typedef struct ds__nvml_process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+} ds__nvml_process;
+
+typedef struct ds__nvml_process_v1 {
+    unsigned pid;
+    unsigned long long bytes;
+} ds__nvml_process_v1;
+
+/* Lists the processes on a GPU; returns NVML's code. */
+static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
+    unsigned room = 64;
+    int code = DS__NVML_TOO_SMALL;
+    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
+        unsigned count = room;
+        ds__nvml_process *list = ds__alloc(room * sizeof *list);
+        out->list = list ? ds__alloc(room * sizeof *out->list) : NULL;
+        code = out->list ? n->processes(handle, &count, list) : DS__NVML_TOO_SMALL;
+        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
+            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
+            out->list[k].id = n->old ? old->pid : list[k].pid;
+            out->list[k].bytes = n->old ? old->bytes : list[k].bytes;
+            out->count = k + 1;
+        }
+        ds__release(list);
+        if (code == 0)
+            break;
+        ds__release(out->list);
+        out->list = NULL;
+        room = count > room ? count + 16 : 2 * room;
+    }
+    return code;
+}
+
+/* Lists the processes that use a device. If NVML is missing or fails, out->unknown says why. */
+static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
+    ds_device_properties properties;
+    const char *why;
+    void *handle = NULL;
+    memset(out, 0, sizeof *out);
+    ds_result r = ds__cuda_device_properties(device, &properties);
+    if (r < 0)
+        return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n) {
+        snprintf(out->unknown, sizeof out->unknown, "NVML (%s) tells them, and %s", ds__nvml_path(),
+                 why);
+        return DS_OK;
+    }
+    int code = ds__nvml_device(n, &properties, &handle);
+    if (code == 0)
+        code = ds__nvml_list(n, handle, out);
+    if (code != 0)
+        snprintf(out->unknown, sizeof out->unknown, "NVML says %d (%s)", code, n->text(code));
+    return DS_OK;
 }
 
 /* cuda/stream.h - stream objects.
@@ -15671,7 +16482,7 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     s->device = device;
     s->kind = kind;
     s->thread = ds__cuda_this_thread();
-    pthread_mutex_init(&s->staging, NULL);
+    ds__mutex_init(&s->staging);
     return s;
 }
 
@@ -15695,7 +16506,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     }
     s->priority = *priority;
     if (r < 0) {
-        pthread_mutex_destroy(&s->staging);
+        ds__mutex_destroy(&s->staging);
         ds__release(s);
         return r;
     }
@@ -15758,7 +16569,7 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
-    pthread_mutex_destroy(&s->staging);
+    ds__mutex_destroy(&s->staging);
     ds__release(s);
 }
 
@@ -15847,7 +16658,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     if (r == DS_OK)
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
-        pthread_mutex_destroy(&s->staging);
+        ds__mutex_destroy(&s->staging);
         ds__release(s);
         return r;
     }
@@ -16664,7 +17475,7 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
         ds__release(w);
         return r;
     }
-    pthread_mutex_lock(&s->staging);
+    ds__mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
         ds__release(w);
@@ -16675,7 +17486,7 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
         r = ds__cuda_submit_pieces(&scope, s, w, op, wide, rows);
         ds__cuda_staged_drop(w);
     }
-    pthread_mutex_unlock(&s->staging);
+    ds__mutex_unlock(&s->staging);
     ds__cuda_leave(&scope);
     return r;
 }
@@ -16885,10 +17696,10 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     if (!ds__cuda.side[device])
         r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     if (r == DS_OK)
         r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
     if (r == DS_OK)
@@ -17006,10 +17817,10 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 }
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
-    ds__cuda_function *f = atomic_load(&k->loaded);
+    ds__cuda_function *f = atomic_load(&k->native);
     if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-    atomic_store(&k->loaded, f);
+    atomic_store(&k->native, f);
     f += scope->device;
     /* by another thread */
     if (atomic_load(&f->function))
@@ -17035,7 +17846,7 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
 
 /* The kernel on a device; NULL: not ready there. */
 static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
-    ds__cuda_function *f = atomic_load_explicit(&k->loaded, memory_order_acquire);
+    ds__cuda_function *f = atomic_load_explicit(&k->native, memory_order_acquire);
     return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire))
                ? &f[device]
                : NULL;
@@ -17050,9 +17861,9 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
         return DS_OK;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     ds_result r = ds__cuda_load(scope, k);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     ds__cuda_unrelax(scope, relaxed, mode);
     return r;
 }
@@ -17069,22 +17880,22 @@ static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
 
 /* Pending launches may still need the module: it goes when the device has been waited for. */
 static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
-    ds__cuda_function *f = atomic_load(&kernel->loaded);
+    ds__cuda_function *f = atomic_load(&kernel->native);
     if (!f)
         return;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     for (int i = 0; i < ds__cuda.devices; i++)
         if (f[i].module)
             f[i].module->users--;
-    pthread_mutex_unlock(&ds__cuda.mutex);
-    atomic_store(&kernel->loaded, NULL);
+    ds__mutex_unlock(&ds__cuda.mutex);
+    atomic_store(&kernel->native, NULL);
     ds__release(f);
 }
 
 /* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
 static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     ds__cuda_module *list = NULL;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     for (ds__cuda_module **p = &ds__cuda.modules; *p;) {
         ds__cuda_module *m = *p;
         if (m->device != device || (m->users && !all)) {
@@ -17095,7 +17906,7 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
         m->next = list;
         list = m;
     }
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return list;
 }
 
@@ -17152,7 +17963,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
     if (bytes > INT_MAX)
         return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
                         bytes);
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     if (bytes > atomic_load(&f->shared)) {
         if (k->cuda.native_fn)
             r = DS__RT(
@@ -17166,7 +17977,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
         if (r == DS_OK)
             atomic_store(&f->shared, bytes);
     }
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
 }
 
@@ -17174,7 +17985,7 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
                                             ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
     ds__cuda_function *f =
-        (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
+        (ds__cuda_function *)atomic_load_explicit(&k->native, memory_order_relaxed) + s->device;
     int code;
     if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
         ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);
@@ -17530,7 +18341,7 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     ds__capture *c = ds__g.captures;
-    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id))
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native != id))
         c = c->next;
     return c;
 }
@@ -19659,7 +20470,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
                                 .per_thread = s->kind == DS__STREAM_PER_THREAD,
                                 .thread = s->thread };
         c->origin = o;
-        c->native_id = now.id;
+        c->native = now.id;
         c->body->native = g;
         g->graph = now.graph;
         g->capture = c;
@@ -20326,11 +21137,11 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
     *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
     if (DS__LIKELY(*out))
         return DS_OK;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
     if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK)
         atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return r;
 }
 
@@ -20724,6 +21535,7 @@ static void ds__cuda_drain(void) {
 
 static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
+    ds__nvml_end();
     ds__cuda_end_keeps();
     for (int i = 0; i < ds__cuda.devices; i++) {
         if (!atomic_load(&ds__cuda.used[i]))
@@ -20769,10 +21581,12 @@ static void ds__cuda_stats(ds_cpu_stats *out) {
 
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
+                                            0,
                                             ds__cuda_take_options,
                                             ds__cuda_take_options,
                                             ds__cuda_probe,
                                             ds__cuda_start,
+                                            ds__cuda_architectures,
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
                                             ds__cuda_fabric,
@@ -20800,6 +21614,12 @@ static const ds__driver ds__cuda_driver = { "cuda",
 #undef DS__MEMBER
 };
 
+#endif
+
+#ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
+enum { DS__PER_THREAD_DEFAULT_STREAM = 1 };
+#else
+enum { DS__PER_THREAD_DEFAULT_STREAM = 0 };
 #endif
 
 static const struct ds__backend {
@@ -21050,12 +21870,9 @@ static ds_result ds__start(void) {
     ds__logger.level = ds__g.desc.log_fn
                            ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
                            : (log ? atoi(log) : DS_LOG_SILENT);
-#ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
-    ds__g.per_thread_default = 1;
-#else
-    ds__g.per_thread_default = (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
+    ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
+                               (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-#endif
     ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
@@ -21084,11 +21901,11 @@ static ds_result ds__start(void) {
     r = ds__start_drivers();
     if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
-    int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
+    int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
     if (error)
         r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (r == DS_OK && !ds__g.atfork) {
-        pthread_atfork(NULL, NULL, ds__forked);
+        ds__os_at_fork(NULL, NULL, ds__forked);
         ds__g.atfork = 1;
     }
     if (r < 0) {
@@ -21117,13 +21934,13 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
             DS_ERR_FORKED,
             "devstream was in use before fork; use it in one process only, or start it after fork");
     ds_result r = DS_OK;
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
         r = ds__start();
         if (r == DS_OK)
             atomic_store(&ds__g.state, DS__READY);
     }
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     if (r == DS_OK && !ds__thread_state())
         r = DS_ERR_OUT_OF_MEMORY;
     return r;
@@ -21217,7 +22034,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     /* before the lock, which may be held for ever */
     if (atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(t);
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) != DS__COLD)
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "devstream is in use already; call ds_init first, or after ds_shutdown");
@@ -21225,7 +22042,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         r = ds__fault_parse(desc->fault);
     if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
         ds__drop_desc();
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 
@@ -21316,7 +22133,7 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t->current);
     ds__release(t->own);
     ds__release(t->frame);
-    ds__modules_thread_end(t->caller.slot);
+    ds__modules_thread_end(t->caller.module);
     ds__release(t);
 }
 
@@ -21380,7 +22197,7 @@ static ds__thread *ds__thread_state(void) {
         t->current = ds__alloc(n * sizeof *t->current);
         t->own = ds__alloc(n * sizeof *t->own);
     }
-    if (!t || !t->current || !t->own || pthread_setspecific(ds__g.key, t) != 0) {
+    if (!t || !t->current || !t->own || ds__os_thread_key_set(ds__g.key, t) != 0) {
         if (t) {
             ds__release(t->current);
             ds__release(t->own);
@@ -21497,28 +22314,6 @@ DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
    runs on the thread of the range, with ds__tls.in_callback set; ranges inside of the hook are
    not reported to it. */
 
-#if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
-#if __has_include(<nvtx3/nvToolsExt.h>)
-#define DS__NVTX 1
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#endif
-#include <nvtx3/nvToolsExt.h>
-#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
-#include <nvtx3/nvToolsExtCudaRt.h>
-#define DS__NVTX_CUDA 1
-#endif
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-#endif
-#endif
-
 enum { DS__RANGES = 4096 };
 
 typedef struct ds__open_range {
@@ -21542,19 +22337,18 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
-    _Atomic uint32_t domains;    /* how many there are with the default one, less one */
-    _Atomic uint32_t generation; /* ds_shutdown raises it, which makes all handles void */
-    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
+    _Atomic uint32_t domains;          /* how many there are with the default one, less one */
+    _Atomic uint32_t generation;       /* ds_shutdown raises it, which makes all handles void */
+    ds__mutex lock;                    /* of who makes domains */
     /* of who sets the hook, which waits for the former one: that may come to the other lock */
-    pthread_mutex_t hook_lock;
+    ds__mutex hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
     _Atomic uint32_t used; /* ranges that ever were open */
     /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
     _Atomic uint64_t spare;
     ds__open_range open[DS__RANGES];
-} ds__notes = { .lock = PTHREAD_MUTEX_INITIALIZER, .hook_lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
 /* As ds__fail, where another function of devstream may be going on around, whose name and place
    stay. */
@@ -21577,57 +22371,6 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     }
     return code;
 }
-
-#ifdef DS__NVTX
-__attribute__((cold, noinline)) static void ds__nvtx_start(void) {
-    pthread_mutex_lock(&ds__notes.lock);
-    if (!atomic_load(&ds__notes.nvtx)) {
-        /* its first call replaces its functions, which others must not see happen */
-        nvtxInitialize(NULL);
-        atomic_store_explicit(&ds__notes.nvtx, 1, memory_order_release);
-    }
-    pthread_mutex_unlock(&ds__notes.lock);
-}
-
-static inline void ds__nvtx_ready(void) {
-    if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire)))
-        ds__nvtx_start();
-}
-
-static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
-    nvtxEventAttributes_t a;
-    memset(&a, 0, sizeof a);
-    a.version = NVTX_VERSION;
-    a.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-    a.category = d->category;
-    a.colorType = d->color ? NVTX_COLOR_ARGB : NVTX_COLOR_UNKNOWN;
-    a.color = d->color;
-    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
-    a.message.ascii = d->text;
-    switch (d->payload.kind) {
-    case DS_PAYLOAD_U64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
-        a.payload.ullValue = d->payload.value.u64;
-        break;
-    case DS_PAYLOAD_I64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
-        a.payload.llValue = d->payload.value.i64;
-        break;
-    case DS_PAYLOAD_F64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
-        a.payload.dValue = d->payload.value.f64;
-        break;
-    case DS_PAYLOAD_NONE:
-        break;
-    }
-    return a;
-}
-
-/* 1: the functions without attributes say all of it. */
-static inline int ds__range_is_plain(const ds_range_desc *d) {
-    return !d->domain.id && !d->color && !d->category && !d->payload.kind;
-}
-#endif
 
 /* The label of the calling thread, a device or a stream, or a range: what the hook gets, with
    the fields that are the same for all. */
@@ -21732,15 +22475,7 @@ static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     int domain = ds__range_check(fn, site, d);
     if (domain < 0)
         return (ds_result)domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        nvtxMarkA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        nvtxDomainMarkEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    ds__nvtx_mark(ds__notes.domain[domain].native, d);
     if (ds__range_heard())
         ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
     return DS_OK;
@@ -21751,15 +22486,7 @@ static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
     int domain = ds__range_check(fn, site, d);
     if (DS__UNLIKELY(domain < 0))
         return domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        nvtxRangePushA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    ds__nvtx_push(ds__notes.domain[domain].native, d);
     int level = (*ds__range_level(domain))++;
     if (DS__UNLIKELY(ds__range_heard()))
         ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
@@ -21778,13 +22505,7 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
                               domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
                               domain ? "\"" : "");
     --*level;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (domain)
-        nvtxDomainRangePop(ds__notes.domain[domain].native);
-    else
-        nvtxRangePop();
-#endif
+    ds__nvtx_pop(ds__notes.domain[domain].native);
     if (DS__UNLIKELY(ds__range_heard())) {
         ds_range_desc d = { .domain = handle };
         ds__range_tell_of(DS_RANGE_POP, &d, (uint32_t)domain, *level, 0, site);
@@ -21831,15 +22552,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
         return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
                               "%d ranges are open already; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        o->native = nvtxRangeStartA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
     out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
     atomic_store(&o->word, generation << 1 | 1);
@@ -21859,25 +22572,19 @@ DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
         return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE,
                               "the name of a domain has more than %zu characters",
                               sizeof ds__notes.domain[0].name - 1);
-    pthread_mutex_lock(&ds__notes.lock);
+    ds__mutex_lock(&ds__notes.lock);
     uint32_t n = atomic_load(&ds__notes.domains);
     uint32_t i = 1;
     while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0)
         i++;
     if (i > n && i < DS__DOMAINS) {
         memcpy(ds__notes.domain[i].name, name, strlen(name) + 1);
-#ifdef DS__NVTX
-        if (!atomic_load(&ds__notes.nvtx)) {
-            nvtxInitialize(NULL);
-            atomic_store(&ds__notes.nvtx, 1);
-        }
-        ds__notes.domain[i].native = nvtxDomainCreateA(name);
-#endif
+        ds__notes.domain[i].native = ds__nvtx_domain_create(name);
         atomic_store_explicit(&ds__notes.domains, i, memory_order_release);
     }
     if (i < DS__DOMAINS)
         out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
-    pthread_mutex_unlock(&ds__notes.lock);
+    ds__mutex_unlock(&ds__notes.lock);
     return out->id ? DS_OK
                    : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
                                     "there are %d domains already", DS__DOMAINS - 1);
@@ -21930,12 +22637,7 @@ DSDEF ds_result(ds_range_end)(ds_range range) {
                                        : "no range was given (the handle is zero)");
     ds__open_range *o = &ds__notes.open[index - 1];
     uint32_t domain = o->domain;
-#ifdef DS__NVTX
-    if (domain)
-        nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
-    else
-        nvtxRangeEnd(o->native);
-#endif
+    ds__nvtx_range_end(ds__notes.domain[domain].native, o->native);
     ds__range_place_over(o);
     if (ds__range_heard()) {
         ds_range_desc d = { 0 };
@@ -21973,7 +22675,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
                               "destructor, kernel or hook");
-    pthread_mutex_lock(&ds__notes.hook_lock);
+    ds__mutex_lock(&ds__notes.hook_lock);
     ds__range_watcher *now = atomic_load(&ds__notes.hook);
     ds__range_watcher *next =
         now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
@@ -21989,7 +22691,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         else
             ds__os_yield();
     }
-    pthread_mutex_unlock(&ds__notes.hook_lock);
+    ds__mutex_unlock(&ds__notes.hook_lock);
     return DS_OK;
 }
 
@@ -21998,10 +22700,7 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
     if (!label)
         return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
                               "the label is NULL");
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    nvtxNameOsThreadA(ds__os_thread_id(), label);
-#endif
+    ds__nvtx_name_thread(label);
     ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
     if (ds__range_heard())
         ds__range_tell(&e, site);
@@ -22010,17 +22709,14 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
 
 /* A stream has this label; NULL: none any more. */
 static void ds__tell_stream_label(ds__stream *s, const char *label) {
-#ifdef DS__NVTX_CUDA
     void *native = NULL;
-    ds__tls.mute++; /* another thread's own stream has no name in CUDA */
-    int known =
-        s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
-    ds__tls.mute--;
-    if (known) {
-        ds__nvtx_ready();
-        nvtxNameCudaStreamA((cudaStream_t)native, label ? label : "");
+    if (ds__nvtx_names_cuda() && s->device.type == DS_DEVICE_CUDA) {
+        ds__tls.mute++; /* another thread's own stream has no name in CUDA */
+        int known = s->driver->stream_native(s->native, &native) == DS_OK;
+        ds__tls.mute--;
+        if (known)
+            ds__nvtx_name_stream(native, label ? label : "");
     }
-#endif
     ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL,
                          .domain_name = "",
                          .text = label ? label : "",
@@ -22031,12 +22727,8 @@ static void ds__tell_stream_label(ds__stream *s, const char *label) {
 }
 
 static void ds__tell_device_label(ds_device device, const char *label) {
-#ifdef DS__NVTX_CUDA
-    if (device.type == DS_DEVICE_CUDA) {
-        ds__nvtx_ready();
-        nvtxNameCudaDeviceA(device.index, label);
-    }
-#endif
+    if (device.type == DS_DEVICE_CUDA)
+        ds__nvtx_name_device(device.index, label);
     ds_range_event e = {
         .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device
     };
@@ -22054,10 +22746,8 @@ static void ds__ranges_end(void) {
         atomic_store(&o->word, word & ~(uint64_t)1);
         ds__range_place_over(o);
     }
-#ifdef DS__NVTX
     for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++)
-        nvtxDomainDestroy(ds__notes.domain[i].native);
-#endif
+        ds__nvtx_domain_destroy(ds__notes.domain[i].native);
     if (atomic_load(&ds__notes.domains))
         atomic_fetch_add(&ds__notes.generation, 1);
     atomic_store(&ds__notes.domains, 0);
@@ -22161,23 +22851,13 @@ DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
     DS__ENTER("ds_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
-    const char *words = "";
-    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
+    const char *words = NULL;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if ((int)ds__backends[b].type == t)
+            words = ds__backends[b].driver ? ds__backends[b].driver->architectures() : "";
+    if (!words)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
                         t);
-#ifdef DEVSTREAM_CUDA
-    if (t == DS_DEVICE_CUDA)
-        words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 "
-                "sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
-#endif
-#ifdef __x86_64__
-    if (t == DS_DEVICE_CPU)
-        words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2"
-                                                                                : "x86_64";
-#else
-    if (t == DS_DEVICE_CPU)
-        words = "aarch64";
-#endif
     DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;
@@ -22539,201 +23219,26 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     return DS_OK;
 }
 
-/* core/nvml.h - NVML: utilisation, temperature, power, clocks.
+/* core/sensor.h - sensors of a device: utilisation, temperature, power, clocks.
 
-   Reads values of a GPU that only NVML, a library of NVIDIA's driver, knows. ds__nvml_open loads
-   the library at the first question; core/shutdown.h ends it (ds__nvml_end). Memory reports of
-   the allocator ask it for the processes on a GPU.
+   Public functions over the driver entry device_sensor.
 
-   Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
-   found by its uuid or its place on the bus, because the process may see few GPUs, under other
-   numbers. The types are as in nvml.h: a device is a pointer; a result and an option are ints.
+   Invariants: a value that is not known is 0, and the result is negative.
+   Locks: none.
+   Threads: any. */
 
-   Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
-   next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
-   requires are not.
-   Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
-   ds__nvml_end run without it.
-   Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
-   while no other thread is inside of devstream. */
-
-enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
-
-typedef struct ds__nvml {
-    void *library;
-    int (*init)(void);
-    int (*shutdown)(void);
-    const char *(*text)(int code);
-    int (*by_uuid)(const char *uuid, void **out);
-    int (*by_pci)(const char *pci, void **out);
-    int (*processes)(void *device, unsigned *count, void *out);
-    int old; /* 1: processes gives smaller descriptions */
-    int (*utilization)(void *device, unsigned out[2] /* nvmlUtilization_t: gpu, memory */);
-    int (*temperature)(void *device, int sensor, unsigned *out);
-    int (*power)(void *device, unsigned *out_mw);
-    int (*clock)(void *device, int clock, unsigned *out_mhz);
-} ds__nvml;
-
-#ifdef DEVSTREAM_CUDA
-static struct {
-    pthread_mutex_t lock;
-    ds__nvml n;
-} ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static int ds__nvml_get(void *library, const char *name, void *fn) {
-    void *found = ds__os_library_symbol(library, name);
-    memcpy(fn, &found, sizeof found);
-    return found != NULL;
-}
-
-/* NULL, or why not. */
-static const char *ds__nvml_load(ds__nvml *n, const char *path) {
-    memset(n, 0, sizeof *n);
-    n->library = ds__os_library_open(path);
-    if (!n->library)
-        return "it cannot be loaded";
-    int all = ds__nvml_get(n->library, "nvmlInit_v2", &n->init) &
-              ds__nvml_get(n->library, "nvmlShutdown", &n->shutdown) &
-              ds__nvml_get(n->library, "nvmlDeviceGetHandleByUUID", &n->by_uuid) &
-              ds__nvml_get(n->library, "nvmlErrorString", &n->text);
-    ds__nvml_get(n->library, "nvmlDeviceGetHandleByPciBusId_v2", &n->by_pci);
-    ds__nvml_get(n->library, "nvmlDeviceGetUtilizationRates", &n->utilization);
-    ds__nvml_get(n->library, "nvmlDeviceGetTemperature", &n->temperature);
-    ds__nvml_get(n->library, "nvmlDeviceGetPowerUsage", &n->power);
-    ds__nvml_get(n->library, "nvmlDeviceGetClockInfo", &n->clock);
-    if (!ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v3", &n->processes) &&
-        !ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes)) {
-        n->old = 1;
-        all &= ds__nvml_get(n->library, "nvmlDeviceGetComputeRunningProcesses", &n->processes);
-    }
-    int code = all ? n->init() : 0;
-    if (all && code == 0)
-        return NULL;
-    const char *why = all ? "it cannot be initialised" : "it lacks functions";
-    ds__os_library_close(n->library);
-    n->library = NULL;
-    return why;
-}
-
-static const char *ds__nvml_path(void) {
-    const char *path = getenv("DEVSTREAM_NVML");
-    return path && *path ? path : "libnvidia-ml.so.1";
-}
-
-/* NVML, or NULL and why not. */
-static const ds__nvml *ds__nvml_open(const char **out_why) {
-    ds__nvml *n = &ds__nvml_state.n;
-    pthread_mutex_lock(&ds__nvml_state.lock);
-    *out_why = n->library ? NULL : ds__nvml_load(n, ds__nvml_path());
-    pthread_mutex_unlock(&ds__nvml_state.lock);
-    return *out_why ? NULL : n;
-}
-
-static void ds__nvml_end(void) {
-    ds__nvml *n = &ds__nvml_state.n;
-    if (!n->library)
-        return;
-    n->shutdown();
-    ds__os_library_close(n->library);
-    n->library = NULL;
-}
-
-/* A device that is a part of a GPU has a uuid of its own. */
-static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
-    static const char *const kinds[] = { "GPU-", "MIG-" };
-    char uuid[41];
-    int code = 0;
-    for (int i = 0; i < 2; i++) {
-        int at = snprintf(uuid, sizeof uuid, "%s", kinds[i]);
-        for (int k = 0; k < 16; k++) {
-            int dash = k == 4 || k == 6 || k == 8 || k == 10;
-            at += snprintf(uuid + at, sizeof uuid - (size_t)at, dash ? "-%02x" : "%02x",
-                           properties->uuid[k]);
-        }
-        if ((code = n->by_uuid(uuid, out)) == 0)
-            return 0;
-    }
-    return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
-}
-#else
-static const char *ds__nvml_path(void) {
-    return "";
-}
-
-/* there is no such device */
-static const ds__nvml *ds__nvml_open(const char **out_why) {
-    *out_why = "CUDA is not compiled in";
-    return NULL;
-}
-
-static void ds__nvml_end(void) {
-}
-
-static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
-    (void)n;
-    (void)properties;
-    (void)out;
-    return 0;
-}
-#endif
-
-/* Reads a value, or two; ask_fn returns NVML's code. */
-static ds_result ds__nvml_read(ds_device device, const char *what,
-                               int (*ask_fn)(const ds__nvml *n, void *device, unsigned out[2]),
-                               unsigned *out_first, unsigned *out_second) {
-    ds_device_properties p;
-    const char *why;
-    void *handle = NULL;
+/* Reads a value, or two. */
+static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
+                            unsigned *out_second) {
     unsigned value[2] = { 0, 0 };
-    if (device.type != DS_DEVICE_CUDA)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cpu:%d is not known: only NVML tells it, of GPUs", what,
-                        device.index);
-    ds_result r =
-        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    ds_result r = ds__driver_of(device)->device_sensor(device.index, sensor, value);
     if (r < 0)
-        return r;
-    const ds__nvml *n = ds__nvml_open(&why);
-    if (!n)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s", what,
-                        device.index, ds__nvml_path(), why);
-    int code = ds__nvml_device(n, &p, &handle);
-    if (code == 0)
-        code = ask_fn(n, handle, value);
-    /* how it says "not available" in values */
-    if (code == 0 && (value[0] == UINT_MAX || value[1] == UINT_MAX))
-        code = DS__NVML_NOT_SUPPORTED;
-    if (code != 0)
-        return ds__device_error(
-            device, ds__fail(code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION
-                                 ? DS_ERR_UNSUPPORTED
-                                 : DS_ERR_DRIVER,
-                             "the %s of cuda:%d is not known: NVML says %d (%s)", what,
-                             device.index, code, n->text(code)));
+        return ds__device_error(device, r);
     if (out_first)
         *out_first = value[0];
     if (out_second)
         *out_second = value[1];
     return DS_OK;
-}
-
-static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) {
-    return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION;
-}
-
-static int ds__nvml_temperature(const ds__nvml *n, void *device, unsigned out[2]) {
-    return n->temperature ? n->temperature(device, 0 /* NVML_TEMPERATURE_GPU */, out)
-                          : DS__NVML_NO_FUNCTION;
-}
-
-static int ds__nvml_power(const ds__nvml *n, void *device, unsigned out[2]) {
-    return n->power ? n->power(device, out) : DS__NVML_NO_FUNCTION;
-}
-
-static int ds__nvml_clock(const ds__nvml *n, void *device, unsigned out[2]) {
-    int code = n->clock ? n->clock(device, 1 /* NVML_CLOCK_SM */, &out[0]) : DS__NVML_NO_FUNCTION;
-    return code ? code : n->clock(device, 2 /* NVML_CLOCK_MEM */, &out[1]);
 }
 
 DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_percent,
@@ -22744,8 +23249,7 @@ DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_perce
         *out_memory_percent = 0;
     DS__ENTER("ds_device_utilization");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "utilisation", ds__nvml_utilization, out_gpu_percent,
-                         out_memory_percent);
+    return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
 DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) {
@@ -22754,7 +23258,7 @@ DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) 
     DS__ENTER("ds_device_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "temperature", ds__nvml_temperature, out_celsius, NULL);
+    return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
 DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
@@ -22763,7 +23267,7 @@ DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts
     DS__ENTER("ds_device_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "power draw", ds__nvml_power, out_milliwatts, NULL);
+    return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
 DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
@@ -22774,7 +23278,7 @@ DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
         *out_memory_mhz = 0;
     DS__ENTER("ds_device_clock_rate");
     DS__RESOLVE(device);
-    return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
+    return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }
 
 /* core/stream.h - streams: creation, owners, destruction.
@@ -23088,7 +23592,7 @@ static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
     /* made once; a lock is fine on this path, the handle can be kept */
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
     ds__tls.upper_locked++;
     if (!slot->id)
@@ -23096,7 +23600,7 @@ static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds__tls.upper_locked--;
     if (r == DS_OK)
         *out = *slot;
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 
@@ -23762,10 +24266,10 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
 /* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
    harms none that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
-    pthread_mutex_lock(&ds__g.begin);
+    ds__mutex_lock(&ds__g.begin);
     ds_result r =
         ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
-    pthread_mutex_unlock(&ds__g.begin);
+    ds__mutex_unlock(&ds__g.begin);
     return r;
 }
 
@@ -26789,9 +27293,9 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
-        pthread_mutex_lock(&ds__g.begin);
+        ds__mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
-        pthread_mutex_unlock(&ds__g.begin);
+        ds__mutex_unlock(&ds__g.begin);
         if (r < 0)
             atomic_fetch_sub(&g->capturing, 1);
     }
@@ -27055,11 +27559,9 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
    Locks: none.
    Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
 
-#ifndef DEVSTREAM_STATIC
-#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) extern ds_dtype ds_##name(void);
+#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) DS__SYMBOL(ds_dtype ds_##name(void))
 DS_DTYPES(DS__DTYPE_EXTERNAL)
 #undef DS__DTYPE_EXTERNAL
-#endif
 
 static const struct {
     const char *name;
@@ -27176,15 +27678,13 @@ DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
    Locks: none.
    Threads: any. */
 
-#ifndef DEVSTREAM_STATIC
-extern ds_device ds_cpu(int index);
-extern ds_device ds_cuda(int index);
-extern ds_device ds_device_current(void);
-extern ds_stream_desc ds_stream_desc_torch(void);
-extern ds_stream_desc ds_stream_desc_paddle(void);
-extern ds_stream_desc ds_stream_desc_cupy(void);
-extern ds_stream_desc ds_stream_desc_mindspore(void);
-#endif
+DS__SYMBOL(ds_device ds_cpu(int index))
+DS__SYMBOL(ds_device ds_cuda(int index))
+DS__SYMBOL(ds_device ds_device_current(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_torch(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_paddle(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_cupy(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
 
 /* core/shutdown.h - shutdown.
 
@@ -27289,7 +27789,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
     if (state == DS__READY) {
@@ -27338,15 +27838,14 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__release(ds__g.label);
         ds__g.legacy = NULL;
         ds__g.label = NULL;
-        pthread_key_delete(ds__g.key);
+        ds__os_thread_key_delete(ds__g.key);
         atomic_store(&ds__dead, 0);
         ds__g.epoch++;
         atomic_store(&ds__g.state, DS__COLD);
     }
-    ds__nvml_end();
     ds__ranges_end();
     ds__drop_desc();
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 
@@ -27645,11 +28144,11 @@ struct ds__arena {
     ds__muse *spare_uses;
     ds__finer *spare_rows;
     /* held by who changes the segments: never over a wait for the device */
-    pthread_mutex_t grow;
+    ds__mutex grow;
     ds__bins bins[2];
     /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation
        may wait for it */
-    pthread_mutex_t giving;
+    ds__mutex giving;
 };
 
 struct ds__mpool {
@@ -27704,7 +28203,7 @@ struct ds__mdevice {
     _Atomic(void *) owner;
     _Atomic unsigned watch; /* actions that someone wants to know of */
     ds__headroom room[3];   /* of all exact arenas */
-    pthread_mutex_t lock;   /* arenas, pools, history's settings */
+    ds__mutex lock;         /* arenas, pools, history's settings */
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
@@ -28487,8 +28986,7 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
    labels, running upstreams. ds__mem_device_at finds a device that was used.
 
-   Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
-   it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
+   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
    without a lock and changes under `registry` only.
    Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
    callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
@@ -28497,14 +28995,13 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    Threads: any. ds__mtls belongs to its thread. */
 
 static struct {
-    pthread_mutex_t lock; /* of what follows, but what is atomic */
-    ds__mdevice *_Atomic device[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds__mutex lock;       /* of what follows, but what is atomic */
     ds_mem_config config; /* of devices that are used later */
     int configured;       /* the environment was read */
     ds_result conf_result;
     /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
     ds__segment *_Atomic *_Atomic root[1 << 13];
-    pthread_mutex_t registry;
+    ds__mutex registry;
     ds__segment **sorted; /* all segments, by address */
     size_t sorted_count;
     size_t sorted_room;
@@ -28531,39 +29028,45 @@ static struct {
 
     size_t shortage_count;
     size_t oom_count;
-    uint64_t tick_base;      /* ds__ticks at the first use */
-    uint64_t tick_base_ns;   /* ds__now_ns at the first use */
-    int closing;             /* ds_shutdown has come to the pools */
-    pthread_mutex_t leaving; /* of `closing` and `leavers` */
-    pthread_cond_t left;     /* there is none any more */
+    uint64_t tick_base;    /* ds__ticks at the first use */
+    uint64_t tick_base_ns; /* ds__now_ns at the first use */
+    int closing;           /* ds_shutdown has come to the pools */
+    ds__mutex leaving;     /* of `closing` and `leavers` */
+    ds__condition left;    /* there is none any more */
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER,
-            .registry = PTHREAD_MUTEX_INITIALIZER,
-            .leaving = PTHREAD_MUTEX_INITIALIZER,
-            .left = PTHREAD_COND_INITIALIZER };
+} ds__m = { .lock = DS__MUTEX_INIT,
+            .registry = DS__MUTEX_INIT,
+            .leaving = DS__MUTEX_INIT,
+            .left = DS__CONDITION_INIT };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
 
-static __thread struct {
+static _Thread_local struct {
+    uint32_t epoch; /* ds__g.epoch for which `arena` and `pools` are valid */
+    /* the stream that the thread allocated on last, its slot and its arena; NULL: none */
+    uint64_t stream;
+    ds__slot *slot;
+    ds__arena *arena;
     unsigned labels;
     unsigned pools;
     unsigned in_shortage;
     int upstream_empty;              /* of the request that runs: a pool's upstream gave nothing */
     const struct ds__inside *inside; /* upstreams that run */
-    uint32_t epoch;                  /* ds__g.epoch of the pushes */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
 } ds__mtls;
 
-/* How many pools the thread has pushed; those of before a shutdown are none. */
+/* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
 static unsigned ds__pushes(void) {
     if (ds__mtls.epoch != ds__g.epoch) {
         ds__mtls.epoch = ds__g.epoch;
         ds__mtls.pools = 0;
+        ds__mtls.stream = 0;
+        ds__mtls.arena = NULL;
     }
     return ds__mtls.pools;
 }
@@ -28571,7 +29074,8 @@ static unsigned ds__pushes(void) {
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
-               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
+                                      memory_order_acquire)
                : NULL;
 }
 
@@ -28696,20 +29200,20 @@ static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
 }
 
 static void *ds__mkeep(size_t size) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     void *p = ds__mkeep_unlocked(size);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return p;
 }
 
 static void ds__mdevice_lock(ds__mdevice *dev) {
-    pthread_mutex_lock(&dev->lock);
+    ds__mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
 
 static void ds__mdevice_unlock(ds__mdevice *dev) {
     ds__tls.upper_locked--;
-    pthread_mutex_unlock(&dev->lock);
+    ds__mutex_unlock(&dev->lock);
 }
 
 static void ds__arena_lock(ds__arena *a) {
@@ -28723,13 +29227,13 @@ static void ds__arena_unlock(ds__arena *a) {
 /* Between the question whether something captures and work that must not come into a capture
    none begins. Destructors of the user's wait as well: they could free. */
 static void ds__hold_captures(void) {
-    pthread_mutex_lock(&ds__g.begin);
+    ds__mutex_lock(&ds__g.begin);
     ds__tls.upper_locked++;
 }
 
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
-    pthread_mutex_unlock(&ds__g.begin);
+    ds__mutex_unlock(&ds__g.begin);
 }
 
 static const char *ds__mem_label(void) {
@@ -28783,7 +29287,7 @@ typedef struct ds__mwatcher {
 } ds__mwatcher;
 
 static struct {
-    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
+    ds__mutex lock; /* of what follows, and of all rings' sizes */
     int on;
     size_t entries;
     unsigned actions; /* that are recorded */
@@ -28796,11 +29300,11 @@ static struct {
         ds__mremark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-    pthread_mutex_t watch; /* of what follows */
+    ds__mutex watch; /* of what follows */
     ds__mwatcher *watchers;
     size_t watcher_count;
     size_t watcher_room;
-} ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
+} ds__mh = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
@@ -28840,21 +29344,21 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
                            .site = { e->file, (int)e->line },
                            .label = e->label,
                            .pool = { e->pool } };
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.watch);
     ds__guarded g = ds__guard();
     for (size_t i = 0; i < ds__mh.watcher_count; i++)
         ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
     ds__unguard(g);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
 }
 
 /* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
    it returns. */
 static void ds__history_apply(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.watch);
     unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
                      (ds__mh.watcher_count ? DS__WATCHED : 0);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
     ds__lock_give(&dev->history_lock);
@@ -28874,7 +29378,7 @@ static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t r
 
 /* The device's memory has just been made: it takes part in what was started before. */
 static void ds__mem_history_join(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     if (ds__mh.on && !dev->history_room) {
         ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
         if (ring)
@@ -28884,7 +29388,7 @@ static void ds__mem_history_join(ds__mdevice *dev) {
                     "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
 }
 
 /* alloc/history_ring.h - recording one event.
@@ -28903,21 +29407,9 @@ static void ds__mem_history_join(ds__mdevice *dev) {
    thread. The driver is not called.
    Threads: any thread that works in the allocator. */
 
-/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
-   reads them. */
-static inline uint64_t ds__ticks(void) {
-#if defined(__x86_64__)
-    return __builtin_ia32_rdtsc();
-#else
-    uint64_t t;
-    __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
-    return t;
-#endif
-}
-
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
-    uint64_t now_ticks = ds__ticks();
+    uint64_t now_ticks = ds__os_ticks();
     if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
         return now;
     double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
@@ -28944,9 +29436,8 @@ static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t addres
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
     if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
         return;
-    ds__mevent e = {
-        address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action
-    };
+    ds__mevent e = { address, bytes, stream, ds__os_ticks(),  pool,
+                     file,    label, line,   (uint32_t)action };
     ds__lock_take(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
         ds__ring_in(dev, &e);
@@ -28978,7 +29469,7 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
                      b->asked,
                      a->stream_id,
-                     ds__ticks(),
+                     ds__os_ticks(),
                      a->pool->id,
                      b->file,
                      b->label,
@@ -29057,7 +29548,7 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
 static inline void ds__add(int64_t *at, int64_t by) {
     *at += by;
-    __asm__ __volatile__("" : : : "memory");
+    DS__COMPILER_FENCE();
 }
 
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
@@ -29415,19 +29906,19 @@ static inline ds__segment *ds__segment_of(const void *ptr) {
 
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
     while (i > 0 && ds__m.sorted[i - 1]->leaving)
         i--;
     s = i > 0 ? ds__m.sorted[i - 1] : NULL;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return s;
 }
 
 static void ds__segment_leaves(ds__segment *s, int leaves) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     s->leaving = (uint8_t)leaves;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
 }
 
 /* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
@@ -30066,7 +30557,7 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
     c.limit = 0;
     c.memory_fraction = 1;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__mpolicy *k = ds__m.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
@@ -30075,7 +30566,7 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
         k->next = ds__m.policies;
         ds__m.policies = k;
     }
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     if (!k)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
@@ -30125,9 +30616,9 @@ static ds_mem_config ds__config_of(ds__mdevice *dev) {
 
 /* The configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds_mem_config c = ds__m.config;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return c;
 }
 
@@ -30150,19 +30641,19 @@ static void ds__mem_limit(ds__mdevice *dev) {
 
 /* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
 static void ds__mem_closing(int closing) {
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
     while (closing && ds__m.leavers)
-        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
-    pthread_mutex_unlock(&ds__m.leaving);
+        ds__condition_wait(&ds__m.left, &ds__m.leaving);
+    ds__mutex_unlock(&ds__m.leaving);
 }
 
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {
         ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__ticks();
+        ds__m.tick_base = ds__os_ticks();
     }
     if (!ds__m.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
@@ -30175,7 +30666,7 @@ static ds_result ds__mem_setup(void) {
         ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__m.conf_result;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return r;
 }
 
@@ -30188,7 +30679,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
@@ -30197,7 +30688,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
         if (!dev && r >= 0)
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
-            pthread_mutex_init(&dev->lock, NULL);
+            ds__mutex_init(&dev->lock);
             dev->device = device;
             dev->total = properties.total_memory;
             dev->has_space = -1;
@@ -30205,15 +30696,15 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->main.owners = 1;
             if (ds__mpool_apply(&dev->main, &ds__m.config)) {
                 ds__mem_limit(dev);
-                atomic_store_explicit(&ds__m.device[backend][device.index], dev,
-                                      memory_order_release);
+                atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
+                                      dev, memory_order_release);
                 ds__mem_history_join(dev);
             } else {
                 dev = NULL;
             }
         }
     }
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return dev;
 }
 
@@ -30236,11 +30727,11 @@ static ds__mpool *ds__mpool_at(ds_pool pool) {
 /* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
    hold it. */
 static ds__mpool *ds__mpool_of(ds_pool pool) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_at(pool);
     if (p && p->dead)
         p = NULL;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (!p)
         ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
                                                 : "no pool was given (the handle is zero)");
@@ -30327,14 +30818,14 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
     if (p) {
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         return p;
     }
     if (!(p = ds__mkeep(sizeof *p))) {
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         ds__release(copy);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
@@ -30345,7 +30836,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
         ds__mpool **more = ds__alloc(room * sizeof *more);
         if (!more) {
-            pthread_mutex_unlock(&ds__m.lock);
+            ds__mutex_unlock(&ds__m.lock);
             ds__release(copy);
             p->label = NULL;
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
@@ -30366,7 +30857,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         dev->main.next = p;
     }
     ds__mdevice_unlock(dev);
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (applied)
         return p;
     ds__release(copy);
@@ -30750,8 +31241,8 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
         return NULL;
     }
-    pthread_mutex_init(&a->grow, NULL);
-    pthread_mutex_init(&a->giving, NULL);
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
     a->pool = p;
     a->dev = p->dev;
     a->stream = handle;
@@ -30766,7 +31257,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
 
 /* The arena in the device's default pool, which the stream remembers. */
 static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
-    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
         return a;
     ds__mdevice *dev = ds__mem_device(s->device);
@@ -30776,7 +31267,7 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     a = ds__arena_of(&dev->main, s, handle);
     ds__mdevice_unlock(dev);
     if (a)
-        atomic_store_explicit(&s->arena, a, memory_order_release);
+        atomic_store_explicit(&s->module[DS__MODULE_ALLOC], a, memory_order_release);
     return a;
 }
 
@@ -31225,18 +31716,18 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
    given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
     ds__mpool *p = user;
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
     ds__m.leavers += !closing;
-    pthread_mutex_unlock(&ds__m.leaving);
+    ds__mutex_unlock(&ds__m.leaving);
     if (closing)
         return;
     atomic_fetch_sub(&p->graphs, 1);
     ds__mpool_disown(p);
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     if (!--ds__m.leavers)
-        pthread_cond_broadcast(&ds__m.left);
-    pthread_mutex_unlock(&ds__m.leaving);
+        ds__condition_broadcast(&ds__m.left);
+    ds__mutex_unlock(&ds__m.leaving);
 }
 
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
@@ -31340,7 +31831,7 @@ typedef struct ds__clock {
 } ds__clock;
 
 static struct {
-    pthread_mutex_t lock; /* of the first use, and of `config` */
+    ds__mutex lock; /* of the first use, and of `config` */
     ds__mdevice *_Atomic dev;
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
@@ -31357,7 +31848,7 @@ static struct {
     ds__lock clock_lock;
     ds__clock made;
     ds__clock ended;
-} ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__host = { .lock = DS__MUTEX_INIT };
 
 /* The locked configuration counts from now on. */
 static void ds__pinned_apply(const ds_mem_config *c) {
@@ -31375,19 +31866,19 @@ static void ds__pinned_apply(const ds_mem_config *c) {
 /* A configuration, or what a text (which was read once already) makes of the one that is there,
    has been set. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
     if (config || ds__mconfig_read(text, &c) == DS_OK)
         ds__pinned_apply(&c);
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
 }
 
 static ds__arena *ds__host_arena(ds__mdevice *dev) {
     ds__arena *a = ds__mkeep(sizeof *a);
     if (!a)
         return NULL;
-    pthread_mutex_init(&a->grow, NULL);
-    pthread_mutex_init(&a->giving, NULL);
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
     a->pool = &dev->main;
     a->dev = dev;
     a->stream_id = UINT64_MAX;
@@ -31420,7 +31911,7 @@ static ds__mdevice *ds__pinned_device(void) {
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     if (!ds__host.configured) {
         ds_mem_config usual = ds__usual_config();
         ds__pinned_apply(&usual);
@@ -31431,7 +31922,7 @@ static ds__mdevice *ds__pinned_device(void) {
         c.single_pool = 1; /* segments are as large as they are asked for */
         c.segment_growth = 0;
         c.expandable_segments = 0;
-        pthread_mutex_init(&dev->lock, NULL);
+        ds__mutex_init(&dev->lock);
         dev->device.type = DS_DEVICE_HOST;
         dev->total = ds__os_memory();
         dev->main.dev = dev;
@@ -31443,7 +31934,7 @@ static ds__mdevice *ds__pinned_device(void) {
         else
             dev = NULL;
     }
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
     return dev;
@@ -31482,7 +31973,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
-    char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
+    char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);
     if (!ptr)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
     ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
@@ -31497,7 +31988,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
             (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }
     if (r < 0)
-        free(ptr);
+        ds__os_aligned_free(ptr);
     else
         *out = ptr;
     return r;
@@ -31520,7 +32011,7 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     ds__tls.mute++;
     if (s->source == DS__FROM_REGISTERED) {
         DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
-        free(s->base);
+        ds__os_aligned_free(s->base);
     } else {
         DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
     }
@@ -31737,7 +32228,7 @@ static int ds__is_sorted(const ds__segment *s) {
 static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
     ds_result r = DS_OK;
     *out_listed = 0;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     for (size_t i = 0; i < ds__m.sorted_count; i++) {
         ds__segment *s = ds__m.sorted[i];
         const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
@@ -31759,7 +32250,7 @@ static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
                     r = ds__fail(DS_ERR_ILLEGAL_STATE,
                                  "the segment at %p is not in its place in the table by address",
                                  (void *)s->base);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return r;
 }
 
@@ -31952,7 +32443,7 @@ typedef struct ds__got {
 } ds__got;
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     ds__lock lock; /* of the next two, and the buckets */
     ds__sent *limbo;
     ds__sent *over;
@@ -31965,7 +32456,7 @@ static struct {
     int warned;
     int ending;
     uint64_t looked_ns;
-} ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__share = { .mutex = DS__MUTEX_INIT };
 
 /* The content of a handle. It comes from outside: all but `inner` names the export slot, and
    `inner` is checked against the size there. */
@@ -32069,8 +32560,8 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
         if (who && ds__board_alive(b, ds__lease_number(who)))
             continue;
-        if (!atomic_compare_exchange_strong(lease, &who,
-                                            b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
+        if (!atomic_compare_exchange_strong(
+                lease, &who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff)))
             continue;
         if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
             *out = k % DS__LEASES;
@@ -32204,11 +32695,11 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     h->device = device;
     h->base = *out;
     h->size = size;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 0;
     h->next = ds__share.hoards;
     ds__share.hoards = h;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
 
@@ -32217,9 +32708,9 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_wait(device.index);
     ds__tls.quiet--;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
-        pthread_mutex_unlock(&ds__share.mutex);
+        ds__mutex_unlock(&ds__share.mutex);
         return r;
     }
     for (ds__hoard *h = ds__share.hoards; h; h = h->next)
@@ -32229,7 +32720,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
                 ds__stake_close(h->stake);
         }
     ds__hoards_collect();
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
 
@@ -32333,8 +32824,8 @@ enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
 static void ds__share_collect_now(int how, size_t *out_count) {
     size_t count = 0;
     if (how == DS__COLLECT_ALL)
-        pthread_mutex_lock(&ds__share.mutex);
-    else if (pthread_mutex_trylock(&ds__share.mutex))
+        ds__mutex_lock(&ds__share.mutex);
+    else if (!ds__mutex_trylock(&ds__share.mutex))
         return;
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
@@ -32343,7 +32834,7 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (warn)
         ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
@@ -32375,7 +32866,7 @@ DSDEF ds_result(ds_mem_ipc_collect)(void) {
 
 /* When all work is done, before the segments go. */
 static void ds__share_shutdown(void) {
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
@@ -32390,7 +32881,7 @@ static void ds__share_shutdown(void) {
     }
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
 }
 
 /* alloc/segment.h - descriptions of segments, and limits.
@@ -32493,7 +32984,7 @@ static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
 /* A description of a segment, in no list. */
 static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
                                     size_t page) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__segment *s = ds__m.free_segments;
     int room = ds__m.sorted_count < ds__m.sorted_room;
     if (!room) {
@@ -32524,7 +33015,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
             s->next = ds__m.free_segments;
             ds__m.free_segments = s;
         }
-        pthread_mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__m.registry);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         return NULL;
     }
@@ -32547,7 +33038,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     ds__m.sorted[i] = s;
     ds__m.sorted_count++;
     atomic_store_explicit(&s->arena, a, memory_order_release);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return s;
 }
 
@@ -32565,7 +33056,7 @@ static void ds__segment_drop(ds__segment *s) {
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
     /* its memory may be a newer segment's already */
     while (ds__m.sorted[i] != s)
@@ -32577,7 +33068,7 @@ static void ds__segment_drop(ds__segment *s) {
         ds__granules(s, s->base, s->size, 0);
     s->next = ds__m.free_segments;
     ds__m.free_segments = s;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     ds__release(table);
 }
 
@@ -32742,7 +33233,7 @@ typedef struct ds__res {
     ds_write_fn write_fn;
     ds_resource_failure_fn failure_fn;
     void *user;
-    pthread_mutex_t lock; /* of `used` and what follows */
+    ds__mutex lock; /* of `used` and what follows */
     int stopped;
     unsigned depth;
     ds_resource_stats stats[DS__RES_PUSHES + 1];
@@ -32750,11 +33241,11 @@ typedef struct ds__res {
 } ds__res;
 
 static struct {
-    pthread_mutex_t lock;
+    ds__mutex lock;
     ds__res **at;
     uint32_t count;
     uint32_t serial; /* no number is used twice */
-} ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__rs = { .lock = DS__MUTEX_INIT };
 
 /* The functions of every resource made by devstream. The values stand in resource_kinds.h, which
    uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource. */
@@ -32765,7 +33256,7 @@ static const ds_resource ds__res_made;
 static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_lock(&ds__rs.lock);
     ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
     if (r && r->id != id)
         r = NULL;
@@ -32773,16 +33264,16 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
         *out_live = r->live;
     if (r)
         r->live++;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
     if (!r)
         ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
     return r;
 }
 
 static void ds__res_leave(ds__res *r, int64_t by) {
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
 }
 
 static ds_result ds__res_good(const ds_resource *resource, const char *what) {
@@ -33053,9 +33544,9 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
 /* Waits for the arena's stream while others may let it grow. The block that is to go is quiet
    and in no list. */
 static int ds__drain_aside(ds__arena *a) {
-    pthread_mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->grow);
     int drained = ds__arena_drain(a);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     return drained;
 }
 
@@ -33236,10 +33727,10 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
-        pthread_mutex_lock(&ds__m.registry);
+        ds__mutex_lock(&ds__m.registry);
         if (!ds__granules(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        pthread_mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__m.registry);
     } else {
         done -= s->page;
     }
@@ -33397,9 +33888,9 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
                  a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__granules(s, s->base + from, done, 0);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     ds__unreserve(a, done);
     return done;
 }
@@ -33668,8 +34159,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     int stays = 0; /* something cannot be given back now */
     if (a->pool->graphs || ds__is_inside(a->pool))
         return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->giving);
+    ds__mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
         for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
             ds__mblock *found;
@@ -33725,8 +34216,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
             } while (done < most && !stays);
             ds__arena_unlock(a);
         }
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     return done;
 }
 
@@ -33815,8 +34306,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     size_t given = 1;
     if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool))
         return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->giving);
+    ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
@@ -33829,8 +34320,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
         given = best ? ds__give_whole(a, best) : 0;
     }
     ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     /* growing ones: enough only with them */
     return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
@@ -33846,9 +34337,9 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     size_t done = 0;
     size_t given = 1;
     /* another thread gives back, and may be waiting */
-    if (pthread_mutex_trylock(&a->giving) != 0)
+    if (!ds__mutex_trylock(&a->giving))
         return 0;
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
@@ -33861,8 +34352,8 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
         s = a->segments; /* the list may have changed */
     }
     ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     return done;
 }
 
@@ -34932,8 +35423,8 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     if (page.text)
         ds__moom_page(&s, &page);
     if (t) {
-        ds__release(t->caller.slot[DS__MODULE_ALLOC]);
-        t->caller.slot[DS__MODULE_ALLOC] = page.text;
+        ds__release(t->caller.module[DS__MODULE_ALLOC]);
+        t->caller.module[DS__MODULE_ALLOC] = page.text;
     }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
@@ -34942,7 +35433,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
 DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
     const char *report =
-        t && ds__tls.epoch == ds__g.epoch ? t->caller.slot[DS__MODULE_ALLOC] : NULL;
+        t && ds__tls.epoch == ds__g.epoch ? t->caller.module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";
 }
 
@@ -35111,9 +35602,9 @@ static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mdevice *dev = a->dev;
     ds_result r = DS_ERR_UNSUPPORTED;
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     if (ds__try(q)) { /* another thread was faster */
-        pthread_mutex_unlock(&a->grow);
+        ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
     if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
@@ -35126,7 +35617,7 @@ static ds_result ds__grow(ds__wanted *q) {
     }
     if (r == DS_ERR_UNSUPPORTED)
         r = ds__grow_plain(a, q->kind, q->size);
-    pthread_mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->grow);
     q->fresh = r == DS_OK;
     return r;
 }
@@ -35136,10 +35627,10 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     if (ds__mtls.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
         void *user = fn ? ds__m.shortage[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         if (!fn)
             return freed;
         const char *name = ds__tls.fn;
@@ -35237,10 +35728,10 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
         void *user = fn ? ds__m.oom[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         if (!fn)
             return;
         int outer = ds__tls.in_callback;
@@ -35555,15 +36046,15 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
 /* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
    stream has none yet, or is no stream. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
-    ds__tls_block *t = &ds__tls;
+    (void)ds__pushes(); /* forgets what the thread remembers of before ds_shutdown */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (!s)
         return NULL;
-    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a) {
-        t->arena = a;
-        t->arena_slot = (ds__slot *)s;
-        t->arena_stream = stream.id;
+        ds__mtls.arena = a;
+        ds__mtls.slot = &s->slot;
+        ds__mtls.stream = stream.id;
     }
     ds__unpin_inline(&ds__g.streams, s);
     return a;
@@ -35591,10 +36082,10 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     if (DS__UNLIKELY(r < 0))
         return r;
     DS__REQUIRE(out, "out is NULL");
-    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets
-       them; a stream's end locks its arena. */
-    ds__arena *a = ds__tls.arena;
-    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream))
+    /* Without a pin: slots and arenas stay until ds_shutdown, which changes the epoch; a stream's
+       end locks its arena. */
+    ds__arena *a = ds__mtls.arena;
+    if (DS__UNLIKELY(stream.id != ds__mtls.stream || ds__mtls.epoch != ds__g.epoch))
         a = ds__arena_again(stream);
     if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
                      size - 1 >= SIZE_MAX / 4))
@@ -35603,7 +36094,7 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) &&
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__mtls.slot, stream.id) &&
                    ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b)
@@ -35641,7 +36132,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
    Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
    ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
    at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
-   of live blocks is an error.
+   of live blocks is an error. ds__mem_operand notes the operand of a collective.
 
    Invariants: The block's own stream needs no use. A lent block's first use belongs to the
    borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
@@ -35746,6 +36237,20 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
     ds__stream_unpin(s);
     return r;
+}
+
+/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
+   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
+    ds__arena *a = NULL;
+    const ds__mblock *b = ds__find_live(ptr, 0, &a);
+    if (!b)
+        return DS_OK;
+    int own = !b->lent && a->stream_id == s->id;
+    ds__arena_unlock(a);
+    if (own || (ds__captures_open() && ds__capture_of(s)))
+        return DS_OK;
+    return ds__note_use(ptr, stream, 0, 0, 0);
 }
 
 DSDEF ds_result(ds_mem_record_use)(void *ptr, ds_stream stream) {
@@ -35980,9 +36485,9 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
         return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
         if (!ask) {                      /* first: a device that comes meanwhile has it */
-            pthread_mutex_lock(&ds__m.lock);
+            ds__mutex_lock(&ds__m.lock);
             ds__m.config = c;
-            pthread_mutex_unlock(&ds__m.lock);
+            ds__mutex_unlock(&ds__m.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
@@ -36072,7 +36577,7 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
         ds_result r = ds__mem_setup();                                                       \
         if (r < 0)                                                                           \
             return r;                                                                        \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
+        ds__mutex_lock(&ds__m.lock);                                                         \
         void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
         if (more && ds__m.count)                                                             \
             memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
@@ -36082,13 +36587,13 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
             ds__m.list[ds__m.count].fn = fn;                                                 \
             ds__m.list[ds__m.count++].user = user;                                           \
         }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        ds__mutex_unlock(&ds__m.lock);                                                       \
         return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
     }                                                                                        \
     DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
         DS__ENTER("ds_mem_remove_on_" #name);                                                \
         int found = 0;                                                                       \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
+        ds__mutex_lock(&ds__m.lock);                                                         \
         for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
             if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
                 continue;                                                                    \
@@ -36097,7 +36602,7 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
             ds__m.count--;                                                                   \
             found = 1;                                                                       \
         }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        ds__mutex_unlock(&ds__m.lock);                                                       \
         return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
     }
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
@@ -36182,11 +36687,11 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to what was captured; it ends with that");
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
         p->dead = 1;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (gone)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     ds__mdevice_lock(p->dev);
@@ -36219,12 +36724,12 @@ DSDEF ds_result(ds_pool_pop)(void) {
     if (ds__pushes() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
-    pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
+    ds__mutex_lock(&ds__m.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
     ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
                        ? ds__m.pools[index - 1]
                        : NULL;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (p)
         ds__mpool_disown(p);
     return DS_OK;
@@ -36587,8 +37092,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     ds__arena *first = ds__first_arena(p->dev, p);
     /* segments stay as they are; arenas that come now have none of these */
     for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_lock(&a->giving);
-        pthread_mutex_lock(&a->grow);
+        ds__mutex_lock(&a->giving);
+        ds__mutex_lock(&a->grow);
     }
     ds__mem_lock_all(p->dev);
     ds_result r = ds__rewind_plan(p, &q);
@@ -36597,8 +37102,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "another thread used the pool meanwhile: it is restored in part");
     for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_unlock(&a->grow);
-        pthread_mutex_unlock(&a->giving);
+        ds__mutex_unlock(&a->grow);
+        ds__mutex_unlock(&a->giving);
     }
     for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
         fn(&q.changed[i], user);
@@ -36684,11 +37189,11 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
+    ds__mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
     if (p)
         ds__stats(p->dev, p, out);
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     /* the sentence */
     if (!p) {
         (void)ds__mpool_of(pool);
@@ -37065,7 +37570,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
     ds__sharers *l = ds__alloc(sizeof *l);
     if (!l)
         return;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     if (ds__boards.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
@@ -37080,7 +37585,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
             ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = i + 1; k < l->count; k++)
             if (l->at[k].pid == l->at[i].pid) {
@@ -37096,89 +37601,33 @@ static void ds__share_list(ds_device device, ds__pen *p) {
 /* alloc/report_processes.h - report of the processes that use a device.
 
    Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
-   for each process and its memory. For a GPU, NVML is asked (ds__nvml_write). For a CPU device,
-   the report has this process and the processes with shared memory (ds__share_list).
+   for each process and its memory. The driver lists the processes (device_processes). That of the
+   CPU knows this process only, so the processes with shared memory follow (ds__share_list).
 
-   Invariants: ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h. If NVML is
-   missing or fails, the report says so and the call still succeeds.
-   Locks: none of its own. core/nvml.h takes a lock to load NVML, and ds__share_list takes those
-   of the exports. The user's writer is called after they are released.
+   Invariants: if the driver does not know the processes, the report says why and the call still
+   succeeds.
+   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
-
-/* As in nvml.h. */
-typedef struct ds__nvml_process {
-    unsigned pid;
-    unsigned long long bytes;
-    unsigned gpu_instance;
-    unsigned compute_instance;
-} ds__nvml_process;
-
-typedef struct ds__nvml_process_v1 {
-    unsigned pid;
-    unsigned long long bytes;
-} ds__nvml_process_v1;
-
-static int ds__nvml_write(const ds__nvml *n, void *device, ds__pen *p) {
-    unsigned room = 64;
-    unsigned count = 0;
-    int code = DS__NVML_TOO_SMALL;
-    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
-        ds__nvml_process *list = ds__alloc(room * sizeof *list);
-        if (!list)
-            return DS__NVML_TOO_SMALL;
-        count = room;
-        code = n->processes(device, &count, list);
-        if (code == 0 && count == 0)
-            ds__pen_print(p, "no processes are running\n");
-        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
-            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
-            ds__mprocess(p, n->old ? old->pid : list[k].pid, n->old ? old->bytes : list[k].bytes);
-        }
-        ds__release(list);
-        room = count > room ? count + 16 : 2 * room;
-    }
-    return code;
-}
-
-static ds_result ds__mprocesses_cuda(ds_device device, ds__pen *p) {
-    ds_device_properties properties;
-    const char *why;
-    void *handle = NULL;
-    ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-    if (r < 0)
-        return r;
-    const ds__nvml *n = ds__nvml_open(&why);
-    if (!n) {
-        ds__pen_print(p, "processes are unknown: NVML (%s) tells them, and %s\n", ds__nvml_path(),
-                      why);
-        return DS_OK;
-    }
-    int code = ds__nvml_device(n, &properties, &handle);
-    if (code == 0)
-        code = ds__nvml_write(n, handle, p);
-    if (code != 0)
-        ds__pen_print(p, "processes are unknown: NVML says %d (%s)\n", code, n->text(code));
-    return DS_OK;
-}
 
 DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_list_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds__pen pen = { write_fn, user, 0, 0 };
-    ds_result r = DS_OK;
-    size_t avail = 0;
-    size_t total = 0;
+    ds__processes processes;
     ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
-    if (device.type == DS_DEVICE_CUDA)
-        r = ds__mprocesses_cuda(device, &pen);
-    else if ((r = ds__driver_of(device)->device_memory(device.index, &avail, &total)) == DS_OK) {
-        if (total > avail)
-            ds__mprocess(&pen, (unsigned)getpid(), total - avail);
-        else
-            ds__pen_print(&pen, "no processes are running\n");
+    ds_result r = ds__driver_of(device)->device_processes(device.index, &processes);
+    if (r < 0)
+        return r;
+    if (processes.unknown[0])
+        ds__pen_print(&pen, "processes are unknown: %s\n", processes.unknown);
+    else if (!processes.count)
+        ds__pen_print(&pen, "no processes are running\n");
+    for (size_t i = 0; i < processes.count; i++)
+        ds__mprocess(&pen, processes.list[i].id, processes.list[i].bytes);
+    ds__release(processes.list);
+    if (device.type == DS_DEVICE_CPU) /* its driver knows this process only */
         ds__share_list(device, &pen);
-    }
     return r == DS_OK && pen.stopped
                ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped)
                : r;
@@ -37232,7 +37681,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     if (r < 0)
         return r;
     memset(ring, 0, sizeof ring);
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)
     if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
@@ -37250,16 +37699,16 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++)
             ds__release(ring[b][i]);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return r;
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     ds__mh.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
 
@@ -37323,7 +37772,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     int b = ds__backend_of(device);
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
@@ -37333,7 +37782,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     else
         ds__mh.remarks[b][i].first = m;
     ds__mh.remarks[b][i].last = m;
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
 
@@ -37374,23 +37823,23 @@ DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__mh.lock);
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.watch);
     int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
                              &ds__mh.watcher_room);
     if (room)
         ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
 DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_on_event");
     DS__REQUIRE(fn, "fn is NULL");
-    pthread_mutex_lock(&ds__mh.lock);
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.watch);
     size_t i = 0;
     size_t n = ds__mh.watcher_count;
     while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user))
@@ -37398,9 +37847,9 @@ DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     if (i < n)
         memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1],
                 (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return i < n
                ? DS_OK
                : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
@@ -37808,12 +38257,9 @@ static void ds__snap_free(ds__snap *s) {
 
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
-    struct timespec wall;
-    if (ds__mh.to_wall_ns)
-        return ds__mh.to_wall_ns;
-    clock_gettime(0 /* CLOCK_REALTIME */, &wall);
-    return ds__mh.to_wall_ns =
-               (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
+    if (!ds__mh.to_wall_ns)
+        ds__mh.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
+    return ds__mh.to_wall_ns;
 }
 
 /* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
@@ -37827,10 +38273,10 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
         s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         s->config = ds__m.config;
-        pthread_mutex_unlock(&ds__m.lock);
-        pthread_mutex_lock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__m.lock);
+        ds__mutex_lock(&ds__mh.lock);
         s->time_ns = ds__now_ns();
         s->to_wall_ns = ds__to_wall();
         s->entries = ds__mh.entries;
@@ -37843,7 +38289,7 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
             if (dev && (!only || only->dev == dev))
                 ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
-        pthread_mutex_unlock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__mh.lock);
         if (s->segment_count)
             qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }
@@ -39233,13 +39679,13 @@ static int ds__pinned_take(ds__pinned_wish *q) {
 
 static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     ds_result r = DS_OK;
-    pthread_mutex_lock(&q->a->grow);
+    ds__mutex_lock(&q->a->grow);
     if (!ds__pinned_take(q)) { /* no other thread was faster */
         r = ds__grow_plain(q->a, q->kind, q->segment);
         if (ds__is_shortage(r) && q->segment > q->size)
             r = ds__grow_plain(q->a, q->kind, q->size);
     }
-    pthread_mutex_unlock(&q->a->grow);
+    ds__mutex_unlock(&q->a->grow);
     return r;
 }
 
@@ -39466,6 +39912,14 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
+/* As ds__mem_operand, for pinned memory. */
+static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
+    ds_result r = DS_OK;
+    if (ds__pinned_known(ptr))
+        DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));
+    return r;
+}
+
 DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
@@ -39496,11 +39950,11 @@ DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     atomic_store(&ds__host.limit, bytes);
     if (ds__pinned_used())
         atomic_store(&ds__pinned_used()->limit, bytes);
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
     return DS_OK;
 }
 
@@ -39580,10 +40034,10 @@ static void ds__stat_add(ds_mem_stat *s, int64_t by) {
 }
 
 static void ds__res_count(ds__res *r, size_t size, int sign) {
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
     ds__stat_add(&r->stats[r->depth].allocations, sign);
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
 }
 
 static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size,
@@ -39593,7 +40047,7 @@ static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_
     uint64_t id = s ? s->id : 0;
     if (s)
         ds__stream_unpin(s);
-    pthread_mutex_lock(&r->lock); /* first: the times of the lines do not fall */
+    ds__mutex_lock(&r->lock); /* first: the times of the lines do not fall */
     int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n",
                               (unsigned long long)(ds__now_ns() / 1000), action,
                               (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
@@ -39603,12 +40057,12 @@ static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_
     if (!r->stopped && r->write_fn(line, (size_t)n, r->user))
         r->stopped = 1;
     ds__tls.in_callback = outer;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
 }
 
 static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     ds_result result = DS_OK;
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     size_t left = r->limit > r->used ? r->limit - r->used : 0;
     if (sign < 0)
         r->used -= size < r->used ? size : r->used;
@@ -39616,7 +40070,7 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
         r->used += size;
     else
         result = DS_ERR_LIMIT_EXCEEDED;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     return result < 0
                ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left",
                           DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
@@ -39647,28 +40101,28 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     }
     m->size = size + alignment;
     m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, m->ptr);
     m->next = *at; /* NULL: it is the last of its list */
     *at = m;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     return DS_OK;
 }
 
 static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, ptr);
     ds__moved *m = *at;
     if (m)
         *at = m->next;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
     if (result < 0 && m) { /* it is still there */
-        pthread_mutex_lock(&r->lock);
+        ds__mutex_lock(&r->lock);
         at = ds__res_moved(r, ptr);
         m->next = *at;
         *at = m;
-        pthread_mutex_unlock(&r->lock);
+        ds__mutex_unlock(&r->lock);
     } else {
         ds__release(m);
     }
@@ -39872,8 +40326,8 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     }
     *r = *what;
     r->made = ds__tls.site;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_init(&r->lock);
+    ds__mutex_lock(&ds__rs.lock);
     uint32_t i = 0;
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
@@ -39897,12 +40351,12 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     }
     if (up)
         up->live--;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
     if (room && r->kind == DS__RES_LOG)
         ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
     if (room)
         return DS_OK;
-    pthread_mutex_destroy(&r->lock);
+    ds__mutex_destroy(&r->lock);
     ds__release(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
@@ -40009,7 +40463,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the resource was not made by ds_resource_statistics");
     }
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)
         result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
     else if (step < 0 && r->depth == 0)
@@ -40032,7 +40486,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (step < 0)
             r->depth--;
     }
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     ds__res_leave(r, 1);
     return result;
 }
@@ -40064,7 +40518,7 @@ static void ds__res_end(ds__res *r) {
             ds__release(r->moved[i]);
             r->moved[i] = next;
         }
-    pthread_mutex_destroy(&r->lock);
+    ds__mutex_destroy(&r->lock);
     ds__release(r);
 }
 
@@ -40079,7 +40533,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         ds__res *r = ds__res_enter(resource->user, NULL);
         if (!r)
             return DS_ERR_INVALID_HANDLE;
-        pthread_mutex_lock(&ds__rs.lock);
+        ds__mutex_lock(&ds__rs.lock);
         int64_t live = --r->live;
         int standing = r->standing;
         if (!live && !standing) {
@@ -40088,7 +40542,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
                 if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
                     ds__rs.at[i]->standing--;
         }
-        pthread_mutex_unlock(&ds__rs.lock);
+        ds__mutex_unlock(&ds__rs.lock);
         if (live)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
                             "allocations of the resource that are not freed: %lld",
@@ -40321,9 +40775,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     DS__REQUIRE(out, "out is NULL");
     memset(&p, 0, sizeof p);
     if (!ds__export_look(ptr, &x)) {
-        pthread_mutex_lock(&ds__share.mutex);
+        ds__mutex_lock(&ds__share.mutex);
         int foreign = ds__got_of(ptr) != NULL;
-        pthread_mutex_unlock(&ds__share.mutex);
+        ds__mutex_unlock(&ds__share.mutex);
         DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
     }
@@ -40332,9 +40786,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
                 "can be opened by other processes",
                 (void *)x.start);
     int wait = 0;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds_result r = ds__block_export(&x, &p, &wait);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (r == DS_OK && wait)
         r = ds__sent_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
@@ -40567,12 +41021,12 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     /* the shutdown is to know of it */
     if ((r = ds__mem_setup()) < 0)
         return r;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
     r = ds__block_import(device, &p, stream, &g);
     if (r == DS_OK)
         *out = g->ptr + p.inner;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return r;
 }
 
@@ -40604,7 +41058,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     int wait = 0;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
     if (!g)
@@ -40614,7 +41068,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else
         r = ds__got_close(g, s, stream, &wait);
     ds__got_collect(0);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (wait) {
         DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
         ds__got_passed(stream, DS_OK, g);
@@ -40699,12 +41153,12 @@ static void ds__mem_end(ds__mdevice *dev) {
             for (ds__muse *u = a->spare_uses; u; u = u->next)
                 ds__event_drop(u->event);
             ds__event_drop(a->end);
-            pthread_mutex_destroy(&a->grow);
-            pthread_mutex_destroy(&a->giving);
+            ds__mutex_destroy(&a->grow);
+            ds__mutex_destroy(&a->giving);
         }
         ds__release(p->label);
     }
-    pthread_mutex_destroy(&dev->lock);
+    ds__mutex_destroy(&dev->lock);
 }
 
 static void ds__pinned_shutdown(void) {
@@ -40737,7 +41191,7 @@ static void ds__mem_shutdown(void) {
             if (!dev)
                 continue;
             ds__mem_end(dev);
-            atomic_store(&ds__m.device[backend][i], NULL);
+            atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();
     ds__release(ds__m.pools);
@@ -40880,7 +41334,7 @@ static ds_result ds__tensor_setup(void) {
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
-    static __thread char text[100];
+    static _Thread_local char text[100];
     if (index < 0)
         snprintf(text, sizeof text, "%s", what);
     else
@@ -41172,11 +41626,9 @@ static void ds__storages_catch_up(void) {
    functions. */
 
 /* The inline functions of api/tensor.h as functions (core/inline.h). */
-#ifndef DEVSTREAM_STATIC
-extern ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
-                              int64_t *shape);
-extern void *ds_tensor_address(const ds_tensor *tensor);
-#endif
+DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                                  int64_t *shape))
+DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {
@@ -41918,15 +42370,6 @@ typedef struct ds__comm_masks {
 
 #ifndef DS__COMM_FN
 #define DS__COMM_FN static inline __attribute__((always_inline))
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
-   about contraction. */
-#if defined(__x86_64__)
-#define DS__COMM_ROUNDED(x) __asm__("" : "+x"(x))
-#elif defined(__aarch64__)
-#define DS__COMM_ROUNDED(x) __asm__("" : "+w"(x))
-#else
-#define DS__COMM_ROUNDED(x) __asm__("" : "+m"(x))
-#endif
 #endif
 
 DS__DEVICE float ds__f32_of(uint32_t bits) {
@@ -42000,10 +42443,10 @@ DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
 #define DS__COMM_MULTIPLY(NAME, T)                                                \
     DS__COMM_FN void NAME(T *a, const T *x) {                                     \
         T rr = a[0] * x[0], ii = a[1] * x[1], ri = a[0] * x[1], ir = a[1] * x[0]; \
-        DS__COMM_ROUNDED(rr);                                                     \
-        DS__COMM_ROUNDED(ii);                                                     \
-        DS__COMM_ROUNDED(ri);                                                     \
-        DS__COMM_ROUNDED(ir);                                                     \
+        DS__ROUNDED(rr);                                                          \
+        DS__ROUNDED(ii);                                                          \
+        DS__ROUNDED(ri);                                                          \
+        DS__ROUNDED(ir);                                                          \
         a[0] = rr - ii;                                                           \
         a[1] = ri + ir;                                                           \
     }
@@ -42115,47 +42558,22 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
    Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
    its place in the result is written, so the result may be one of the inputs. If `around` is
    set, the result starts at a multiple of the vector size, and the caller executes the store
-   fence. Functions with 32-byte vectors run only if ds__comm_has_32 returns 1. Complex products
+   fence. Functions with 32-byte vectors run only if ds__os_vector returns at least 32. Complex products
    are not in the tables.
    Locks: none.
    Threads: any; the functions have no state. */
-
-/* Stores that go around the caches, for results that do not fit there. */
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-#define DS__COMM_CAN_STREAM 1
-#ifdef __clang__
-#define DS__COMM_STREAM(W, to, v) \
-    __builtin_nontemporal_store((ds__vf32_whole_##W)(v), (ds__vf32_whole_##W *)(void *)(to))
-#else
-#define DS__COMM_MOVNT_16 __builtin_ia32_movntps
-#define DS__COMM_MOVNT_32 __builtin_ia32_movntps256
-#define DS__COMM_STREAM(W, to, v) DS__COMM_MOVNT_##W((float *)(void *)(to), (ds__vf32_whole_##W)(v))
-#endif
-#else
-#define DS__COMM_CAN_STREAM 0
-#define DS__COMM_STREAM(W, to, v) (void)(*(ds__vf32_##W *)(void *)(to) = (ds__vf32_##W)(v))
-#endif
-enum { DS__COMM_STREAM_BYTES = 32 << 20 };
-
-/* 1: a mask is not empty. */
-#if defined(__x86_64__)
-#define DS__COMM_ANY_16(mask) (__builtin_ia32_movmskps((ds__vf32_whole_16)(mask)) != 0)
-#define DS__COMM_ANY_32(mask) (__builtin_ia32_movmskps256((ds__vf32_whole_32)(mask)) != 0)
-#else
-#define DS__COMM_ANY_16(mask) ((((ds__vu64_16)(mask))[0] | ((ds__vu64_16)(mask))[1]) != 0)
-#endif
 
 enum { DS__COMM_BLOCK = 128 }; /* bytes; what the functions take is a multiple of it */
 
 typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                 size_t bytes, int around);
 
-#define DS__COMM_PUT(W, V, to, v)      \
-    do {                               \
-        if (around)                    \
-            DS__COMM_STREAM(W, to, v); \
-        else                           \
-            *(V *)(void *)(to) = (v);  \
+#define DS__COMM_PUT(W, V, to, v)        \
+    do {                                 \
+        if (around)                      \
+            DS__VECTOR_STREAM(W, to, v); \
+        else                             \
+            *(V *)(void *)(to) = (v);    \
     } while (0)
 
 /* The end of a sum or product: the average, and the one NaN that is written. Integers have neither.
@@ -42167,7 +42585,7 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         T n = (T)divisor;                                                 \
         a /= n, b /= n, c /= n, d /= n;                                   \
     }                                                                     \
-    if (DS__COMM_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) {    \
+    if (DS__VECTOR_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) {  \
         DS__COMM_ONE_NAN(V, U, a, value)                                  \
         DS__COMM_ONE_NAN(V, U, b, value)                                  \
         DS__COMM_ONE_NAN(V, U, c, value) DS__COMM_ONE_NAN(V, U, d, value) \
@@ -42216,15 +42634,14 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
     }
 
 /* f16 by instructions, which give what the arithmetic gives. */
-#define DS__COMM_TAKE_NATIVE(W, from, x, y)                                                   \
-    x = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)(from)); \
-    y = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)((from) + 16));
-#define DS__COMM_GIVE_NATIVE(W, to, x, y)                     \
-    {                                                         \
-        ds__vi16_16 low = __builtin_ia32_vcvtps2ph256(x, 0),  \
-                    high = __builtin_ia32_vcvtps2ph256(y, 0); \
-        DS__COMM_PUT(16, ds__vi16_16, to, low);               \
-        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);       \
+#define DS__COMM_TAKE_NATIVE(W, from, x, y)                                        \
+    x = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)(from)); \
+    y = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)((from) + 16));
+#define DS__COMM_GIVE_NATIVE(W, to, x, y)                                    \
+    {                                                                        \
+        ds__vi16_16 low = DS__VECTOR_NARROW(x), high = DS__VECTOR_NARROW(y); \
+        DS__COMM_PUT(16, ds__vi16_16, to, low);                              \
+        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
 /* The largest and smallest of integers, and of halves too, which are compared as they are: they
@@ -42286,28 +42703,10 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         nan |= (U)(x != x);                                     \
         a = (V)((bits & more) | ((U)a & ~more));                \
     }
-/* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common
-   name to ask for those. */
-#define DS__COMM_STATIC_16 static
-#define DS__COMM_HAS_16 1
-#if defined(__x86_64__)
-#define DS__COMM_STATIC_32 static __attribute__((target("avx2,f16c")))
-#define DS__COMM_HAS_32 1
-
-static int ds__comm_has_32(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#else
-#define DS__COMM_HAS_32 0
-
-static int ds__comm_has_32(void) {
-    return 0;
-}
-#endif
 
 /* comm/kernel_vector.gen.h - generated from comm/kernel_vector.tmpl by `make headers`. Edit that file. */
 
-#if DS__COMM_HAS_16
+#if DS__VECTOR_HAS_16
 /* Vectors of 16 bytes that may lie anywhere, over any memory. */
 typedef uint8_t ds__vu8_16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t ds__vu16_16 __attribute__((vector_size(16), aligned(1), may_alias));
@@ -42322,7 +42721,7 @@ typedef int64_t ds__vi64_16 __attribute__((vector_size(16)));
 typedef float ds__vf32_whole_16 __attribute__((vector_size(16)));
 #endif
 
-#if DS__COMM_HAS_32
+#if DS__VECTOR_HAS_32
 /* Vectors of 32 bytes that may lie anywhere, over any memory. */
 typedef uint8_t ds__vu8_32 __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint16_t ds__vu16_32 __attribute__((vector_size(32), aligned(1), may_alias));
@@ -42339,9 +42738,9 @@ typedef float ds__vf32_whole_32 __attribute__((vector_size(32)));
 
 DS__COMM_F16_MATH(DS__COMM_FN, f32_16, ds__vu32_16, ds__vi32_16, (ds__vf32_16), (ds__vu32_16))
 
-#if DS__COMM_HAS_16
+#if DS__VECTOR_HAS_16
 /* Sums and products of kinds whose numbers are computed as they lie in memory. */
-DS__COMM_STATIC_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -42362,7 +42761,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -42383,7 +42782,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -42404,7 +42803,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -42425,7 +42824,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -42446,7 +42845,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -42468,7 +42867,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char 
 }
 
 /* Sums and products of halves, computed as floats. */
-DS__COMM_STATIC_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 16) {
@@ -42493,7 +42892,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 16) {
@@ -42519,7 +42918,7 @@ DS__COMM_STATIC_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char
 }
 
 /* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
-DS__COMM_STATIC_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu8_16 U;
     typedef ds__vi8_16 S;
@@ -42544,7 +42943,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_16 U;
     typedef ds__vi16_16 S;
@@ -42569,7 +42968,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_16 U;
     typedef ds__vi16_16 S;
@@ -42594,7 +42993,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu32_16 U;
     typedef ds__vi32_16 S;
@@ -42619,7 +43018,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu64_16 U;
     typedef ds__vi64_16 S;
@@ -42645,7 +43044,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *
 }
 
 /* Maximum and minimum of floats. */
-DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf32_16 V;
     typedef ds__vu32_16 U;
@@ -42663,7 +43062,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_16(nan | not)) {
+        if (DS__VECTOR_ANY_16(nan | not)) {
             first = (first & ~nan) | (nan & 0x7fc00000u);
             second = (second & ~not) | (not & 0x7fc00000u);
         }
@@ -42672,7 +43071,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf64_16 V;
     typedef ds__vu64_16 U;
@@ -42690,7 +43089,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_16(nan | not)) {
+        if (DS__VECTOR_ANY_16(nan | not)) {
             first = (first & ~nan) | (nan & 0x7ff8000000000000u);
             second = (second & ~not) | (not & 0x7ff8000000000000u);
         }
@@ -42731,9 +43130,9 @@ static const ds__comm_run_fn ds__comm_runs_16[][DS__COMM_F64 + 1] = {
     }
 };
 #endif
-#if DS__COMM_HAS_32
+#if DS__VECTOR_HAS_32
 /* Sums and products of kinds whose numbers are computed as they lie in memory. */
-DS__COMM_STATIC_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -42754,7 +43153,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -42775,7 +43174,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -42796,7 +43195,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -42817,7 +43216,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -42838,7 +43237,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -42860,7 +43259,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char 
 }
 
 /* Sums and products of halves, computed as floats. */
-DS__COMM_STATIC_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 32) {
@@ -42885,7 +43284,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 32) {
@@ -42911,7 +43310,7 @@ DS__COMM_STATIC_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char
 }
 
 /* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
-DS__COMM_STATIC_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu8_32 U;
     typedef ds__vi8_32 S;
@@ -42936,7 +43335,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_32 U;
     typedef ds__vi16_32 S;
@@ -42961,7 +43360,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_32 U;
     typedef ds__vi16_32 S;
@@ -42986,7 +43385,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu32_32 U;
     typedef ds__vi32_32 S;
@@ -43011,7 +43410,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu64_32 U;
     typedef ds__vi64_32 S;
@@ -43037,7 +43436,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *
 }
 
 /* Maximum and minimum of floats. */
-DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf32_32 V;
     typedef ds__vu32_32 U;
@@ -43055,7 +43454,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_32(nan | not)) {
+        if (DS__VECTOR_ANY_32(nan | not)) {
             first = (first & ~nan) | (nan & 0x7fc00000u);
             second = (second & ~not) | (not & 0x7fc00000u);
         }
@@ -43064,7 +43463,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf64_32 V;
     typedef ds__vu64_32 U;
@@ -43082,7 +43481,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_32(nan | not)) {
+        if (DS__VECTOR_ANY_32(nan | not)) {
             first = (first & ~nan) | (nan & 0x7ff8000000000000u);
             second = (second & ~not) | (not & 0x7ff8000000000000u);
         }
@@ -43140,17 +43539,15 @@ static const ds__comm_run_fn ds__comm_runs_32[][DS__COMM_F64 + 1] = {
 /* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_32
     if (vector == 32)
         ds__comm_runs_32[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     else
 #endif
         ds__comm_runs_16[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     (void)vector;
-#if DS__COMM_CAN_STREAM
     if (around)
-        __asm__ __volatile__("sfence" ::: "memory");
-#endif
+        DS__VECTOR_FENCE();
 }
 
 /* Halves of which the first input or the result is in f32, as cut reductions of many inputs have
@@ -43230,7 +43627,7 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     const char *in[DS__COMM_INPUTS];
     char *out = (char *)r->out + first;
     int around =
-        DS__COMM_CAN_STREAM && r->bytes >= DS__COMM_STREAM_BYTES && ((uintptr_t)out & 31) == 0;
+        DS__VECTOR_CAN_STREAM && r->bytes >= DS__STREAM_BYTES && ((uintptr_t)out & 31) == 0;
     if (first >= end)
         return;
     if (r->wide) {
@@ -43265,53 +43662,16 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
 }
 
-/* A program may have its threads round otherwise, take what is subnormal as zero (linked with
-   -ffast-math, gcc sets that for the whole process) or trap. The bits of a reduction do not
-   depend on it. */
-#if defined(__x86_64__)
-enum { DS__COMM_PLAIN_FLOATS = 0x1f80, DS__COMM_FLOAT_STATE = 0xffc0 };
-
-static uint64_t ds__comm_floats(void) {
-    return __builtin_ia32_stmxcsr();
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    __builtin_ia32_ldmxcsr((unsigned)state);
-}
-#elif defined(__aarch64__)
-enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0x7ffffff };
-
-static uint64_t ds__comm_floats(void) {
-    uint64_t state;
-    __asm__ __volatile__("mrs %0, fpcr" : "=r"(state));
-    return state;
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    __asm__ __volatile__("msr fpcr, %0" ::"r"(state) : "memory");
-}
-#else
-enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0 };
-
-static uint64_t ds__comm_floats(void) {
-    return 0;
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    (void)state;
-}
-#endif
-
 static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     const ds__comm_reduce_args *r = args;
-    uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__comm_floats();
-    int plain = (state & DS__COMM_FLOAT_STATE) == DS__COMM_PLAIN_FLOATS;
+    uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__os_float_state();
+    int plain = (state & DS__FLOAT_STATE) == DS__FLOAT_USUAL;
     if (!plain)
-        ds__comm_set_floats(DS__COMM_PLAIN_FLOATS);
+        ds__os_set_float_state(DS__FLOAT_USUAL);
     ds__comm_reduce_part(r, (uint64_t)first * DS__COMM_ITEM, end < r->bytes ? end : r->bytes,
-                         ds__comm_has_32() ? 32 : 16);
+                         ds__os_vector() >= 32 ? 32 : 16);
     if (!plain)
-        ds__comm_set_floats(state);
+        ds__os_set_float_state(state);
     return 0;
 }
 
@@ -43373,7 +43733,7 @@ static int ds__spread_items(size_t first, size_t count, const void *args) {
     const ds__spread_args *a = args;
     size_t at = first * DS__SPREAD_ITEM;
     size_t end = at + count * DS__SPREAD_ITEM < a->bytes ? at + count * DS__SPREAD_ITEM : a->bytes;
-    if (a->count * a->bytes >= DS__STREAM_COPY_BYTES)
+    if (a->count * a->bytes >= DS__STREAM_BYTES)
         at += ds__stream_spread(a->dst, a->count, at, a->src + at, end - at);
     while (at < end) {
         size_t n = end - at < DS__SPREAD_ITEM ? end - at : DS__SPREAD_ITEM;
@@ -43951,9 +44311,9 @@ enum {
 };
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not made yet */
-} ds__comm_made = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__comm_made = { .mutex = DS__MUTEX_INIT };
 
 #define DS__COMM_P(kind, args, member) \
     { DS_PARAM_##kind, offsetof(args, member), sizeof(((args *)0)->member) }
@@ -44053,7 +44413,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load_explicit(&ds__comm_made.id[which], memory_order_acquire);
     if (DS__LIKELY(out->id))
         return DS_OK;
-    pthread_mutex_lock(&ds__comm_made.mutex);
+    ds__mutex_lock(&ds__comm_made.mutex);
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
@@ -44061,7 +44421,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
-    pthread_mutex_unlock(&ds__comm_made.mutex);
+    ds__mutex_unlock(&ds__comm_made.mutex);
     return r;
 }
 
@@ -49953,7 +50313,7 @@ DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_w
    4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
       enqueued.
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
-      (DS__INLINE_BYTES, run_together). Nothing is enqueued then.
+      (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
    Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
    named by index. A step waits only for steps in front of it in the list. A temporary region has
@@ -50596,7 +50956,7 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
    once only if no capture is open and no copy needs staging through the host. Each step then has
-   at most DS__INLINE_BYTES, and all steps together have at most eight times as many bytes.
+   at most the driver's inline_bytes, and all steps together have at most eight times as many bytes.
    Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
    must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
    blocks until a stream is idle.
@@ -50709,9 +51069,10 @@ static ds_result ds__spread_run(const ds__work *w) {
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the
    host. */
 static int ds__steps_small(const ds__work *w) {
+    const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
     size_t bytes;
-    if (w->lanes > DS__INLINE_LANES || ds__captures_open())
+    if (!most || w->lanes > DS__INLINE_LANES || ds__captures_open())
         return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
@@ -50725,11 +51086,11 @@ static int ds__steps_small(const ds__work *w) {
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
         } else {
             bytes = s->width * s->height;
-            if (bytes <= DS__INLINE_BYTES && ds__steps_stage(w, s))
+            if (bytes <= most && ds__steps_stage(w, s))
                 return 0;
         }
         all += bytes;
-        if (bytes > DS__INLINE_BYTES || all > 8 * DS__INLINE_BYTES)
+        if (bytes > most || all > 8 * most)
             return 0;
     }
     return 1;
@@ -50739,7 +51100,7 @@ static int ds__steps_small(const ds__work *w) {
 static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
     void *native[DS__INLINE_LANES];
     *out_ran = 0;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || !ds__steps_small(w))
+    if (!ds__steps_small(w))
         return DS_OK;
     for (size_t i = 0; i < w->lanes; i++)
         native[i] = w->lane[i].s->native;
@@ -50769,9 +51130,8 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone.
-   ds__of_another_stream takes and releases the lock of an arena. No driver call runs under these
-   locks.
+   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone. No driver call
+   runs under it.
    Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
    and takes no lock. */
 
@@ -50874,29 +51234,18 @@ static ds_result ds__begin_lanes(ds__work *w) {
     return r;
 }
 
-/* 1: the allocator's, and maybe of another stream than the lane's. */
-static int ds__of_another_stream(const void *ptr, const ds__clane *l) {
-    ds__arena *a = NULL;
-    const ds__mblock *b = ds__find_live(ptr, 0, &a);
-    int other = b && (b->lent || a->stream_id != l->s->id);
-    if (b)
-        ds__arena_unlock(a);
-    return other;
-}
-
-/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given
-   away before the collective is done. What a graph uses is its owner's care. */
+/* Notes the operands with the allocator, which reuses none of their memory before the collective
+   is done. */
 static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         const ds__clane *l = &w->lane[g->lane];
         ds_result one = DS_OK;
-        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at))
-            DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
-        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes &&
-                 ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
-            DS__KEEPING(one, (ds_mem_record_stream)(g->at, l->stream));
+        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes)
+            one = ds__pinned_operand(g->at, l->stream);
+        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes)
+            one = ds__mem_operand(g->at, l->s, l->stream);
         /* without an event nobody may have it before */
         if (one < 0 && !ds__captures_open())
             one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER);
@@ -52968,7 +53317,7 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
       ds__rng_*_of make U numbers of a block's words; the kernels write them to their places.
 
    Invariants: C and device code give the same bits. A product is rounded before it is added
-   (DS__RNG_ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
+   (DS__ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
    macros and the functions between `#ifndef DS__RNG_ROLLED` and its #endif.
    Locks: none.
    Threads: any; all functions depend on their arguments only. */
@@ -53029,40 +53378,9 @@ enum {
     DS__RNG_PERMUTATION
 };
 
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
-   about contraction. */
 #ifndef DS__RNG_ROLLED
 #define DS__RNG_ROLLED
-#if defined(__x86_64__)
-#define DS__RNG_ROUNDED(x) __asm__("" : "+x"(x))
 
-static inline float ds__rng_sqrt32(float x) {
-    float r;
-    /* the C library's function might be called for it */
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
-    return r;
-}
-
-static inline double ds__rng_sqrt64(double x) {
-    double r;
-    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
-    return r;
-}
-#else
-#define DS__RNG_ROUNDED(x) __asm__("" : "+w"(x))
-
-static inline float ds__rng_sqrt32(float x) {
-    float r;
-    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
-    return r;
-}
-
-static inline double ds__rng_sqrt64(double x) {
-    double r;
-    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
-    return r;
-}
-#endif
 /* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so
    that rounding it again changes nothing (Boldo, Melquiond: Emulation of FMA and correctly
    rounded sums, 2008). */
@@ -53073,11 +53391,11 @@ static inline float ds__rng_fma32(float a, float b, float c) {
     } s;
 
     double p = (double)a * b, d, rest;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     s.f = p + c;
-    DS__RNG_ROUNDED(s.f);
+    DS__ROUNDED(s.f);
     d = s.f - p;
-    DS__RNG_ROUNDED(d);
+    DS__ROUNDED(d);
     rest = (p - (s.f - d)) + (c - d);
     if (rest != 0 && !(s.u & 1))
         s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
@@ -53105,13 +53423,13 @@ static inline uint32_t ds__rng_to_f16(float x) {
 
 DS__DEVICE float ds__rng_mul(float a, float b) {
     float p = a * b;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     return p;
 }
 
 DS__DEVICE double ds__rng_mul64(double a, double b) {
     double p = a * b;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     return p;
 }
 
@@ -53309,7 +53627,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__rng_sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
+    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
     ds__rng_turn(b, &sine, &cosine);
     out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
     out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
@@ -53317,8 +53635,7 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine,
-           cosine;
+    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
     d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
     d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;
@@ -53403,43 +53720,10 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
    kernel_cpu.h calls them through ds__rng_run.
 
    Invariants: all sizes of vectors write the same bits. Functions with vectors of 32 and 64 bytes
-   run only if ds__rng_vector returns that size or a larger one.
+   run only if ds__os_vector returns that size or a larger one.
    Locks: none.
    Threads: any; the functions have no state. */
 
-#define DS__RNG_STATIC_16 static
-#define DS__RNG_HAS_16 1
-#if defined(__x86_64__)
-#define DS__RNG_STATIC_32 static __attribute__((target("avx2")))
-#define DS__RNG_STATIC_64 static __attribute__((target("avx512f")))
-#define DS__RNG_HAS_32 1
-#define DS__RNG_HAS_64 1
-
-static int ds__rng_vector(void) {
-    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
-}
-#else
-#define DS__RNG_HAS_32 0
-#define DS__RNG_HAS_64 0
-
-static int ds__rng_vector(void) {
-    return 16;
-}
-#endif
-
-#if defined(__clang__) || !defined(__x86_64__)
-#define DS__RNG_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__rng_v64_##W)((a)*0 + (b)))
-#else
-#define DS__RNG_TIMES(W, a, b) DS__RNG_TIMES_##W(a, (ds__rng_v64_##W)((a)*0 + (b)))
-#define DS__RNG_TIMES_16(a, b) \
-    (ds__rng_v64_16) __builtin_ia32_pmuludq128((ds__rng_vi_16)(a), (ds__rng_vi_16)(b))
-#define DS__RNG_TIMES_32(a, b) \
-    (ds__rng_v64_32) __builtin_ia32_pmuludq256((ds__rng_vi_32)(a), (ds__rng_vi_32)(b))
-typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
-#define DS__RNG_TIMES_64(a, b)                                                              \
-    (ds__rng_v64_64) __builtin_ia32_pmuludq512_mask((ds__rng_vi_64)(a), (ds__rng_vi_64)(b), \
-                                                    (ds__rng_vl_64)(a), (unsigned char)-1)
-#endif
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
 #define DS__RNG_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3)
@@ -53471,34 +53755,17 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
 #endif
 #define DS__RNG_HIGH(W, x) (ds__rng_v64_##W) DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
 
-/* Stores that go around the caches, for results that do not fit there. */
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-#ifdef __clang__
-#define DS__RNG_STREAM(W, to, v) __builtin_nontemporal_store(v, (ds__rng_vf_##W *)(void *)(to))
-#else
-#define DS__RNG_STREAM(W, to, v) DS__RNG_MOVNT_##W((float *)(void *)(to), v)
-#define DS__RNG_MOVNT_16 __builtin_ia32_movntps
-#define DS__RNG_MOVNT_32 __builtin_ia32_movntps256
-#define DS__RNG_MOVNT_64 __builtin_ia32_movntps512
-#endif
-#define DS__RNG_FENCE() __asm__ __volatile__("sfence" ::: "memory")
-#else
-#define DS__RNG_STREAM(W, to, v) (void)(*(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v))
-#define DS__RNG_FENCE() (void)0
-#endif
-#define DS__RNG_STREAM_BYTES ((uint64_t)32 << 20)
-
 #define DS__RNG_PUT(W, to, v)                                        \
     do {                                                             \
         if (around)                                                  \
-            DS__RNG_STREAM(W, to, v);                                \
+            DS__VECTOR_STREAM(W, to, v);                             \
         else                                                         \
             *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
     } while (0)
 
-#define DS__RNG_ROUND(W, i)                                                       \
-    p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
-    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                          \
+#define DS__RNG_ROUND(W, i)                                                             \
+    p = DS__VECTOR_TIMES(W, x0, 0xD2511F53u), q = DS__VECTOR_TIMES(W, x2, 0xCD9E8D57u); \
+    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                                \
     x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
 #define DS__RNG_FLOATS(W, v)                                                                       \
     {                                                                                              \
@@ -53507,7 +53774,7 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
             0x1p-24f;                                                                              \
         if (!plain) {                                                                              \
             u *= scale;                                                                            \
-            DS__RNG_ROUNDED_VECTOR(u);                                                             \
+            DS__ROUNDED(u);                                                                        \
             u += from;                                                                             \
             ds__rng_vi_##W end = u == to_;                                                         \
             u = (ds__rng_vf_##W)(((ds__rng_vi_##W)u & ~end) |                                      \
@@ -53515,15 +53782,10 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
         }                                                                                          \
         v = (ds__rng_v64_##W)u;                                                                    \
     }
-#if defined(__x86_64__)
-#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+x"(x))
-#else
-#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
-#endif
 
 /* rng/kernel_vector.gen.h - generated from rng/kernel_vector.tmpl by `make headers`. Edit that file. */
 
-#if DS__RNG_HAS_16
+#if DS__VECTOR_HAS_16
 /* Vectors of 16 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -53537,7 +53799,7 @@ typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 16 / 8 };
@@ -53581,7 +53843,7 @@ DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint
     }
 }
 #endif
-#if DS__RNG_HAS_32
+#if DS__VECTOR_HAS_32
 /* Vectors of 32 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -53595,7 +53857,7 @@ typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 32 / 8 };
@@ -53639,7 +53901,7 @@ DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint
     }
 }
 #endif
-#if DS__RNG_HAS_64
+#if DS__VECTOR_HAS_64
 /* Vectors of 64 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -53653,7 +53915,7 @@ typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 64 / 8 };
@@ -53717,7 +53979,7 @@ enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
 
 static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread,
                         int across, void *out, size_t blocks, int floats, int around, int vector) {
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_64
     if (vector == 64)
         ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
     else if (vector == 32)
@@ -53818,10 +54080,10 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
     /* whole blocks at once */
     if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) {
         size_t blocks = (size_t)((end - at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
-        int around = a->count * 4 >= DS__RNG_STREAM_BYTES && (uintptr_t)to % 64 == 0;
+        int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)to % 64 == 0;
         ds__rng_run(a, seed, start + at / 4, 0, 0, to, blocks, 1, around, vector);
         if (around)
-            DS__RNG_FENCE();
+            DS__VECTOR_FENCE();
         at += blocks * 4;
         to += blocks * 16;
     }
@@ -53860,7 +54122,7 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
 static int ds__rng_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
     uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
-    ds__rng_part(a, at, end < a->count ? end : a->count, ds__rng_vector());
+    ds__rng_part(a, at, end < a->count ? end : a->count, ds__os_vector());
     return 0;
 }
 
@@ -54611,7 +54873,7 @@ static const struct {
    release their objects then. */
 
 typedef struct ds__generator {
-    pthread_mutex_t lock;
+    ds__mutex lock;
     int users;   /* the handle, calls, and graphs; of ds__rng.lock */
     uint64_t id; /* 0: it was destroyed, or is a device's */
     ds_device device;
@@ -54649,18 +54911,18 @@ static struct {
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds__rng_graph *idle;
     ds__rng_graph *all;
-    pthread_mutex_t making; /* kernels */
+    ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
     char *text[DS__RNG_KERNELS]; /* put together */
-    pthread_mutex_t launching;   /* one graph with fills at a time */
-} ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
+    ds__mutex launching;         /* one graph with fills at a time */
+} ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
 
-static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
+static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
 
 static void ds__generator_free(ds__generator *g) {
     if (!g)
         return;
-    pthread_mutex_destroy(&g->lock);
+    ds__mutex_destroy(&g->lock);
     ds__release(g->label);
     ds__release(g);
 }
@@ -54720,7 +54982,7 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
         ds__release(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
-    pthread_mutex_init(&g->lock, NULL);
+    ds__mutex_init(&g->lock);
     g->users = 1;
     g->device = device;
     g->mapping = mapping;
@@ -54945,7 +55207,7 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
@@ -54953,7 +55215,7 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
                               g->label, &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r < 0 ? r : ds__generator_list(copy, out);
 }
@@ -55002,14 +55264,14 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     *out = (ds_rng_info){ .device = g->device,
                           .seed = g->seed,
                           .offset = g->offset,
                           .mapping = g->mapping,
                           .multiprocessors = g->multiprocessors,
                           .threads_per_multiprocessor = g->threads };
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
@@ -55025,11 +55287,11 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
         return r;
     r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
     if (r == DS_OK) {
-        pthread_mutex_lock(&g->lock);
+        ds__mutex_lock(&g->lock);
         g->mapping = mapping;
         g->multiprocessors = multiprocessors;
         g->threads = threads_per_multiprocessor;
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     ds__generator_drop(g);
     return r;
@@ -55053,7 +55315,7 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
    any time. Takes the reference back. check: changes nothing. */
 static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
                                             uint64_t offset, int check) {
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     int same = seed_only && g->seed == seed;
     ds_result r = ds__generator_free_of_capture(
         g, "a generator's state cannot change while its fills are captured");
@@ -55064,7 +55326,7 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
     } else if (same) {
         r = DS_OK;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -55097,9 +55359,9 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
 
 /* Takes the reference back. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     *out = g->seed;
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
@@ -55120,14 +55382,14 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
     ds_result r = ds__generator_take(rng, device, &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
         g, "a generator's offset is not known while its fills are captured");
     if (r == DS_OK) {
         state[0] = g->seed;
         state[1] = g->offset;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -55157,14 +55419,14 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
         r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
         g, "a generator's offset cannot change while its fills are captured");
     if (r == DS_OK) {
         g->offset = offset;
         g->changes++;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -55358,7 +55620,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     out->id = atomic_load_explicit(&ds__rng.kernel[which], memory_order_acquire);
     if (DS__LIKELY(out->id))
         return DS_OK;
-    pthread_mutex_lock(&ds__rng.making);
+    ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
         const char *const *parts = ds__rng_forms[which].parts;
@@ -55392,7 +55654,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
-    pthread_mutex_unlock(&ds__rng.making);
+    ds__mutex_unlock(&ds__rng.making);
     return r;
 }
 
@@ -55517,8 +55779,8 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         ds__rng_args a = { .out = u->state };
         ds_kernel kernel;
         if (!ds__rng_launches)
-            pthread_mutex_lock(&ds__rng.launching);
-        pthread_mutex_lock(&g->lock);
+            ds__mutex_lock(&ds__rng.launching);
+        ds__mutex_lock(&g->lock);
         a.seed = g->seed;
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
@@ -55538,28 +55800,28 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
             g->offset += u->taken;
             u->change = ++g->changes;
         }
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
         if (r == DS_OK)
             ds__rng_launches++;
         else if (!ds__rng_launches)
-            pthread_mutex_unlock(&ds__rng.launching);
+            ds__mutex_unlock(&ds__rng.launching);
         return r;
     }
     if (how < 0) {
-        pthread_mutex_lock(&g->lock);
+        ds__mutex_lock(&g->lock);
         if (g->changes == u->change) { /* else others have drawn what comes behind */
             g->offset -= u->taken;
             /* as before: another fill of the same launch may lie in front of this one */
             g->changes = u->change - 1;
         }
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     char before[sizeof ds__tls.error]; /* why the launch failed */
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
     if (!--ds__rng_launches)
-        pthread_mutex_unlock(&ds__rng.launching);
+        ds__mutex_unlock(&ds__rng.launching);
     return DS_OK;
 }
 
@@ -55968,7 +56230,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     ds_result r = ds__generator_take(rng, s->device, &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     int torch = g->mapping == DS_RNG_TORCH;
     int part = d->first || total != d->count;
     if (g->device.type != s->device.type || g->device.index != s->device.index)
@@ -56022,7 +56284,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (g->offset != before)
             g->changes++;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__object_drop(kept);
     ds__generator_drop(g);
     return r;

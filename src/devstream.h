@@ -137,7 +137,6 @@ extern "C" {
 
 #include "os/os.h"
 
-#include "base/device_code.h"
 #include "base/thread_block.h"
 #include "base/bookkeeping.h"
 #include "base/log.h"
@@ -166,7 +165,7 @@ extern "C" {
 #include "core/range_api.h"
 #include "core/device.h"
 #include "core/device_query.h"
-#include "core/nvml.h"
+#include "core/sensor.h"
 #include "core/stream.h"
 #include "core/stream_sync.h"
 #include "core/stream_default.h"

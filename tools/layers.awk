@@ -2,14 +2,19 @@
 #     awk -f tools/layers.awk src/*/*.h
 # Reports include lines and uses of functions that lead to a layer on the right of the list below, and
 # forward declarations of functions that another room defines: these belong into types.h of the layer, or
-# into its internal.h if other layers use them. Prints the circles of rooms inside of a layer. Relies on the
-# form that clang-format gives the rooms: a definition or declaration begins in the first column.
+# into its internal.h if other layers use them. Outside of os/ it reports processor instructions, calls of the
+# system and of the C library that other systems lack, and, except in core/drivers.h and api/, questions for
+# macros of the program. Prints the circles of rooms inside of a layer. Relies on the form that clang-format
+# gives the rooms: a definition or declaration begins in the first column.
 BEGIN {
     layers = split("api os base cpu cuda core alloc tensor topology plan comm ranks", list, " ")
     for (i = 1; i <= layers; i++) may[list[i]] = i
     # What stands on the core, and what does not know its neighbour.
     split("rng kernel check trace", list, " ")
     for (i in list) may[list[i]] = may["core"] + 0.5
+    machine = "(^|[^a-z0-9_])(__asm__|__builtin_(ia32|cpu)_[a-z0-9_]+|pthread_[a-z_]+|syscall|mmap|munmap|mprotect|madvise|open|close|" \
+        "fcntl|getpid|fork|usleep|nanosleep|clock_gettime|sched_[a-z]+|sysconf|aligned_alloc|posix_memalign|dlopen|dlsym|popen|kill|" \
+        "readlink|opendir|pipe|poll|socket|strdup|localtime_r|gmtime_r|strtok_r|strerror_r|rand_r)[ ]*\\("
 }
 FNR == 1 {
     room = FILENAME
@@ -31,6 +36,10 @@ FNR == 1 {
 }
 {
     line = strip($0)
+    if (layer != "os" && layer != "api") {
+        if (line ~ /^ *#.*DEVSTREAM_/ && room != "core/drivers.h") report("src/" room ":" FNR ": asks for a macro of the program")
+        if (line ~ machine) report("src/" room ":" FNR ": is for src/os: " substr($0, 1, 100))
+    }
     was_macro = macro
     macro = line ~ /\\$/ && (macro || line ~ /^ *#/)
     note(line)

@@ -57,19 +57,19 @@ static inline ds__segment *ds__segment_of(const void *ptr) {
 
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
     while (i > 0 && ds__m.sorted[i - 1]->leaving)
         i--;
     s = i > 0 ? ds__m.sorted[i - 1] : NULL;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return s;
 }
 
 static void ds__segment_leaves(ds__segment *s, int leaves) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     s->leaving = (uint8_t)leaves;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
 }
 
 /* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is

@@ -122,15 +122,15 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
 /* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
    stream has none yet, or is no stream. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
-    ds__tls_block *t = &ds__tls;
+    (void)ds__pushes(); /* forgets what the thread remembers of before ds_shutdown */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (!s)
         return NULL;
-    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a) {
-        t->arena = a;
-        t->arena_slot = (ds__slot *)s;
-        t->arena_stream = stream.id;
+        ds__mtls.arena = a;
+        ds__mtls.slot = &s->slot;
+        ds__mtls.stream = stream.id;
     }
     ds__unpin_inline(&ds__g.streams, s);
     return a;
@@ -158,10 +158,10 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     if (DS__UNLIKELY(r < 0))
         return r;
     DS__REQUIRE(out, "out is NULL");
-    /* Without a pin: slots and arenas stay until ds_shutdown, after which the thread forgets
-       them; a stream's end locks its arena. */
-    ds__arena *a = ds__tls.arena;
-    if (DS__UNLIKELY(stream.id != ds__tls.arena_stream))
+    /* Without a pin: slots and arenas stay until ds_shutdown, which changes the epoch; a stream's
+       end locks its arena. */
+    ds__arena *a = ds__mtls.arena;
+    if (DS__UNLIKELY(stream.id != ds__mtls.stream || ds__mtls.epoch != ds__g.epoch))
         a = ds__arena_again(stream);
     if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
                      size - 1 >= SIZE_MAX / 4))
@@ -170,7 +170,7 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     ds__lock_take(&a->lock);
     size_t rounded = ds__rounded(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__tls.arena_slot, stream.id) &&
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__mtls.slot, stream.id) &&
                    ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b)

@@ -116,9 +116,9 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
         return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
         if (!ask) {                      /* first: a device that comes meanwhile has it */
-            pthread_mutex_lock(&ds__m.lock);
+            ds__mutex_lock(&ds__m.lock);
             ds__m.config = c;
-            pthread_mutex_unlock(&ds__m.lock);
+            ds__mutex_unlock(&ds__m.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
             ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
@@ -208,7 +208,7 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
         ds_result r = ds__mem_setup();                                                       \
         if (r < 0)                                                                           \
             return r;                                                                        \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
+        ds__mutex_lock(&ds__m.lock);                                                         \
         void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
         if (more && ds__m.count)                                                             \
             memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
@@ -218,13 +218,13 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
             ds__m.list[ds__m.count].fn = fn;                                                 \
             ds__m.list[ds__m.count++].user = user;                                           \
         }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        ds__mutex_unlock(&ds__m.lock);                                                       \
         return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
     }                                                                                        \
     DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
         DS__ENTER("ds_mem_remove_on_" #name);                                                \
         int found = 0;                                                                       \
-        pthread_mutex_lock(&ds__m.lock);                                                     \
+        ds__mutex_lock(&ds__m.lock);                                                         \
         for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
             if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
                 continue;                                                                    \
@@ -233,7 +233,7 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
             ds__m.count--;                                                                   \
             found = 1;                                                                       \
         }                                                                                    \
-        pthread_mutex_unlock(&ds__m.lock);                                                   \
+        ds__mutex_unlock(&ds__m.lock);                                                       \
         return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
     }
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)

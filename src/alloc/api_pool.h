@@ -90,11 +90,11 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to what was captured; it ends with that");
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
         p->dead = 1;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (gone)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     ds__mdevice_lock(p->dev);
@@ -127,12 +127,12 @@ DSDEF ds_result(ds_pool_pop)(void) {
     if (ds__pushes() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
     ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
-    pthread_mutex_lock(&ds__m.lock); /* destroyed ones too */
+    ds__mutex_lock(&ds__m.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
     ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
                        ? ds__m.pools[index - 1]
                        : NULL;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (p)
         ds__mpool_disown(p);
     return DS_OK;

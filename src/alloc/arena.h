@@ -149,8 +149,8 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
         return NULL;
     }
-    pthread_mutex_init(&a->grow, NULL);
-    pthread_mutex_init(&a->giving, NULL);
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
     a->pool = p;
     a->dev = p->dev;
     a->stream = handle;
@@ -165,7 +165,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
 
 /* The arena in the device's default pool, which the stream remembers. */
 static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
-    ds__arena *a = atomic_load_explicit(&s->arena, memory_order_acquire);
+    ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
         return a;
     ds__mdevice *dev = ds__mem_device(s->device);
@@ -175,7 +175,7 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     a = ds__arena_of(&dev->main, s, handle);
     ds__mdevice_unlock(dev);
     if (a)
-        atomic_store_explicit(&s->arena, a, memory_order_release);
+        atomic_store_explicit(&s->module[DS__MODULE_ALLOC], a, memory_order_release);
     return a;
 }
 

@@ -51,18 +51,18 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
    given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
     ds__mpool *p = user;
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
     ds__m.leavers += !closing;
-    pthread_mutex_unlock(&ds__m.leaving);
+    ds__mutex_unlock(&ds__m.leaving);
     if (closing)
         return;
     atomic_fetch_sub(&p->graphs, 1);
     ds__mpool_disown(p);
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     if (!--ds__m.leavers)
-        pthread_cond_broadcast(&ds__m.left);
-    pthread_mutex_unlock(&ds__m.leaving);
+        ds__condition_broadcast(&ds__m.left);
+    ds__mutex_unlock(&ds__m.leaving);
 }
 
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */

@@ -319,8 +319,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     ds__arena *first = ds__first_arena(p->dev, p);
     /* segments stay as they are; arenas that come now have none of these */
     for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_lock(&a->giving);
-        pthread_mutex_lock(&a->grow);
+        ds__mutex_lock(&a->giving);
+        ds__mutex_lock(&a->grow);
     }
     ds__mem_lock_all(p->dev);
     ds_result r = ds__rewind_plan(p, &q);
@@ -329,8 +329,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "another thread used the pool meanwhile: it is restored in part");
     for (ds__arena *a = first; a; a = a->next) {
-        pthread_mutex_unlock(&a->grow);
-        pthread_mutex_unlock(&a->giving);
+        ds__mutex_unlock(&a->grow);
+        ds__mutex_unlock(&a->giving);
     }
     for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
         fn(&q.changed[i], user);

@@ -66,7 +66,7 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
 static inline void ds__add(int64_t *at, int64_t by) {
     *at += by;
-    __asm__ __volatile__("" : : : "memory");
+    DS__COMPILER_FENCE();
 }
 
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,

@@ -56,9 +56,9 @@ static ds_result ds__grow(ds__wanted *q) {
     ds__arena *a = q->a;
     ds__mdevice *dev = a->dev;
     ds_result r = DS_ERR_UNSUPPORTED;
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     if (ds__try(q)) { /* another thread was faster */
-        pthread_mutex_unlock(&a->grow);
+        ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
     if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
@@ -71,7 +71,7 @@ static ds_result ds__grow(ds__wanted *q) {
     }
     if (r == DS_ERR_UNSUPPORTED)
         r = ds__grow_plain(a, q->kind, q->size);
-    pthread_mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->grow);
     q->fresh = r == DS_OK;
     return r;
 }
@@ -81,10 +81,10 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     if (ds__mtls.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
         void *user = fn ? ds__m.shortage[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         if (!fn)
             return freed;
         const char *name = ds__tls.fn;
@@ -182,10 +182,10 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
         void *user = fn ? ds__m.oom[i].user : NULL;
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         if (!fn)
             return;
         int outer = ds__tls.in_callback;

@@ -57,7 +57,7 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     if (r < 0)
         return r;
     memset(ring, 0, sizeof ring);
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     DS__EACH_MDEVICE(dev)
     if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
@@ -75,16 +75,16 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++)
             ds__release(ring[b][i]);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return r;
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     ds__mh.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
 
@@ -148,7 +148,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     int b = ds__backend_of(device);
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
@@ -158,7 +158,7 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     else
         ds__mh.remarks[b][i].first = m;
     ds__mh.remarks[b][i].last = m;
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return DS_OK;
 }
 

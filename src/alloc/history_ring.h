@@ -21,21 +21,9 @@
 #include "state.h"
 #include "history_state.h"
 
-/* The processor's clock, which costs half of the system's; ticks become nanoseconds when someone
-   reads them. */
-static inline uint64_t ds__ticks(void) {
-#if defined(__x86_64__)
-    return __builtin_ia32_rdtsc();
-#else
-    uint64_t t;
-    __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
-    return t;
-#endif
-}
-
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
-    uint64_t now_ticks = ds__ticks();
+    uint64_t now_ticks = ds__os_ticks();
     if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
         return now;
     double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
@@ -62,9 +50,8 @@ static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t addres
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
     if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
         return;
-    ds__mevent e = {
-        address, bytes, stream, ds__ticks(), pool, file, label, line, (uint32_t)action
-    };
+    ds__mevent e = { address, bytes, stream, ds__os_ticks(),  pool,
+                     file,    label, line,   (uint32_t)action };
     ds__lock_take(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
         ds__ring_in(dev, &e);
@@ -96,7 +83,7 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
     ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
                      b->asked,
                      a->stream_id,
-                     ds__ticks(),
+                     ds__os_ticks(),
                      a->pool->id,
                      b->file,
                      b->label,

@@ -40,7 +40,7 @@ typedef struct ds__mwatcher {
 } ds__mwatcher;
 
 static struct {
-    pthread_mutex_t lock; /* of what follows, and of all rings' sizes */
+    ds__mutex lock; /* of what follows, and of all rings' sizes */
     int on;
     size_t entries;
     unsigned actions; /* that are recorded */
@@ -53,11 +53,11 @@ static struct {
         ds__mremark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
-    pthread_mutex_t watch; /* of what follows */
+    ds__mutex watch; /* of what follows */
     ds__mwatcher *watchers;
     size_t watcher_count;
     size_t watcher_room;
-} ds__mh = { .lock = PTHREAD_MUTEX_INITIALIZER, .watch = PTHREAD_MUTEX_INITIALIZER };
+} ds__mh = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
@@ -97,21 +97,21 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
                            .site = { e->file, (int)e->line },
                            .label = e->label,
                            .pool = { e->pool } };
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.watch);
     ds__guarded g = ds__guard();
     for (size_t i = 0; i < ds__mh.watcher_count; i++)
         ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
     ds__unguard(g);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
 }
 
 /* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
    it returns. */
 static void ds__history_apply(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.watch);
     unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
                      (ds__mh.watcher_count ? DS__WATCHED : 0);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
     ds__lock_give(&dev->history_lock);
@@ -131,7 +131,7 @@ static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t r
 
 /* The device's memory has just been made: it takes part in what was started before. */
 static void ds__mem_history_join(ds__mdevice *dev) {
-    pthread_mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.lock);
     if (ds__mh.on && !dev->history_room) {
         ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
         if (ring)
@@ -141,7 +141,7 @@ static void ds__mem_history_join(ds__mdevice *dev) {
                     "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
 }
 
 #endif

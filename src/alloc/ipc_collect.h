@@ -66,8 +66,8 @@ enum { DS__COLLECT_BY_THE_WAY, DS__COLLECT_IF_FREE, DS__COLLECT_ALL };
 static void ds__share_collect_now(int how, size_t *out_count) {
     size_t count = 0;
     if (how == DS__COLLECT_ALL)
-        pthread_mutex_lock(&ds__share.mutex);
-    else if (pthread_mutex_trylock(&ds__share.mutex))
+        ds__mutex_lock(&ds__share.mutex);
+    else if (!ds__mutex_trylock(&ds__share.mutex))
         return;
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
@@ -76,7 +76,7 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (warn)
         ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
@@ -108,7 +108,7 @@ DSDEF ds_result(ds_mem_ipc_collect)(void) {
 
 /* When all work is done, before the segments go. */
 static void ds__share_shutdown(void) {
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
@@ -123,7 +123,7 @@ static void ds__share_shutdown(void) {
     }
     atomic_store(&ds__share.in_limbo, 0);
     ds__share.warned = 0;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
 }
 
 #endif

@@ -221,9 +221,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     DS__REQUIRE(out, "out is NULL");
     memset(&p, 0, sizeof p);
     if (!ds__export_look(ptr, &x)) {
-        pthread_mutex_lock(&ds__share.mutex);
+        ds__mutex_lock(&ds__share.mutex);
         int foreign = ds__got_of(ptr) != NULL;
-        pthread_mutex_unlock(&ds__share.mutex);
+        ds__mutex_unlock(&ds__share.mutex);
         DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
     }
@@ -232,9 +232,9 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
                 "can be opened by other processes",
                 (void *)x.start);
     int wait = 0;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds_result r = ds__block_export(&x, &p, &wait);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (r == DS_OK && wait)
         r = ds__sent_wait(x.stream, x.end);
     ds__share_collect_by_the_way();

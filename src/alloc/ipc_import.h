@@ -237,12 +237,12 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     /* the shutdown is to know of it */
     if ((r = ds__mem_setup()) < 0)
         return r;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__got_collect(0);
     r = ds__block_import(device, &p, stream, &g);
     if (r == DS_OK)
         *out = g->ptr + p.inner;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return r;
 }
 
@@ -274,7 +274,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     int wait = 0;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
     if (!g)
@@ -284,7 +284,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     else
         r = ds__got_close(g, s, stream, &wait);
     ds__got_collect(0);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     if (wait) {
         DS_IGNORE(s->driver->stream_synchronize(s->native, DS__FOREVER));
         ds__got_passed(stream, DS_OK, g);

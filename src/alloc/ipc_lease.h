@@ -86,8 +86,8 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
         if (who && ds__board_alive(b, ds__lease_number(who)))
             continue;
-        if (!atomic_compare_exchange_strong(lease, &who,
-                                            b->me << 24 | ((uint64_t)getpid() & 0xffffff)))
+        if (!atomic_compare_exchange_strong(
+                lease, &who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff)))
             continue;
         if (atomic_load(&s->word) == ((uint64_t)generation << 1 | 1)) {
             *out = k % DS__LEASES;

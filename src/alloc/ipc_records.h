@@ -125,11 +125,11 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
     h->device = device;
     h->base = *out;
     h->size = size;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     ds__share.ending = 0;
     h->next = ds__share.hoards;
     ds__share.hoards = h;
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
 
@@ -138,9 +138,9 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
     ds__tls.quiet++;
     ds_result r = ds__driver_of(device)->memory_wait(device.index);
     ds__tls.quiet--;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
-        pthread_mutex_unlock(&ds__share.mutex);
+        ds__mutex_unlock(&ds__share.mutex);
         return r;
     }
     for (ds__hoard *h = ds__share.hoards; h; h = h->next)
@@ -150,7 +150,7 @@ static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size
                 ds__stake_close(h->stake);
         }
     ds__hoards_collect();
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
 

@@ -71,7 +71,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
     ds__sharers *l = ds__alloc(sizeof *l);
     if (!l)
         return;
-    pthread_mutex_lock(&ds__share.mutex);
+    ds__mutex_lock(&ds__share.mutex);
     if (ds__boards.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
@@ -86,7 +86,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
             g->guest->device.type == device.type)
             ds__sharer_add(l, 0, (unsigned)g->guest->board->pid, g->size);
-    pthread_mutex_unlock(&ds__share.mutex);
+    ds__mutex_unlock(&ds__share.mutex);
     for (size_t i = 0; i < l->count; i++) {
         for (size_t k = i + 1; k < l->count; k++)
             if (l->at[k].pid == l->at[i].pid) {

@@ -90,7 +90,7 @@ typedef struct ds__got {
 } ds__got;
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     ds__lock lock; /* of the next two, and the buckets */
     ds__sent *limbo;
     ds__sent *over;
@@ -103,7 +103,7 @@ static struct {
     int warned;
     int ending;
     uint64_t looked_ns;
-} ds__share = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__share = { .mutex = DS__MUTEX_INIT };
 
 /* The content of a handle. It comes from outside: all but `inner` names the export slot, and
    `inner` is checked against the size there. */

@@ -42,23 +42,23 @@ DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__mh.lock);
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.watch);
     int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
                              &ds__mh.watcher_room);
     if (room)
         ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
 DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_on_event");
     DS__REQUIRE(fn, "fn is NULL");
-    pthread_mutex_lock(&ds__mh.lock);
-    pthread_mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__mh.watch);
     size_t i = 0;
     size_t n = ds__mh.watcher_count;
     while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user))
@@ -66,9 +66,9 @@ DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
     if (i < n)
         memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1],
                 (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
-    pthread_mutex_unlock(&ds__mh.watch);
+    ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    pthread_mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__mh.lock);
     return i < n
                ? DS_OK
                : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");

@@ -137,8 +137,8 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     if (page.text)
         ds__moom_page(&s, &page);
     if (t) {
-        ds__release(t->caller.slot[DS__MODULE_ALLOC]);
-        t->caller.slot[DS__MODULE_ALLOC] = page.text;
+        ds__release(t->caller.module[DS__MODULE_ALLOC]);
+        t->caller.module[DS__MODULE_ALLOC] = page.text;
     }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
@@ -147,7 +147,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
 DSDEF const char *(ds_mem_last_report)(void) {
     const ds__thread *t = ds__tls.thread;
     const char *report =
-        t && ds__tls.epoch == ds__g.epoch ? t->caller.slot[DS__MODULE_ALLOC] : NULL;
+        t && ds__tls.epoch == ds__g.epoch ? t->caller.module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";
 }
 

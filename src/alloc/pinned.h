@@ -60,7 +60,7 @@ typedef struct ds__clock {
 } ds__clock;
 
 static struct {
-    pthread_mutex_t lock; /* of the first use, and of `config` */
+    ds__mutex lock; /* of the first use, and of `config` */
     ds__mdevice *_Atomic dev;
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
@@ -77,7 +77,7 @@ static struct {
     ds__lock clock_lock;
     ds__clock made;
     ds__clock ended;
-} ds__host = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__host = { .lock = DS__MUTEX_INIT };
 
 /* The locked configuration counts from now on. */
 static void ds__pinned_apply(const ds_mem_config *c) {
@@ -95,19 +95,19 @@ static void ds__pinned_apply(const ds_mem_config *c) {
 /* A configuration, or what a text (which was read once already) makes of the one that is there,
    has been set. */
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
     if (config || ds__mconfig_read(text, &c) == DS_OK)
         ds__pinned_apply(&c);
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
 }
 
 static ds__arena *ds__host_arena(ds__mdevice *dev) {
     ds__arena *a = ds__mkeep(sizeof *a);
     if (!a)
         return NULL;
-    pthread_mutex_init(&a->grow, NULL);
-    pthread_mutex_init(&a->giving, NULL);
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
     a->pool = &dev->main;
     a->dev = dev;
     a->stream_id = UINT64_MAX;
@@ -140,7 +140,7 @@ static ds__mdevice *ds__pinned_device(void) {
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     if (!ds__host.configured) {
         ds_mem_config usual = ds__usual_config();
         ds__pinned_apply(&usual);
@@ -151,7 +151,7 @@ static ds__mdevice *ds__pinned_device(void) {
         c.single_pool = 1; /* segments are as large as they are asked for */
         c.segment_growth = 0;
         c.expandable_segments = 0;
-        pthread_mutex_init(&dev->lock, NULL);
+        ds__mutex_init(&dev->lock);
         dev->device.type = DS_DEVICE_HOST;
         dev->total = ds__os_memory();
         dev->main.dev = dev;
@@ -163,7 +163,7 @@ static ds__mdevice *ds__pinned_device(void) {
         else
             dev = NULL;
     }
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
     if (!dev)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of pinned memory");
     return dev;

@@ -168,6 +168,14 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
     return r == DS_OK ? ds__pinned_check(ds__pinned_used(), 2) : r;
 }
 
+/* As ds__mem_operand, for pinned memory. */
+static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
+    ds_result r = DS_OK;
+    if (ds__pinned_known(ptr))
+        DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));
+    return r;
+}
+
 DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
@@ -198,11 +206,11 @@ DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__host.lock);
+    ds__mutex_lock(&ds__host.lock);
     atomic_store(&ds__host.limit, bytes);
     if (ds__pinned_used())
         atomic_store(&ds__pinned_used()->limit, bytes);
-    pthread_mutex_unlock(&ds__host.lock);
+    ds__mutex_unlock(&ds__host.lock);
     return DS_OK;
 }
 

@@ -207,13 +207,13 @@ static int ds__pinned_take(ds__pinned_wish *q) {
 
 static ds_result ds__pinned_grow(ds__pinned_wish *q) {
     ds_result r = DS_OK;
-    pthread_mutex_lock(&q->a->grow);
+    ds__mutex_lock(&q->a->grow);
     if (!ds__pinned_take(q)) { /* no other thread was faster */
         r = ds__grow_plain(q->a, q->kind, q->segment);
         if (ds__is_shortage(r) && q->segment > q->size)
             r = ds__grow_plain(q->a, q->kind, q->size);
     }
-    pthread_mutex_unlock(&q->a->grow);
+    ds__mutex_unlock(&q->a->grow);
     return r;
 }
 

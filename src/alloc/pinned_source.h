@@ -40,7 +40,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
-    char *ptr = aligned_alloc(DS__HOST_PAGE, whole);
+    char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);
     if (!ptr)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
     ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
@@ -55,7 +55,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
             (void)ds__range_remove(ptr, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, &f);
     }
     if (r < 0)
-        free(ptr);
+        ds__os_aligned_free(ptr);
     else
         *out = ptr;
     return r;
@@ -78,7 +78,7 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
     ds__tls.mute++;
     if (s->source == DS__FROM_REGISTERED) {
         DS_IGNORE(ds__segment_end(s->base, DS_MEMORY_REGISTERED, 1));
-        free(s->base);
+        ds__os_aligned_free(s->base);
     } else {
         DS_IGNORE(ds__pinned_segment_free(s->base, s->size, 1));
     }

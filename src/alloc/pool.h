@@ -63,7 +63,7 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
     c.limit = 0;
     c.memory_fraction = 1;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__mpolicy *k = ds__m.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
@@ -72,7 +72,7 @@ static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
         k->next = ds__m.policies;
         ds__m.policies = k;
     }
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     if (!k)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
@@ -122,9 +122,9 @@ static ds_mem_config ds__config_of(ds__mdevice *dev) {
 
 /* The configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds_mem_config c = ds__m.config;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return c;
 }
 
@@ -147,19 +147,19 @@ static void ds__mem_limit(ds__mdevice *dev) {
 
 /* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
 static void ds__mem_closing(int closing) {
-    pthread_mutex_lock(&ds__m.leaving);
+    ds__mutex_lock(&ds__m.leaving);
     ds__m.closing = closing;
     while (closing && ds__m.leavers)
-        pthread_cond_wait(&ds__m.left, &ds__m.leaving);
-    pthread_mutex_unlock(&ds__m.leaving);
+        ds__condition_wait(&ds__m.left, &ds__m.leaving);
+    ds__mutex_unlock(&ds__m.leaving);
 }
 
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     if (!ds__m.tick_base) {
         ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__ticks();
+        ds__m.tick_base = ds__os_ticks();
     }
     if (!ds__m.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
@@ -172,7 +172,7 @@ static ds_result ds__mem_setup(void) {
         ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
     ds_result r = ds__m.conf_result;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return r;
 }
 
@@ -185,7 +185,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
@@ -194,7 +194,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
         if (!dev && r >= 0)
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
-            pthread_mutex_init(&dev->lock, NULL);
+            ds__mutex_init(&dev->lock);
             dev->device = device;
             dev->total = properties.total_memory;
             dev->has_space = -1;
@@ -202,15 +202,15 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->main.owners = 1;
             if (ds__mpool_apply(&dev->main, &ds__m.config)) {
                 ds__mem_limit(dev);
-                atomic_store_explicit(&ds__m.device[backend][device.index], dev,
-                                      memory_order_release);
+                atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
+                                      dev, memory_order_release);
                 ds__mem_history_join(dev);
             } else {
                 dev = NULL;
             }
         }
     }
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     return dev;
 }
 
@@ -233,11 +233,11 @@ static ds__mpool *ds__mpool_at(ds_pool pool) {
 /* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
    hold it. */
 static ds__mpool *ds__mpool_of(ds_pool pool) {
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_at(pool);
     if (p && p->dead)
         p = NULL;
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (!p)
         ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
                                                 : "no pool was given (the handle is zero)");
@@ -324,14 +324,14 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
-    pthread_mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__m.lock);
     ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
     if (p) {
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         return p;
     }
     if (!(p = ds__mkeep(sizeof *p))) {
-        pthread_mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__m.lock);
         ds__release(copy);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
@@ -342,7 +342,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
         ds__mpool **more = ds__alloc(room * sizeof *more);
         if (!more) {
-            pthread_mutex_unlock(&ds__m.lock);
+            ds__mutex_unlock(&ds__m.lock);
             ds__release(copy);
             p->label = NULL;
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
@@ -363,7 +363,7 @@ static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
         dev->main.next = p;
     }
     ds__mdevice_unlock(dev);
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     if (applied)
         return p;
     ds__release(copy);

@@ -3,7 +3,7 @@
    Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
    ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
    at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
-   of live blocks is an error.
+   of live blocks is an error. ds__mem_operand notes the operand of a collective.
 
    Invariants: The block's own stream needs no use. A lent block's first use belongs to the
    borrowing stream and stays first. dev->late_uses counts the uses without an event and may be
@@ -121,6 +121,20 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
     ds__stream_unpin(s);
     return r;
+}
+
+/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
+   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
+    ds__arena *a = NULL;
+    const ds__mblock *b = ds__find_live(ptr, 0, &a);
+    if (!b)
+        return DS_OK;
+    int own = !b->lent && a->stream_id == s->id;
+    ds__arena_unlock(a);
+    if (own || (ds__captures_open() && ds__capture_of(s)))
+        return DS_OK;
+    return ds__note_use(ptr, stream, 0, 0, 0);
 }
 
 DSDEF ds_result(ds_mem_record_use)(void *ptr, ds_stream stream) {

@@ -64,7 +64,7 @@ typedef struct ds__res {
     ds_write_fn write_fn;
     ds_resource_failure_fn failure_fn;
     void *user;
-    pthread_mutex_t lock; /* of `used` and what follows */
+    ds__mutex lock; /* of `used` and what follows */
     int stopped;
     unsigned depth;
     ds_resource_stats stats[DS__RES_PUSHES + 1];
@@ -72,11 +72,11 @@ typedef struct ds__res {
 } ds__res;
 
 static struct {
-    pthread_mutex_t lock;
+    ds__mutex lock;
     ds__res **at;
     uint32_t count;
     uint32_t serial; /* no number is used twice */
-} ds__rs = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__rs = { .lock = DS__MUTEX_INIT };
 
 /* The functions of every resource made by devstream. The values stand in resource_kinds.h, which
    uses the pools: a resource may allocate from a pool, and the upstream of a pool is a resource. */
@@ -87,7 +87,7 @@ static const ds_resource ds__res_made;
 static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
     uint64_t id = (uint64_t)(uintptr_t)user;
     uint32_t i = (uint32_t)id;
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_lock(&ds__rs.lock);
     ds__res *r = i && i <= ds__rs.count ? ds__rs.at[i - 1] : NULL;
     if (r && r->id != id)
         r = NULL;
@@ -95,16 +95,16 @@ static ds__res *ds__res_enter(const void *user, int64_t *out_live) {
         *out_live = r->live;
     if (r)
         r->live++;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
     if (!r)
         ds__fail(DS_ERR_INVALID_HANDLE, "the resource was destroyed");
     return r;
 }
 
 static void ds__res_leave(ds__res *r, int64_t by) {
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_lock(&ds__rs.lock);
     r->live -= by;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
 }
 
 static ds_result ds__res_good(const ds_resource *resource, const char *what) {

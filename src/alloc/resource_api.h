@@ -62,8 +62,8 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     }
     *r = *what;
     r->made = ds__tls.site;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_mutex_lock(&ds__rs.lock);
+    ds__mutex_init(&r->lock);
+    ds__mutex_lock(&ds__rs.lock);
     uint32_t i = 0;
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
@@ -87,12 +87,12 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     }
     if (up)
         up->live--;
-    pthread_mutex_unlock(&ds__rs.lock);
+    ds__mutex_unlock(&ds__rs.lock);
     if (room && r->kind == DS__RES_LOG)
         ds__res_write(r, NULL, NULL, 0, (ds_stream){ 0 });
     if (room)
         return DS_OK;
-    pthread_mutex_destroy(&r->lock);
+    ds__mutex_destroy(&r->lock);
     ds__release(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
@@ -199,7 +199,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the resource was not made by ds_resource_statistics");
     }
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)
         result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
     else if (step < 0 && r->depth == 0)
@@ -222,7 +222,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (step < 0)
             r->depth--;
     }
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     ds__res_leave(r, 1);
     return result;
 }
@@ -254,7 +254,7 @@ static void ds__res_end(ds__res *r) {
             ds__release(r->moved[i]);
             r->moved[i] = next;
         }
-    pthread_mutex_destroy(&r->lock);
+    ds__mutex_destroy(&r->lock);
     ds__release(r);
 }
 
@@ -269,7 +269,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
         ds__res *r = ds__res_enter(resource->user, NULL);
         if (!r)
             return DS_ERR_INVALID_HANDLE;
-        pthread_mutex_lock(&ds__rs.lock);
+        ds__mutex_lock(&ds__rs.lock);
         int64_t live = --r->live;
         int standing = r->standing;
         if (!live && !standing) {
@@ -278,7 +278,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
                 if (ds__rs.at[i] && ds__rs.at[i]->id == (uint64_t)(uintptr_t)r->up.user)
                     ds__rs.at[i]->standing--;
         }
-        pthread_mutex_unlock(&ds__rs.lock);
+        ds__mutex_unlock(&ds__rs.lock);
         if (live)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
                             "allocations of the resource that are not freed: %lld",

@@ -35,10 +35,10 @@ static void ds__stat_add(ds_mem_stat *s, int64_t by) {
 }
 
 static void ds__res_count(ds__res *r, size_t size, int sign) {
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__stat_add(&r->stats[r->depth].bytes, sign * (int64_t)size);
     ds__stat_add(&r->stats[r->depth].allocations, sign);
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
 }
 
 static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_t size,
@@ -48,7 +48,7 @@ static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_
     uint64_t id = s ? s->id : 0;
     if (s)
         ds__stream_unpin(s);
-    pthread_mutex_lock(&r->lock); /* first: the times of the lines do not fall */
+    ds__mutex_lock(&r->lock); /* first: the times of the lines do not fall */
     int n = action ? snprintf(line, sizeof line, "%llu,%s,0x%llx,%zu,%llu\n",
                               (unsigned long long)(ds__now_ns() / 1000), action,
                               (unsigned long long)(uintptr_t)ptr, size, (unsigned long long)id)
@@ -58,12 +58,12 @@ static void ds__res_write(ds__res *r, const char *action, const void *ptr, size_
     if (!r->stopped && r->write_fn(line, (size_t)n, r->user))
         r->stopped = 1;
     ds__tls.in_callback = outer;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
 }
 
 static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
     ds_result result = DS_OK;
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     size_t left = r->limit > r->used ? r->limit - r->used : 0;
     if (sign < 0)
         r->used -= size < r->used ? size : r->used;
@@ -71,7 +71,7 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
         r->used += size;
     else
         result = DS_ERR_LIMIT_EXCEEDED;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     return result < 0
                ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left",
                           DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
@@ -102,28 +102,28 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     }
     m->size = size + alignment;
     m->ptr = *out = (char *)m->whole + (alignment - (uintptr_t)m->whole % alignment) % alignment;
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, m->ptr);
     m->next = *at; /* NULL: it is the last of its list */
     *at = m;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     return DS_OK;
 }
 
 static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_stream stream) {
-    pthread_mutex_lock(&r->lock);
+    ds__mutex_lock(&r->lock);
     ds__moved **at = ds__res_moved(r, ptr);
     ds__moved *m = *at;
     if (m)
         *at = m->next;
-    pthread_mutex_unlock(&r->lock);
+    ds__mutex_unlock(&r->lock);
     ds_result result = ds__up_free(&r->up, m ? m->whole : ptr, m ? m->size : size, stream);
     if (result < 0 && m) { /* it is still there */
-        pthread_mutex_lock(&r->lock);
+        ds__mutex_lock(&r->lock);
         at = ds__res_moved(r, ptr);
         m->next = *at;
         *at = m;
-        pthread_mutex_unlock(&r->lock);
+        ds__mutex_unlock(&r->lock);
     } else {
         ds__release(m);
     }

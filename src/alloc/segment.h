@@ -108,7 +108,7 @@ static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
 /* A description of a segment, in no list. */
 static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
                                     size_t page) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__segment *s = ds__m.free_segments;
     int room = ds__m.sorted_count < ds__m.sorted_room;
     if (!room) {
@@ -139,7 +139,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
             s->next = ds__m.free_segments;
             ds__m.free_segments = s;
         }
-        pthread_mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__m.registry);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         return NULL;
     }
@@ -162,7 +162,7 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     ds__m.sorted[i] = s;
     ds__m.sorted_count++;
     atomic_store_explicit(&s->arena, a, memory_order_release);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return s;
 }
 
@@ -180,7 +180,7 @@ static void ds__segment_drop(ds__segment *s) {
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
     /* its memory may be a newer segment's already */
     while (ds__m.sorted[i] != s)
@@ -192,7 +192,7 @@ static void ds__segment_drop(ds__segment *s) {
         ds__granules(s, s->base, s->size, 0);
     s->next = ds__m.free_segments;
     ds__m.free_segments = s;
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     ds__release(table);
 }
 

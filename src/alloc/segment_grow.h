@@ -154,10 +154,10 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
-        pthread_mutex_lock(&ds__m.registry);
+        ds__mutex_lock(&ds__m.registry);
         if (!ds__granules(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        pthread_mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__m.registry);
     } else {
         done -= s->page;
     }
@@ -315,9 +315,9 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
                  a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     ds__granules(s, s->base + from, done, 0);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     ds__unreserve(a, done);
     return done;
 }

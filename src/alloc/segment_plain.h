@@ -99,9 +99,9 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
 /* Waits for the arena's stream while others may let it grow. The block that is to go is quiet
    and in no list. */
 static int ds__drain_aside(ds__arena *a) {
-    pthread_mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->grow);
     int drained = ds__arena_drain(a);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     return drained;
 }
 

@@ -55,12 +55,12 @@ static void ds__mem_end(ds__mdevice *dev) {
             for (ds__muse *u = a->spare_uses; u; u = u->next)
                 ds__event_drop(u->event);
             ds__event_drop(a->end);
-            pthread_mutex_destroy(&a->grow);
-            pthread_mutex_destroy(&a->giving);
+            ds__mutex_destroy(&a->grow);
+            ds__mutex_destroy(&a->giving);
         }
         ds__release(p->label);
     }
-    pthread_mutex_destroy(&dev->lock);
+    ds__mutex_destroy(&dev->lock);
 }
 
 static void ds__pinned_shutdown(void) {
@@ -93,7 +93,7 @@ static void ds__mem_shutdown(void) {
             if (!dev)
                 continue;
             ds__mem_end(dev);
-            atomic_store(&ds__m.device[backend][i], NULL);
+            atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();
     ds__release(ds__m.pools);

@@ -189,12 +189,9 @@ static void ds__snap_free(ds__snap *s) {
 
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
-    struct timespec wall;
-    if (ds__mh.to_wall_ns)
-        return ds__mh.to_wall_ns;
-    clock_gettime(0 /* CLOCK_REALTIME */, &wall);
-    return ds__mh.to_wall_ns =
-               (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - (int64_t)ds__now_ns();
+    if (!ds__mh.to_wall_ns)
+        ds__mh.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
+    return ds__mh.to_wall_ns;
 }
 
 /* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
@@ -208,10 +205,10 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
         s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        pthread_mutex_lock(&ds__m.lock);
+        ds__mutex_lock(&ds__m.lock);
         s->config = ds__m.config;
-        pthread_mutex_unlock(&ds__m.lock);
-        pthread_mutex_lock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__m.lock);
+        ds__mutex_lock(&ds__mh.lock);
         s->time_ns = ds__now_ns();
         s->to_wall_ns = ds__to_wall();
         s->entries = ds__mh.entries;
@@ -224,7 +221,7 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
             if (dev && (!only || only->dev == dev))
                 ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
-        pthread_mutex_unlock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__mh.lock);
         if (s->segment_count)
             qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }

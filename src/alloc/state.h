@@ -3,8 +3,7 @@
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
    labels, running upstreams. ds__mem_device_at finds a device that was used.
 
-   Invariants: A record enters ds__m.device once it is complete, and only ds_shutdown removes
-   it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
+   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
    without a lock and changes under `registry` only.
    Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
    callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
@@ -21,14 +20,13 @@
 #include "types.h"
 
 static struct {
-    pthread_mutex_t lock; /* of what follows, but what is atomic */
-    ds__mdevice *_Atomic device[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds__mutex lock;       /* of what follows, but what is atomic */
     ds_mem_config config; /* of devices that are used later */
     int configured;       /* the environment was read */
     ds_result conf_result;
     /* granules of 2 MiB, 16 GiB in each leaf; the lowest bit: several segments share it */
     ds__segment *_Atomic *_Atomic root[1 << 13];
-    pthread_mutex_t registry;
+    ds__mutex registry;
     ds__segment **sorted; /* all segments, by address */
     size_t sorted_count;
     size_t sorted_room;
@@ -55,39 +53,45 @@ static struct {
 
     size_t shortage_count;
     size_t oom_count;
-    uint64_t tick_base;      /* ds__ticks at the first use */
-    uint64_t tick_base_ns;   /* ds__now_ns at the first use */
-    int closing;             /* ds_shutdown has come to the pools */
-    pthread_mutex_t leaving; /* of `closing` and `leavers` */
-    pthread_cond_t left;     /* there is none any more */
+    uint64_t tick_base;    /* ds__ticks at the first use */
+    uint64_t tick_base_ns; /* ds__now_ns at the first use */
+    int closing;           /* ds_shutdown has come to the pools */
+    ds__mutex leaving;     /* of `closing` and `leavers` */
+    ds__condition left;    /* there is none any more */
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = PTHREAD_MUTEX_INITIALIZER,
-            .registry = PTHREAD_MUTEX_INITIALIZER,
-            .leaving = PTHREAD_MUTEX_INITIALIZER,
-            .left = PTHREAD_COND_INITIALIZER };
+} ds__m = { .lock = DS__MUTEX_INIT,
+            .registry = DS__MUTEX_INIT,
+            .leaving = DS__MUTEX_INIT,
+            .left = DS__CONDITION_INIT };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
 #define DS__LABELS 32
 
-static __thread struct {
+static _Thread_local struct {
+    uint32_t epoch; /* ds__g.epoch for which `arena` and `pools` are valid */
+    /* the stream that the thread allocated on last, its slot and its arena; NULL: none */
+    uint64_t stream;
+    ds__slot *slot;
+    ds__arena *arena;
     unsigned labels;
     unsigned pools;
     unsigned in_shortage;
     int upstream_empty;              /* of the request that runs: a pool's upstream gave nothing */
     const struct ds__inside *inside; /* upstreams that run */
-    uint32_t epoch;                  /* ds__g.epoch of the pushes */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
 } ds__mtls;
 
-/* How many pools the thread has pushed; those of before a shutdown are none. */
+/* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
 static unsigned ds__pushes(void) {
     if (ds__mtls.epoch != ds__g.epoch) {
         ds__mtls.epoch = ds__g.epoch;
         ds__mtls.pools = 0;
+        ds__mtls.stream = 0;
+        ds__mtls.arena = NULL;
     }
     return ds__mtls.pools;
 }
@@ -95,7 +99,8 @@ static unsigned ds__pushes(void) {
 /* A device's memory, if it was ever used. */
 static ds__mdevice *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
-               ? atomic_load_explicit(&ds__m.device[backend][index], memory_order_acquire)
+               ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
+                                      memory_order_acquire)
                : NULL;
 }
 

@@ -39,11 +39,11 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    pthread_mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
+    ds__mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
     ds__mpool *p = ds__mpool_at(pool);
     if (p)
         ds__stats(p->dev, p, out);
-    pthread_mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__m.lock);
     /* the sentence */
     if (!p) {
         (void)ds__mpool_of(pool);

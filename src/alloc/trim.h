@@ -43,8 +43,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
     int stays = 0; /* something cannot be given back now */
     if (a->pool->graphs || ds__is_inside(a->pool))
         return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->giving);
+    ds__mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
         for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
             ds__mblock *found;
@@ -100,8 +100,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
             } while (done < most && !stays);
             ds__arena_unlock(a);
         }
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     return done;
 }
 
@@ -190,8 +190,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     size_t given = 1;
     if (split == SIZE_MAX || ds__captures_open() || a->pool->graphs || ds__is_inside(a->pool))
         return 0;
-    pthread_mutex_lock(&a->giving);
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->giving);
+    ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
@@ -204,8 +204,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
         given = best ? ds__give_whole(a, best) : 0;
     }
     ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     /* growing ones: enough only with them */
     return done < enough ? ds__arena_trim(a, enough - done, split) : done;
 }
@@ -221,9 +221,9 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     size_t done = 0;
     size_t given = 1;
     /* another thread gives back, and may be waiting */
-    if (pthread_mutex_trylock(&a->giving) != 0)
+    if (!ds__mutex_trylock(&a->giving))
         return 0;
-    pthread_mutex_lock(&a->grow);
+    ds__mutex_lock(&a->grow);
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
@@ -236,8 +236,8 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
         s = a->segments; /* the list may have changed */
     }
     ds__arena_unlock(a);
-    pthread_mutex_unlock(&a->grow);
-    pthread_mutex_unlock(&a->giving);
+    ds__mutex_unlock(&a->grow);
+    ds__mutex_unlock(&a->giving);
     return done;
 }
 

@@ -294,11 +294,11 @@ struct ds__arena {
     ds__muse *spare_uses;
     ds__finer *spare_rows;
     /* held by who changes the segments: never over a wait for the device */
-    pthread_mutex_t grow;
+    ds__mutex grow;
     ds__bins bins[2];
     /* held, before `grow`, by who gives memory back: over such waits too, so that no allocation
        may wait for it */
-    pthread_mutex_t giving;
+    ds__mutex giving;
 };
 
 struct ds__mpool {
@@ -353,7 +353,7 @@ struct ds__mdevice {
     _Atomic(void *) owner;
     _Atomic unsigned watch; /* actions that someone wants to know of */
     ds__headroom room[3];   /* of all exact arenas */
-    pthread_mutex_t lock;   /* arenas, pools, history's settings */
+    ds__mutex lock;         /* arenas, pools, history's settings */
     ds_device device;
     size_t total;          /* the device's memory */
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */

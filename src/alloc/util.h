@@ -122,20 +122,20 @@ static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
 }
 
 static void *ds__mkeep(size_t size) {
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     void *p = ds__mkeep_unlocked(size);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return p;
 }
 
 static void ds__mdevice_lock(ds__mdevice *dev) {
-    pthread_mutex_lock(&dev->lock);
+    ds__mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
 
 static void ds__mdevice_unlock(ds__mdevice *dev) {
     ds__tls.upper_locked--;
-    pthread_mutex_unlock(&dev->lock);
+    ds__mutex_unlock(&dev->lock);
 }
 
 static void ds__arena_lock(ds__arena *a) {
@@ -149,13 +149,13 @@ static void ds__arena_unlock(ds__arena *a) {
 /* Between the question whether something captures and work that must not come into a capture
    none begins. Destructors of the user's wait as well: they could free. */
 static void ds__hold_captures(void) {
-    pthread_mutex_lock(&ds__g.begin);
+    ds__mutex_lock(&ds__g.begin);
     ds__tls.upper_locked++;
 }
 
 static void ds__let_captures(void) {
     ds__tls.upper_locked--;
-    pthread_mutex_unlock(&ds__g.begin);
+    ds__mutex_unlock(&ds__g.begin);
 }
 
 static const char *ds__mem_label(void) {

@@ -220,7 +220,7 @@ static int ds__is_sorted(const ds__segment *s) {
 static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
     ds_result r = DS_OK;
     *out_listed = 0;
-    pthread_mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__m.registry);
     for (size_t i = 0; i < ds__m.sorted_count; i++) {
         ds__segment *s = ds__m.sorted[i];
         const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
@@ -242,7 +242,7 @@ static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
                     r = ds__fail(DS_ERR_ILLEGAL_STATE,
                                  "the segment at %p is not in its place in the table by address",
                                  (void *)s->base);
-    pthread_mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__m.registry);
     return r;
 }
 

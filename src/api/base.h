@@ -46,6 +46,12 @@
 /** Functions that the header defines; the library has each as an ordinary function, too. */
 #define DSINLINE inline
 #endif
+#ifdef DEVSTREAM_STATIC
+#define DS__SYMBOL(declaration)
+#else
+/** Makes an inline function a symbol of the library. */
+#define DS__SYMBOL(declaration) extern declaration;
+#endif
 /** Results must be looked at; DS_IGNORE says that one is not wanted. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
 /** Makes a call and drops its result. */

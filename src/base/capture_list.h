@@ -31,8 +31,8 @@ struct ds__capture {
     ds__capture *next;
     const ds__driver *driver;
     uint64_t id;
-    uint64_t thread;    /* number of the thread that began it */
-    uint64_t native_id; /* the CUDA driver's number */
+    uint64_t thread; /* number of the thread that began it */
+    uint64_t native; /* the driver's number of it */
     ds_capture_mode mode;
     ds_capture_status status;
     ds_site begun;
@@ -40,7 +40,7 @@ struct ds__capture {
     ds__body *body;
     int into;      /* 1: the graph was there before */
     void *origin;  /* the driver's stream on which it began */
-    void *members; /* CPU driver: all of its streams. CUDA driver: streams of its own */
+    void *members; /* the driver's list of streams */
     /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];

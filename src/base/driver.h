@@ -2,8 +2,7 @@
 
    Defines the table of functions (ds__driver) by which the core calls a driver. Each driver
    fills in one table. The X-list DS__ENTRIES has all entries that can fail. The list generates
-   the table's members, the fault layer and its names. The inline rule's limit (DS__INLINE_BYTES)
-   is defined here, too.
+   the table's members, the fault layer and its names.
 
    Invariants: stream and event arguments are the driver's own objects, and a device is an index.
    Entries outside of the list cannot fail or must be carried out in any case, so no fault can be
@@ -23,6 +22,24 @@
 #include "object.h"
 #include "operation.h"
 
+/* What device_sensor reads, with the names for messages: percent of time and of memory's time, degrees
+   Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
+enum { DS__SENSOR_UTILIZATION, DS__SENSOR_TEMPERATURE, DS__SENSOR_POWER, DS__SENSOR_CLOCK };
+
+static const char *const ds__sensor_names[] = { "utilisation", "temperature", "power draw",
+                                                "clock rate" };
+
+typedef struct ds__process {
+    unsigned id;
+    uint64_t bytes; /* of the device's memory */
+} ds__process;
+
+typedef struct ds__processes {
+    ds__process *list; /* from ds__alloc; the caller releases it */
+    size_t count;
+    char unknown[512]; /* why there is no list; empty: there is one */
+} ds__processes;
+
 /* X(entry, parameters, arguments): everything that a driver does, except starting, reporting and
    ending. The list makes the driver's table, the fault layer and its names. Stream and event
    arguments are the driver's own objects; device is an index.
@@ -30,6 +47,8 @@
    Properties of a device; these entries enable nothing on the device:
    device_link    1: the two devices, which differ, are joined by NVLink.
    device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
+   device_sensor  Reads DS__SENSOR_*: one value or two. DS_ERR_UNSUPPORTED: it is not known.
+   device_processes  Lists the processes that use the device, as far as the driver knows them.
 
    Virtual memory; an open capture forbids none of these entries:
    space_reserve  Reserves addresses without memory. *out_page is the unit in which memory is
@@ -55,7 +74,7 @@
    Several streams at once:
    run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
                   is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
-                  these streams. run_fn copies and sums, DS__INLINE_BYTES in each step, and calls no
+                  these streams. run_fn copies and sums, at most inline_bytes in each step, and calls no
                   entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
                   correct.
 
@@ -75,6 +94,8 @@
     X(device_link, (int device, int peer, int *out), (device, peer, out)) \
     X(device_speed, (int device, int *out_engines, double *out_memory), \
       (device, out_engines, out_memory)) \
+    X(device_sensor, (int device, int sensor, unsigned out[2]), (device, sensor, out)) \
+    X(device_processes, (int device, ds__processes *out), (device, out)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), \
       (device, out_least, out_greatest)) \
     X(stream_create, (int device, int kind, unsigned flags, int *priority, void **out), \
@@ -147,12 +168,18 @@
 struct ds__driver {
     const char *name;
     ds_device_type type;
+    /* The inline rule: when every stream that takes part is idle, the caller may run the library's
+       own copy, fill or sum of at most this many bytes before returning; never the user's code.
+       0: the driver has no such rule. */
+    size_t inline_bytes;
     /* refuses options of ds_init that it cannot use; before the start */
     ds_result (*check)(const ds_init_desc *desc);
     /* keeps copies of its options until the next call; NULL: forgets them */
     ds_result (*configure)(const ds_init_desc *desc);
     void (*probe)(ds_backend_info *out); /* looks for devices; starts no thread */
     ds_result (*start)(void);            /* before the first entry is called */
+    /* names of the processors that the library has code for, with spaces between them */
+    const char *(*architectures)(void);
     /* 0: nothing was ever put on it, and waiting for it would only wake it up */
     int (*device_used)(int device);
     /* 1: kernels run on several threads of the processor, and the program does not look at the
@@ -193,11 +220,6 @@ struct ds__driver {
     DS__ENTRIES(DS__MEMBER)
 #undef DS__MEMBER
 };
-
-/* The inline rule, for every driver that runs on the caller's processor: when every stream that
-   takes part is idle, the caller may run the library's own copy, fill or sum of at most this
-   many bytes before returning; never the user's code. */
-#define DS__INLINE_BYTES 16384u
 
 static int ds__place_of(const ds__op *op, int at) {
     return op->places >> at & 255;

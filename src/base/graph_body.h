@@ -54,7 +54,7 @@ struct ds__node {
     uint32_t dep_room;
     ds__object *payload; /* a host function's argument */
     ds__body *child;
-    void *native; /* the CUDA driver's */
+    void *native; /* the driver's */
 };
 
 struct ds__body {
@@ -69,7 +69,7 @@ struct ds__body {
     size_t object_count;
     size_t object_room;
     int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
-    void *native; /* the CUDA driver's */
+    void *native; /* the driver's */
 };
 
 static const char *const ds__node_names[] = { "empty",      "kernel",        "copy",

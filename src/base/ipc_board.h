@@ -119,12 +119,12 @@ typedef struct ds__board {
 } ds__board;
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     ds__board *own;
     ds__board *others;
     uint64_t serials;
     int atfork;
-} ds__boards = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__boards = { .mutex = DS__MUTEX_INIT };
 
 /* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
    zero. */
@@ -142,21 +142,21 @@ typedef struct ds__address {
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
 static void ds__boards_lock(void) {
-    pthread_mutex_lock(&ds__boards.mutex);
+    ds__mutex_lock(&ds__boards.mutex);
 }
 
 static void ds__boards_unlock(void) {
-    pthread_mutex_unlock(&ds__boards.mutex);
+    ds__mutex_unlock(&ds__boards.mutex);
 }
 
 /* In a forked child: the parent must not seem to be alive as long as the child is. */
 static void ds__boards_forked(void) {
     if (ds__boards.own) {
-        close(ds__boards.own->fd);
+        ds__os_close(ds__boards.own->fd);
         ds__boards.own->fd = -1;
     }
     for (ds__board *b = ds__boards.others; b; b = b->next) {
-        close(b->fd);
+        ds__os_close(b->fd);
         b->fd = -1;
     }
     ds__boards_unlock();
@@ -166,7 +166,7 @@ static void ds__board_free(ds__board *b) {
     if (b->sheet)
         ds__os_unmap(b->sheet, sizeof *b->sheet);
     if (b->fd >= 0)
-        close(b->fd);
+        ds__os_close(b->fd);
     ds__release(b);
 }
 
@@ -175,7 +175,7 @@ static ds__board *ds__board_new(int fd) {
     ds__board *b = ds__alloc(sizeof *b);
     if (b && !ds__boards.atfork)
         ds__boards.atfork =
-            pthread_atfork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
+            ds__os_at_fork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
     if (b && ds__boards.atfork)
         b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
@@ -184,7 +184,7 @@ static ds__board *ds__board_new(int fd) {
     }
     if (!b || !b->sheet) {
         ds__release(b);
-        close(fd);
+        ds__os_close(fd);
         return NULL;
     }
     b->fd = fd;
@@ -215,7 +215,7 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
         return ds__board_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
-    b->pid = b->sheet->pid = (int)getpid();
+    b->pid = b->sheet->pid = (int)ds__os_process_id();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
     *out = ds__boards.own = b;
@@ -291,7 +291,7 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
    The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds_result r = DS_OK;
-    if (pid == (int)getpid() || (ds__boards.own && ds__boards.own->cookie == cookie))
+    if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use what it was made of");
     ds__boards_tidy();
@@ -342,7 +342,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
         return ds__board_short();
-    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)getpid() & 0xffffff));
+    atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
     b->has_lane = 1;
     *out = i;
     return DS_OK;

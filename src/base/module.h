@@ -1,8 +1,8 @@
 /* base/module.h - modules above the core, and what they are told.
 
    Lists the modules (ds__module) and calls their hooks: the end of a stream, of a thread's state,
-   and shutdown. A module enters itself at its first use (ds__module_start). Each has a slot in
-   the state of every thread.
+   and shutdown. A module enters itself at its first use (ds__module_start). Each has a pointer of
+   its own in every thread (ds__caller), stream (ds__stream) and device (ds__module_device).
 
    Invariants: the number of a module is a constant. Shutdown runs from the last number to the
    first, so a module ends before those that it uses.
@@ -12,16 +12,24 @@
 #define DS__BASE_MODULE_H
 
 #include "object.h"
+#include "operation.h"
 
 typedef struct ds__module {
     /* before a stream ends, which is pinned or nobody else's; not while the caller has
        `upper_locked` */
     void (*stream_end)(ds__stream *s);
-    void (*thread_end)(void *slot); /* frees what the module has in an ended thread's slot */
-    void (*shutdown)(void);         /* all work is done, everything else is still there */
+    void (*thread_end)(void *own); /* frees what the module has of an ended thread */
+    void (*shutdown)(void);        /* all work is done, everything else is still there */
 } ds__module;
 
 static const ds__module *_Atomic ds__modules[DS__MODULES];
+
+/* What each module has of a device; NULL after ds_shutdown. */
+static _Atomic(void *) ds__module_devices[DS__MODULES][DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int index) {
+    return &ds__module_devices[module][backend][index];
+}
 
 /* Enters a module; again: does nothing. */
 DS__SEAM static void ds__module_start(int number, const ds__module *module) {
@@ -37,11 +45,11 @@ static void ds__modules_stream_end(ds__stream *s) {
     }
 }
 
-static void ds__modules_thread_end(void *const *slot) {
+static void ds__modules_thread_end(void *const *own) {
     for (int i = DS__MODULES - 1; i >= 0; i--) {
         const ds__module *m = atomic_load(&ds__modules[i]);
-        if (m && m->thread_end && slot[i])
-            m->thread_end(slot[i]);
+        if (m && m->thread_end && own[i])
+            m->thread_end(own[i]);
     }
 }
 
@@ -55,8 +63,12 @@ static void ds__modules_shutdown(void) {
 
 /* Empties the list, after the states of all threads have been freed. */
 static void ds__modules_forget(void) {
-    for (int i = 0; i < DS__MODULES; i++)
+    for (int i = 0; i < DS__MODULES; i++) {
         atomic_store(&ds__modules[i], NULL);
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            for (int k = 0; k < DS__MAX_DEVICES; k++)
+                atomic_store_explicit(&ds__module_devices[i][b][k], NULL, memory_order_relaxed);
+    }
 }
 
 #endif

@@ -46,8 +46,7 @@ typedef struct ds__stream {
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
     uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    /* the allocator's: the stream's memory in its device's default pool */
-    _Atomic(void *) arena;
+    _Atomic(void *) module[DS__MODULES]; /* what each module has of the stream */
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -84,13 +83,12 @@ typedef struct ds__kernel {
     size_t param_count;
     ds_kernel_cuda cuda;
     ds_site made;
-    _Atomic(void *) loaded; /* CUDA driver: the function on each device */
+    _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
     int ours;               /* 1: the library's own, whose sentence says what was wrong */
     uint64_t (*bytes_fn)(size_t items, const void *args);
     /* launching threads read what stands above, workers write what stands below */
     char pad[64];
-    _Atomic uint32_t runs;    /* CPU driver: launches timed so far */
-    _Atomic uint32_t item_ps; /* CPU driver: picoseconds of an item, as last measured */
+    _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
 } ds__kernel;
 
 typedef struct ds__graph {

@@ -4,8 +4,8 @@
    The core hands an operation to submit of a driver. The CPU driver queues operations, graph
    nodes keep copies of them, and layers see them.
 
-   Invariants: the kind selects the member of the union. Only the CPU driver creates kinds and
-   members that are marked as its own. Flags share bits across kinds: DS__OP_STAGED is for
+   Invariants: the kind selects the member of the union. Kinds from DS__OP_OWN on and the member
+   `own` are a driver's. Flags share bits across kinds: DS__OP_STAGED is for
    copies, DS__OP_GIVEN for graphs. DS__CHANGED never leaves the library.
    Locks: none.
    Threads: an operation belongs to the thread that built it, until it is submitted. */
@@ -30,14 +30,7 @@ enum {
     DS__OP_UPLOAD,
     DS__OP_EXTERNAL_RECORD,
     DS__OP_EXTERNAL_WAIT,
-    /* LANE_WAIT, NODE_RECORD, NODE_WAIT: the CPU driver's, in its executables */
-    DS__OP_LANE_WAIT,
-    DS__OP_NODE_RECORD,
-    DS__OP_NODE_WAIT,
-    /* SHARED_RECORD, FREE, CLOCK: the CPU driver's */
-    DS__OP_SHARED_RECORD,
-    DS__OP_FREE,
-    DS__OP_CLOCK
+    DS__OP_OWN /* from here on: kinds of a driver, which never leave it */
 };
 
 enum {
@@ -133,25 +126,12 @@ typedef struct ds__op {
             uint64_t upto;
         } wait;
 
-        struct {
-            void *stamp;
-        } stamp; /* CPU driver: a timed record in its queue */
-
-        struct {
-            void *lane;
-        } shared; /* and one that other processes are told of */
-
-        /* CPU driver: memory that the stream gives back */
+        /* what a driver keeps in operations of its own, or in its copy of a record */
         struct {
             void *ptr;
             size_t size;
-            int device;
-        } memory;
-
-        /* CPU driver: what follows was put in at this virtual time */
-        struct {
-            int64_t ns;
-        } clock;
+            int64_t number;
+        } own;
     } u;
 } ds__op;
 

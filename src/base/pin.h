@@ -38,7 +38,7 @@ typedef struct ds__caller {
     ds_device device; /* the current one */
     _Atomic int ended;
     struct ds__caller *next;
-    void *slot[DS__MODULES]; /* what each module has of the thread */
+    void *module[DS__MODULES]; /* what each module has of the thread */
 } ds__caller;
 
 static struct {

@@ -32,8 +32,8 @@ static struct {
     /* counts initialisations; a thread's state of an earlier one is void */
     uint32_t epoch;
     int configured;        /* ds_init was called */
-    pthread_mutex_t mutex; /* initialisation and shutdown */
-    pthread_key_t key;     /* tells that a thread ends */
+    ds__mutex mutex;       /* initialisation and shutdown */
+    ds__os_thread_key key; /* tells that a thread ends */
     int atfork;            /* the fork handler is installed, for good */
     ds_init_desc desc;
     int per_thread_default;
@@ -54,7 +54,7 @@ static struct {
     uint64_t next_capture;
     _Atomic int capture_count;
     /* held while a capture begins, and by who must know that none is open: never over a wait */
-    pthread_mutex_t begin;
+    ds__mutex begin;
     ds_stream *legacy;      /* per device ordinal, made at first use */
     _Atomic int sync_debug; /* a ds_sync_debug_mode */
     ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
@@ -70,7 +70,7 @@ static struct {
     size_t mapping_room;
     /* 1: memory was unmapped, so that pointers into reserved address space may be void */
     _Atomic int mapping_taken;
-} ds__g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .begin = PTHREAD_MUTEX_INITIALIZER };
+} ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
 /* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {

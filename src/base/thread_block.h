@@ -52,10 +52,6 @@ typedef struct ds__tls_block {
     /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's
        may run: nothing is reclaimed */
     int upper_locked;
-    /* the allocator's: the stream that the thread allocated on last, its slot and its arena */
-    uint64_t arena_stream;
-    struct ds__slot *arena_slot;
-    struct ds__arena *arena;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
     uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
@@ -73,16 +69,13 @@ typedef struct ds__tls_block {
     char aside[1024];
 } ds__tls_block;
 
-static __thread ds__tls_block ds__tls;
+static _Thread_local ds__tls_block ds__tls;
 
 /* Clears every pointer that the thread remembers into memory that ds_shutdown or the thread's end
    frees. A new member that remembers such a pointer must be cleared here. */
 static void ds__tls_forget(ds__tls_block *t) {
     t->thread = NULL;
     t->epoch = 0;
-    t->arena_stream = 0;
-    t->arena_slot = NULL;
-    t->arena = NULL;
     t->hit_version = 0;
     memset(t->hit, 0, sizeof t->hit);
 }

@@ -37,7 +37,7 @@ static void *ds__touch_thread(void *range) {
 
 /* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
 DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
-    pthread_t thread[DS__TOUCH_THREADS];
+    ds__os_thread thread[DS__TOUCH_THREADS];
     ds__touched part[DS__TOUCH_THREADS];
     char *ptr = at;
     unsigned started = 0;
@@ -53,12 +53,12 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
         part[i] = (ds__touched){ ptr + from, ptr + to };
     }
     while (started + 1 < n &&
-           pthread_create(&thread[started], NULL, ds__touch_thread, &part[started]) == 0)
+           ds__os_thread_start(&thread[started], ds__touch_thread, &part[started]) == 0)
         started++;
     for (unsigned i = started; i < n; i++)
         ds__touch(&part[i]);
     while (started)
-        pthread_join(thread[--started], NULL);
+        ds__os_thread_join(thread[--started]);
 }
 
 #endif

@@ -11,9 +11,8 @@
    a wait of that join fails, the host waits for the lane instead, unless a capture is open. The
    first failure is reported. An event returns to the stock as soon as its waits are enqueued,
    because a wait keeps the record of that moment.
-   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone.
-   ds__of_another_stream takes and releases the lock of an arena. No driver call runs under these
-   locks.
+   Locks: ds__event_take and ds__event_give take ds__c.lock for the stock alone. No driver call
+   runs under it.
    Threads: caller's threads, each with its own ds__work. ds__events_end runs in ds_shutdown only
    and takes no lock. */
 #ifndef DS__COMM_JOIN_H
@@ -21,10 +20,7 @@
 
 #include "../core/sync_debug.h"
 #include "../core/event.h"
-#include "../alloc/types.h"
 #include "../alloc/util.h"
-#include "../alloc/block.h"
-#include "../alloc/stream_use.h"
 #include "../alloc/allocate.h"
 #include "../alloc/free.h"
 #include "../alloc/record_use.h"
@@ -134,29 +130,18 @@ static ds_result ds__begin_lanes(ds__work *w) {
     return r;
 }
 
-/* 1: the allocator's, and maybe of another stream than the lane's. */
-static int ds__of_another_stream(const void *ptr, const ds__clane *l) {
-    ds__arena *a = NULL;
-    const ds__mblock *b = ds__find_live(ptr, 0, &a);
-    int other = b && (b->lent || a->stream_id != l->s->id);
-    if (b)
-        ds__arena_unlock(a);
-    return other;
-}
-
-/* Memory of the allocator that is pinned, or of another stream than its lane's, is not given
-   away before the collective is done. What a graph uses is its owner's care. */
+/* Notes the operands with the allocator, which reuses none of their memory before the collective
+   is done. */
 static ds_result ds__note_uses(const ds__work *w) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         const ds__clane *l = &w->lane[g->lane];
         ds_result one = DS_OK;
-        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes && ds__pinned_known(g->at))
-            DS__KEEPING(one, (ds_pinned_record_use)(g->at, l->stream));
-        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes &&
-                 ds__of_another_stream(g->at, l) && !(ds__captures_open() && ds__capture_of(l->s)))
-            DS__KEEPING(one, (ds_mem_record_stream)(g->at, l->stream));
+        if (g->device.type == DS_DEVICE_HOST && g->direct && g->bytes)
+            one = ds__pinned_operand(g->at, l->stream);
+        else if (g->device.type != DS_DEVICE_HOST && !g->temporary && g->bytes)
+            one = ds__mem_operand(g->at, l->s, l->stream);
         /* without an event nobody may have it before */
         if (one < 0 && !ds__captures_open())
             one = l->s->driver->stream_synchronize(l->s->native, DS__FOREVER);

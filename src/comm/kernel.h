@@ -40,9 +40,9 @@ enum {
 };
 
 static struct {
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     _Atomic uint64_t id[DS__COMM_KERNELS]; /* 0: not made yet */
-} ds__comm_made = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__comm_made = { .mutex = DS__MUTEX_INIT };
 
 #define DS__COMM_P(kind, args, member) \
     { DS_PARAM_##kind, offsetof(args, member), sizeof(((args *)0)->member) }
@@ -142,7 +142,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
     out->id = atomic_load_explicit(&ds__comm_made.id[which], memory_order_acquire);
     if (DS__LIKELY(out->id))
         return DS_OK;
-    pthread_mutex_lock(&ds__comm_made.mutex);
+    ds__mutex_lock(&ds__comm_made.mutex);
     out->id = atomic_load(&ds__comm_made.id[which]);
     if (!out->id) {
         ds_kernel_desc desc = ds__comm_desc(which);
@@ -150,7 +150,7 @@ static ds_result ds__comm_kernel(int which, ds_kernel *out) {
         if (r == DS_OK)
             atomic_store_explicit(&ds__comm_made.id[which], out->id, memory_order_release);
     }
-    pthread_mutex_unlock(&ds__comm_made.mutex);
+    ds__mutex_unlock(&ds__comm_made.mutex);
     return r;
 }
 

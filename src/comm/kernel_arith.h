@@ -23,7 +23,7 @@
 #ifndef DS__COMM_KERNEL_ARITH_H
 #define DS__COMM_KERNEL_ARITH_H
 
-#include "../base/device_code.h"
+#include "../os/device_code.h"
 
 enum { DS__COMM_SUM, DS__COMM_PRODUCT, DS__COMM_MAX, DS__COMM_MIN };
 
@@ -75,15 +75,6 @@ typedef struct ds__comm_masks {
 
 #ifndef DS__COMM_FN
 #define DS__COMM_FN static inline __attribute__((always_inline))
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
-   about contraction. */
-#if defined(__x86_64__)
-#define DS__COMM_ROUNDED(x) __asm__("" : "+x"(x))
-#elif defined(__aarch64__)
-#define DS__COMM_ROUNDED(x) __asm__("" : "+w"(x))
-#else
-#define DS__COMM_ROUNDED(x) __asm__("" : "+m"(x))
-#endif
 #endif
 
 DS__DEVICE float ds__f32_of(uint32_t bits) {
@@ -157,10 +148,10 @@ DS__COMM_FN void ds__comm_narrow_bf16_f32(uint32_t *x) {
 #define DS__COMM_MULTIPLY(NAME, T)                                                \
     DS__COMM_FN void NAME(T *a, const T *x) {                                     \
         T rr = a[0] * x[0], ii = a[1] * x[1], ri = a[0] * x[1], ir = a[1] * x[0]; \
-        DS__COMM_ROUNDED(rr);                                                     \
-        DS__COMM_ROUNDED(ii);                                                     \
-        DS__COMM_ROUNDED(ri);                                                     \
-        DS__COMM_ROUNDED(ir);                                                     \
+        DS__ROUNDED(rr);                                                          \
+        DS__ROUNDED(ii);                                                          \
+        DS__ROUNDED(ri);                                                          \
+        DS__ROUNDED(ir);                                                          \
         a[0] = rr - ii;                                                           \
         a[1] = ri + ir;                                                           \
     }

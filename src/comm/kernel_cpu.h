@@ -18,17 +18,15 @@
 /* vector: bytes of the vectors to use, 16 or, where they exist, 32. */
 static void ds__comm_reduce_blocks(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                    size_t bytes, int around, int vector) {
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_32
     if (vector == 32)
         ds__comm_runs_32[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     else
 #endif
         ds__comm_runs_16[r->op >= DS__COMM_MAX][r->kind](r, out, in, bytes, around);
     (void)vector;
-#if DS__COMM_CAN_STREAM
     if (around)
-        __asm__ __volatile__("sfence" ::: "memory");
-#endif
+        DS__VECTOR_FENCE();
 }
 
 /* Halves of which the first input or the result is in f32, as cut reductions of many inputs have
@@ -108,7 +106,7 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     const char *in[DS__COMM_INPUTS];
     char *out = (char *)r->out + first;
     int around =
-        DS__COMM_CAN_STREAM && r->bytes >= DS__COMM_STREAM_BYTES && ((uintptr_t)out & 31) == 0;
+        DS__VECTOR_CAN_STREAM && r->bytes >= DS__STREAM_BYTES && ((uintptr_t)out & 31) == 0;
     if (first >= end)
         return;
     if (r->wide) {
@@ -143,53 +141,16 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
     }
 }
 
-/* A program may have its threads round otherwise, take what is subnormal as zero (linked with
-   -ffast-math, gcc sets that for the whole process) or trap. The bits of a reduction do not
-   depend on it. */
-#if defined(__x86_64__)
-enum { DS__COMM_PLAIN_FLOATS = 0x1f80, DS__COMM_FLOAT_STATE = 0xffc0 };
-
-static uint64_t ds__comm_floats(void) {
-    return __builtin_ia32_stmxcsr();
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    __builtin_ia32_ldmxcsr((unsigned)state);
-}
-#elif defined(__aarch64__)
-enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0x7ffffff };
-
-static uint64_t ds__comm_floats(void) {
-    uint64_t state;
-    __asm__ __volatile__("mrs %0, fpcr" : "=r"(state));
-    return state;
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    __asm__ __volatile__("msr fpcr, %0" ::"r"(state) : "memory");
-}
-#else
-enum { DS__COMM_PLAIN_FLOATS = 0, DS__COMM_FLOAT_STATE = 0 };
-
-static uint64_t ds__comm_floats(void) {
-    return 0;
-}
-
-static void ds__comm_set_floats(uint64_t state) {
-    (void)state;
-}
-#endif
-
 static int ds__comm_reduce_items(size_t first, size_t count, const void *args) {
     const ds__comm_reduce_args *r = args;
-    uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__comm_floats();
-    int plain = (state & DS__COMM_FLOAT_STATE) == DS__COMM_PLAIN_FLOATS;
+    uint64_t end = (uint64_t)(first + count) * DS__COMM_ITEM, state = ds__os_float_state();
+    int plain = (state & DS__FLOAT_STATE) == DS__FLOAT_USUAL;
     if (!plain)
-        ds__comm_set_floats(DS__COMM_PLAIN_FLOATS);
+        ds__os_set_float_state(DS__FLOAT_USUAL);
     ds__comm_reduce_part(r, (uint64_t)first * DS__COMM_ITEM, end < r->bytes ? end : r->bytes,
-                         ds__comm_has_32() ? 32 : 16);
+                         ds__os_vector() >= 32 ? 32 : 16);
     if (!plain)
-        ds__comm_set_floats(state);
+        ds__os_set_float_state(state);
     return 0;
 }
 

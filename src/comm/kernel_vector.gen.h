@@ -4,7 +4,7 @@
 
 #include "kernel_vector.h"
 
-#if DS__COMM_HAS_16
+#if DS__VECTOR_HAS_16
 /* Vectors of 16 bytes that may lie anywhere, over any memory. */
 typedef uint8_t ds__vu8_16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t ds__vu16_16 __attribute__((vector_size(16), aligned(1), may_alias));
@@ -19,7 +19,7 @@ typedef int64_t ds__vi64_16 __attribute__((vector_size(16)));
 typedef float ds__vf32_whole_16 __attribute__((vector_size(16)));
 #endif
 
-#if DS__COMM_HAS_32
+#if DS__VECTOR_HAS_32
 /* Vectors of 32 bytes that may lie anywhere, over any memory. */
 typedef uint8_t ds__vu8_32 __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint16_t ds__vu16_32 __attribute__((vector_size(32), aligned(1), may_alias));
@@ -36,9 +36,9 @@ typedef float ds__vf32_whole_32 __attribute__((vector_size(32)));
 
 DS__COMM_F16_MATH(DS__COMM_FN, f32_16, ds__vu32_16, ds__vi32_16, (ds__vf32_16), (ds__vu32_16))
 
-#if DS__COMM_HAS_16
+#if DS__VECTOR_HAS_16
 /* Sums and products of kinds whose numbers are computed as they lie in memory. */
-DS__COMM_STATIC_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -59,7 +59,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u8_16(const ds__comm_reduce_args *r, char *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -80,7 +80,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u16_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -101,7 +101,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u32_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -122,7 +122,7 @@ DS__COMM_STATIC_16 void ds__comm_run_u64_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -143,7 +143,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f32_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 16) {
@@ -165,7 +165,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f64_16(const ds__comm_reduce_args *r, char 
 }
 
 /* Sums and products of halves, computed as floats. */
-DS__COMM_STATIC_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 16) {
@@ -190,7 +190,7 @@ DS__COMM_STATIC_16 void ds__comm_run_f16_16(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 16) {
@@ -216,7 +216,7 @@ DS__COMM_STATIC_16 void ds__comm_run_bf16_16(const ds__comm_reduce_args *r, char
 }
 
 /* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
-DS__COMM_STATIC_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu8_16 U;
     typedef ds__vi8_16 S;
@@ -241,7 +241,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i8_16(const ds__comm_reduce_args *r
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_16 U;
     typedef ds__vi16_16 S;
@@ -266,7 +266,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i16_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_16 U;
     typedef ds__vi16_16 S;
@@ -291,7 +291,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f16_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu32_16 U;
     typedef ds__vi32_16 S;
@@ -316,7 +316,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i32_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu64_16 U;
     typedef ds__vi64_16 S;
@@ -342,7 +342,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_i64_16(const ds__comm_reduce_args *
 }
 
 /* Maximum and minimum of floats. */
-DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf32_16 V;
     typedef ds__vu32_16 U;
@@ -360,7 +360,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_16(nan | not)) {
+        if (DS__VECTOR_ANY_16(nan | not)) {
             first = (first & ~nan) | (nan & 0x7fc00000u);
             second = (second & ~not) | (not & 0x7fc00000u);
         }
@@ -369,7 +369,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f32_16(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf64_16 V;
     typedef ds__vu64_16 U;
@@ -387,7 +387,7 @@ DS__COMM_STATIC_16 void ds__comm_run_largest_f64_16(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_16(nan | not)) {
+        if (DS__VECTOR_ANY_16(nan | not)) {
             first = (first & ~nan) | (nan & 0x7ff8000000000000u);
             second = (second & ~not) | (not & 0x7ff8000000000000u);
         }
@@ -428,9 +428,9 @@ static const ds__comm_run_fn ds__comm_runs_16[][DS__COMM_F64 + 1] = {
     }
 };
 #endif
-#if DS__COMM_HAS_32
+#if DS__VECTOR_HAS_32
 /* Sums and products of kinds whose numbers are computed as they lie in memory. */
-DS__COMM_STATIC_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -451,7 +451,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u8_32(const ds__comm_reduce_args *r, char *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -472,7 +472,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u16_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -493,7 +493,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u32_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -514,7 +514,7 @@ DS__COMM_STATIC_32 void ds__comm_run_u64_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -535,7 +535,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f32_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 4 * 32) {
@@ -557,7 +557,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f64_32(const ds__comm_reduce_args *r, char 
 }
 
 /* Sums and products of halves, computed as floats. */
-DS__COMM_STATIC_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 32) {
@@ -582,7 +582,7 @@ DS__COMM_STATIC_32 void ds__comm_run_f16_32(const ds__comm_reduce_args *r, char 
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char *out,
                                                     const char *const *in, size_t bytes, int around) {
     const uint32_t inputs = r->inputs, divisor = r->divisor, sum = r->op == DS__COMM_SUM;
     for (size_t at = 0; at < bytes; at += 2 * 32) {
@@ -608,7 +608,7 @@ DS__COMM_STATIC_32 void ds__comm_run_bf16_32(const ds__comm_reduce_args *r, char
 }
 
 /* Maximum and minimum of integers and of halves, which are compared as keys (ds__comm_order). */
-DS__COMM_STATIC_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu8_32 U;
     typedef ds__vi8_32 S;
@@ -633,7 +633,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i8_32(const ds__comm_reduce_args *r
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_32 U;
     typedef ds__vi16_32 S;
@@ -658,7 +658,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i16_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu16_32 U;
     typedef ds__vi16_32 S;
@@ -683,7 +683,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f16_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu32_32 U;
     typedef ds__vi32_32 S;
@@ -708,7 +708,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i32_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vu64_32 U;
     typedef ds__vi64_32 S;
@@ -734,7 +734,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_i64_32(const ds__comm_reduce_args *
 }
 
 /* Maximum and minimum of floats. */
-DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf32_32 V;
     typedef ds__vu32_32 U;
@@ -752,7 +752,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_32(nan | not)) {
+        if (DS__VECTOR_ANY_32(nan | not)) {
             first = (first & ~nan) | (nan & 0x7fc00000u);
             second = (second & ~not) | (not & 0x7fc00000u);
         }
@@ -761,7 +761,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f32_32(const ds__comm_reduce_args *
     }
 }
 
-DS__COMM_STATIC_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *r, char *out,
+static DS__VECTOR_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *r, char *out,
                                                             const char *const *in, size_t bytes, int around) {
     typedef ds__vf64_32 V;
     typedef ds__vu64_32 U;
@@ -779,7 +779,7 @@ DS__COMM_STATIC_32 void ds__comm_run_largest_f64_32(const ds__comm_reduce_args *
         }
         first = ((U)a & (first | (U)(a != 0))) ^ flip;
         second = ((U)b & (second | (U)(b != 0))) ^ flip;
-        if (DS__COMM_ANY_32(nan | not)) {
+        if (DS__VECTOR_ANY_32(nan | not)) {
             first = (first & ~nan) | (nan & 0x7ff8000000000000u);
             second = (second & ~not) | (not & 0x7ff8000000000000u);
         }

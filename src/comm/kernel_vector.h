@@ -9,51 +9,27 @@
    Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
    its place in the result is written, so the result may be one of the inputs. If `around` is
    set, the result starts at a multiple of the vector size, and the caller executes the store
-   fence. Functions with 32-byte vectors run only if ds__comm_has_32 returns 1. Complex products
+   fence. Functions with 32-byte vectors run only if ds__os_vector returns at least 32. Complex products
    are not in the tables.
    Locks: none.
    Threads: any; the functions have no state. */
 #ifndef DS__COMM_KERNEL_VECTOR_H
 #define DS__COMM_KERNEL_VECTOR_H
 
+#include "../os/os.h"
 #include "kernel_args.h"
-
-/* Stores that go around the caches, for results that do not fit there. */
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-#define DS__COMM_CAN_STREAM 1
-#ifdef __clang__
-#define DS__COMM_STREAM(W, to, v) \
-    __builtin_nontemporal_store((ds__vf32_whole_##W)(v), (ds__vf32_whole_##W *)(void *)(to))
-#else
-#define DS__COMM_MOVNT_16 __builtin_ia32_movntps
-#define DS__COMM_MOVNT_32 __builtin_ia32_movntps256
-#define DS__COMM_STREAM(W, to, v) DS__COMM_MOVNT_##W((float *)(void *)(to), (ds__vf32_whole_##W)(v))
-#endif
-#else
-#define DS__COMM_CAN_STREAM 0
-#define DS__COMM_STREAM(W, to, v) (void)(*(ds__vf32_##W *)(void *)(to) = (ds__vf32_##W)(v))
-#endif
-enum { DS__COMM_STREAM_BYTES = 32 << 20 };
-
-/* 1: a mask is not empty. */
-#if defined(__x86_64__)
-#define DS__COMM_ANY_16(mask) (__builtin_ia32_movmskps((ds__vf32_whole_16)(mask)) != 0)
-#define DS__COMM_ANY_32(mask) (__builtin_ia32_movmskps256((ds__vf32_whole_32)(mask)) != 0)
-#else
-#define DS__COMM_ANY_16(mask) ((((ds__vu64_16)(mask))[0] | ((ds__vu64_16)(mask))[1]) != 0)
-#endif
 
 enum { DS__COMM_BLOCK = 128 }; /* bytes; what the functions take is a multiple of it */
 
 typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const char *const *in,
                                 size_t bytes, int around);
 
-#define DS__COMM_PUT(W, V, to, v)      \
-    do {                               \
-        if (around)                    \
-            DS__COMM_STREAM(W, to, v); \
-        else                           \
-            *(V *)(void *)(to) = (v);  \
+#define DS__COMM_PUT(W, V, to, v)        \
+    do {                                 \
+        if (around)                      \
+            DS__VECTOR_STREAM(W, to, v); \
+        else                             \
+            *(V *)(void *)(to) = (v);    \
     } while (0)
 
 /* The end of a sum or product: the average, and the one NaN that is written. Integers have neither.
@@ -65,7 +41,7 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
         T n = (T)divisor;                                                 \
         a /= n, b /= n, c /= n, d /= n;                                   \
     }                                                                     \
-    if (DS__COMM_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) {    \
+    if (DS__VECTOR_ANY_##W((a != a) | (b != b) | (c != c) | (d != d))) {  \
         DS__COMM_ONE_NAN(V, U, a, value)                                  \
         DS__COMM_ONE_NAN(V, U, b, value)                                  \
         DS__COMM_ONE_NAN(V, U, c, value) DS__COMM_ONE_NAN(V, U, d, value) \
@@ -114,15 +90,14 @@ typedef void (*ds__comm_run_fn)(const ds__comm_reduce_args *r, char *out, const 
     }
 
 /* f16 by instructions, which give what the arithmetic gives. */
-#define DS__COMM_TAKE_NATIVE(W, from, x, y)                                                   \
-    x = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)(from)); \
-    y = (ds__vf32_32)__builtin_ia32_vcvtph2ps256(*(const ds__vi16_16 *)(const void *)((from) + 16));
-#define DS__COMM_GIVE_NATIVE(W, to, x, y)                     \
-    {                                                         \
-        ds__vi16_16 low = __builtin_ia32_vcvtps2ph256(x, 0),  \
-                    high = __builtin_ia32_vcvtps2ph256(y, 0); \
-        DS__COMM_PUT(16, ds__vi16_16, to, low);               \
-        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);       \
+#define DS__COMM_TAKE_NATIVE(W, from, x, y)                                        \
+    x = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)(from)); \
+    y = (ds__vf32_32)DS__VECTOR_WIDEN(*(const ds__vi16_16 *)(const void *)((from) + 16));
+#define DS__COMM_GIVE_NATIVE(W, to, x, y)                                    \
+    {                                                                        \
+        ds__vi16_16 low = DS__VECTOR_NARROW(x), high = DS__VECTOR_NARROW(y); \
+        DS__COMM_PUT(16, ds__vi16_16, to, low);                              \
+        DS__COMM_PUT(16, ds__vi16_16, (to) + 16, high);                      \
     }
 
 /* The largest and smallest of integers, and of halves too, which are compared as they are: they
@@ -184,23 +159,5 @@ static ds__comm_order ds__comm_order_of(uint32_t kind, uint32_t op) {
         nan |= (U)(x != x);                                     \
         a = (V)((bits & more) | ((U)a & ~more));                \
     }
-/* Every processor with AVX2 and FMA has the conversions of f16; gcc and clang have no common
-   name to ask for those. */
-#define DS__COMM_STATIC_16 static
-#define DS__COMM_HAS_16 1
-#if defined(__x86_64__)
-#define DS__COMM_STATIC_32 static __attribute__((target("avx2,f16c")))
-#define DS__COMM_HAS_32 1
-
-static int ds__comm_has_32(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#else
-#define DS__COMM_HAS_32 0
-
-static int ds__comm_has_32(void) {
-    return 0;
-}
-#endif
 
 #endif

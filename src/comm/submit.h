@@ -7,7 +7,7 @@
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
    once only if no capture is open and no copy needs staging through the host. Each step then has
-   at most DS__INLINE_BYTES, and all steps together have at most eight times as many bytes.
+   at most the driver's inline_bytes, and all steps together have at most eight times as many bytes.
    Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
    must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
    blocks until a stream is idle.
@@ -134,9 +134,10 @@ static ds_result ds__spread_run(const ds__work *w) {
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the
    host. */
 static int ds__steps_small(const ds__work *w) {
+    const size_t most = w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
     size_t bytes;
-    if (w->lanes > DS__INLINE_LANES || ds__captures_open())
+    if (!most || w->lanes > DS__INLINE_LANES || ds__captures_open())
         return 0;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
@@ -150,11 +151,11 @@ static int ds__steps_small(const ds__work *w) {
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
         } else {
             bytes = s->width * s->height;
-            if (bytes <= DS__INLINE_BYTES && ds__steps_stage(w, s))
+            if (bytes <= most && ds__steps_stage(w, s))
                 return 0;
         }
         all += bytes;
-        if (bytes > DS__INLINE_BYTES || all > 8 * DS__INLINE_BYTES)
+        if (bytes > most || all > 8 * most)
             return 0;
     }
     return 1;
@@ -164,7 +165,7 @@ static int ds__steps_small(const ds__work *w) {
 static ds_result ds__steps_at_once(ds__work *w, int *out_ran) {
     void *native[DS__INLINE_LANES];
     *out_ran = 0;
-    if (w->lane[0].device.type != DS_DEVICE_CPU || !ds__steps_small(w))
+    if (!ds__steps_small(w))
         return DS_OK;
     for (size_t i = 0; i < w->lanes; i++)
         native[i] = w->lane[i].s->native;

@@ -22,7 +22,7 @@
    4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
       enqueued.
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
-      (DS__INLINE_BYTES, run_together). Nothing is enqueued then.
+      (inline_bytes and run_together of the driver). Nothing is enqueued then.
 
    Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and spots are
    named by index. A step waits only for steps in front of it in the list. A temporary region has

@@ -41,9 +41,9 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
-        pthread_mutex_lock(&ds__g.begin);
+        ds__mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
-        pthread_mutex_unlock(&ds__g.begin);
+        ds__mutex_unlock(&ds__g.begin);
         if (r < 0)
             atomic_fetch_sub(&g->capturing, 1);
     }

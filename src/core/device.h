@@ -101,23 +101,13 @@ DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
     DS__ENTER("ds_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
-    const char *words = "";
-    if (t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
+    const char *words = NULL;
+    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+        if ((int)ds__backends[b].type == t)
+            words = ds__backends[b].driver ? ds__backends[b].driver->architectures() : "";
+    if (!words)
         return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
                         t);
-#ifdef DEVSTREAM_CUDA
-    if (t == DS_DEVICE_CUDA)
-        words = "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 "
-                "sm_101 sm_103 sm_110 sm_120 sm_121 compute_60";
-#endif
-#ifdef __x86_64__
-    if (t == DS_DEVICE_CPU)
-        words = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "x86_64 avx2"
-                                                                                : "x86_64";
-#else
-    if (t == DS_DEVICE_CPU)
-        words = "aarch64";
-#endif
     DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;

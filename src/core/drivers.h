@@ -1,10 +1,11 @@
 /* core/drivers.h - list of the drivers and of their rooms.
 
    Includes the rooms of each compiled-in driver and lists the drivers' tables (ds__backends).
-   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in.
+   DEVSTREAM_NO_CPU leaves the CPU driver out; DEVSTREAM_CUDA brings the CUDA driver in;
+   DEVSTREAM_PER_THREAD_DEFAULT_STREAM makes the default stream that of the thread.
 
-   Invariants: no other room names a table of a driver. Only entry files, os/os.h and this list
-   may have conditionals around includes of rooms.
+   Invariants: no other room names a table of a driver. Only entry files, os/ and this list ask
+   for macros of the program, and only they may have conditionals around includes of rooms.
    Locks: none.
    Threads: any. */
 #ifndef DS__CORE_DRIVERS_H
@@ -49,6 +50,7 @@
 #include "../cuda/types.h"
 #include "../cuda/call.h"
 #include "../cuda/device.h"
+#include "../cuda/nvml.h"
 #include "../cuda/stream.h"
 #include "../cuda/stream_wait.h"
 #include "../cuda/event.h"
@@ -76,6 +78,12 @@
 #include "../cuda/share.h"
 #include "../cuda/host_memory.h"
 #include "../cuda/driver.h"
+#endif
+
+#ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
+enum { DS__PER_THREAD_DEFAULT_STREAM = 1 };
+#else
+enum { DS__PER_THREAD_DEFAULT_STREAM = 0 };
 #endif
 
 static const struct ds__backend {

@@ -14,11 +14,9 @@
 #include "../api/dtype.h"
 #include "init.h"
 
-#ifndef DEVSTREAM_STATIC
-#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) extern ds_dtype ds_##name(void);
+#define DS__DTYPE_EXTERNAL(name, code, bits, lanes) DS__SYMBOL(ds_dtype ds_##name(void))
 DS_DTYPES(DS__DTYPE_EXTERNAL)
 #undef DS__DTYPE_EXTERNAL
-#endif
 
 static const struct {
     const char *name;

@@ -179,10 +179,10 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
 /* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
    harms none that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
-    pthread_mutex_lock(&ds__g.begin);
+    ds__mutex_lock(&ds__g.begin);
     ds_result r =
         ds__captures_open() ? DS_NOT_READY : ds__event_record(event, stream, DS__OP_RECORD);
-    pthread_mutex_unlock(&ds__g.begin);
+    ds__mutex_unlock(&ds__g.begin);
     return r;
 }
 

@@ -117,12 +117,9 @@ static ds_result ds__start(void) {
     ds__logger.level = ds__g.desc.log_fn
                            ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
                            : (log ? atoi(log) : DS_LOG_SILENT);
-#ifdef DEVSTREAM_PER_THREAD_DEFAULT_STREAM
-    ds__g.per_thread_default = 1;
-#else
-    ds__g.per_thread_default = (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
+    ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
+                               (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-#endif
     ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
@@ -151,11 +148,11 @@ static ds_result ds__start(void) {
     r = ds__start_drivers();
     if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
-    int error = r == DS_OK ? pthread_key_create(&ds__g.key, ds__thread_ends) : 0;
+    int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
     if (error)
         r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (r == DS_OK && !ds__g.atfork) {
-        pthread_atfork(NULL, NULL, ds__forked);
+        ds__os_at_fork(NULL, NULL, ds__forked);
         ds__g.atfork = 1;
     }
     if (r < 0) {
@@ -184,13 +181,13 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
             DS_ERR_FORKED,
             "devstream was in use before fork; use it in one process only, or start it after fork");
     ds_result r = DS_OK;
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
         r = ds__start();
         if (r == DS_OK)
             atomic_store(&ds__g.state, DS__READY);
     }
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     if (r == DS_OK && !ds__thread_state())
         r = DS_ERR_OUT_OF_MEMORY;
     return r;
@@ -284,7 +281,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     /* before the lock, which may be held for ever */
     if (atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(t);
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) != DS__COLD)
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "devstream is in use already; call ds_init first, or after ds_shutdown");
@@ -292,7 +289,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         r = ds__fault_parse(desc->fault);
     if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
         ds__drop_desc();
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 

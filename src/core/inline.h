@@ -12,14 +12,12 @@
 
 #include "../api/stream.h"
 
-#ifndef DEVSTREAM_STATIC
-extern ds_device ds_cpu(int index);
-extern ds_device ds_cuda(int index);
-extern ds_device ds_device_current(void);
-extern ds_stream_desc ds_stream_desc_torch(void);
-extern ds_stream_desc ds_stream_desc_paddle(void);
-extern ds_stream_desc ds_stream_desc_cupy(void);
-extern ds_stream_desc ds_stream_desc_mindspore(void);
-#endif
+DS__SYMBOL(ds_device ds_cpu(int index))
+DS__SYMBOL(ds_device ds_cuda(int index))
+DS__SYMBOL(ds_device ds_device_current(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_torch(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_paddle(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_cupy(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
 
 #endif

@@ -22,28 +22,7 @@
 
 #include "../api/range.h"
 #include "../base/capture_list.h"
-
-#if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)
-#if __has_include(<nvtx3/nvToolsExt.h>)
-#define DS__NVTX 1
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpedantic"
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wshadow"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#endif
-#include <nvtx3/nvToolsExt.h>
-#if defined(DEVSTREAM_CUDA) && __has_include(<nvtx3/nvToolsExtCudaRt.h>) && __has_include(<cuda.h>)
-#include <nvtx3/nvToolsExtCudaRt.h>
-#define DS__NVTX_CUDA 1
-#endif
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-#endif
-#endif
+#include "../os/os.h"
 
 enum { DS__RANGES = 4096 };
 
@@ -68,19 +47,18 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic int nvtx;            /* 1: initialised, so that its functions are no longer replaced */
-    _Atomic uint32_t domains;    /* how many there are with the default one, less one */
-    _Atomic uint32_t generation; /* ds_shutdown raises it, which makes all handles void */
-    pthread_mutex_t lock;        /* of who makes domains or initialises NVTX */
+    _Atomic uint32_t domains;          /* how many there are with the default one, less one */
+    _Atomic uint32_t generation;       /* ds_shutdown raises it, which makes all handles void */
+    ds__mutex lock;                    /* of who makes domains */
     /* of who sets the hook, which waits for the former one: that may come to the other lock */
-    pthread_mutex_t hook_lock;
+    ds__mutex hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
     _Atomic uint32_t used; /* ranges that ever were open */
     /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
     _Atomic uint64_t spare;
     ds__open_range open[DS__RANGES];
-} ds__notes = { .lock = PTHREAD_MUTEX_INITIALIZER, .hook_lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
 /* As ds__fail, where another function of devstream may be going on around, whose name and place
    stay. */
@@ -103,57 +81,6 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     }
     return code;
 }
-
-#ifdef DS__NVTX
-__attribute__((cold, noinline)) static void ds__nvtx_start(void) {
-    pthread_mutex_lock(&ds__notes.lock);
-    if (!atomic_load(&ds__notes.nvtx)) {
-        /* its first call replaces its functions, which others must not see happen */
-        nvtxInitialize(NULL);
-        atomic_store_explicit(&ds__notes.nvtx, 1, memory_order_release);
-    }
-    pthread_mutex_unlock(&ds__notes.lock);
-}
-
-static inline void ds__nvtx_ready(void) {
-    if (DS__UNLIKELY(!atomic_load_explicit(&ds__notes.nvtx, memory_order_acquire)))
-        ds__nvtx_start();
-}
-
-static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
-    nvtxEventAttributes_t a;
-    memset(&a, 0, sizeof a);
-    a.version = NVTX_VERSION;
-    a.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-    a.category = d->category;
-    a.colorType = d->color ? NVTX_COLOR_ARGB : NVTX_COLOR_UNKNOWN;
-    a.color = d->color;
-    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
-    a.message.ascii = d->text;
-    switch (d->payload.kind) {
-    case DS_PAYLOAD_U64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
-        a.payload.ullValue = d->payload.value.u64;
-        break;
-    case DS_PAYLOAD_I64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_INT64;
-        a.payload.llValue = d->payload.value.i64;
-        break;
-    case DS_PAYLOAD_F64:
-        a.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
-        a.payload.dValue = d->payload.value.f64;
-        break;
-    case DS_PAYLOAD_NONE:
-        break;
-    }
-    return a;
-}
-
-/* 1: the functions without attributes say all of it. */
-static inline int ds__range_is_plain(const ds_range_desc *d) {
-    return !d->domain.id && !d->color && !d->category && !d->payload.kind;
-}
-#endif
 
 /* The label of the calling thread, a device or a stream, or a range: what the hook gets, with
    the fields that are the same for all. */

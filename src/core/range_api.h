@@ -16,7 +16,6 @@
 #ifndef DS__CORE_RANGE_API_H
 #define DS__CORE_RANGE_API_H
 
-#include "drivers.h"
 #include "range.h"
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
@@ -24,15 +23,7 @@ static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
     int domain = ds__range_check(fn, site, d);
     if (domain < 0)
         return (ds_result)domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        nvtxMarkA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        nvtxDomainMarkEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    ds__nvtx_mark(ds__notes.domain[domain].native, d);
     if (ds__range_heard())
         ds__range_tell_of(DS_RANGE_MARK, d, (uint32_t)domain, 0, 0, site);
     return DS_OK;
@@ -43,15 +34,7 @@ static inline int ds__range_push(const char *fn, const ds_range_desc *d) {
     int domain = ds__range_check(fn, site, d);
     if (DS__UNLIKELY(domain < 0))
         return domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        nvtxRangePushA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        nvtxDomainRangePushEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    ds__nvtx_push(ds__notes.domain[domain].native, d);
     int level = (*ds__range_level(domain))++;
     if (DS__UNLIKELY(ds__range_heard()))
         ds__range_tell_of(DS_RANGE_PUSH, d, (uint32_t)domain, level, 0, site);
@@ -70,13 +53,7 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
                               domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
                               domain ? "\"" : "");
     --*level;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (domain)
-        nvtxDomainRangePop(ds__notes.domain[domain].native);
-    else
-        nvtxRangePop();
-#endif
+    ds__nvtx_pop(ds__notes.domain[domain].native);
     if (DS__UNLIKELY(ds__range_heard())) {
         ds_range_desc d = { .domain = handle };
         ds__range_tell_of(DS_RANGE_POP, &d, (uint32_t)domain, *level, 0, site);
@@ -123,15 +100,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
         return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
                               "%d ranges are open already; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    if (ds__range_is_plain(d))
-        o->native = nvtxRangeStartA(d->text);
-    else {
-        nvtxEventAttributes_t a = ds__nvtx_attributes(d);
-        o->native = nvtxDomainRangeStartEx(ds__notes.domain[domain].native, &a);
-    }
-#endif
+    o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
     out->id = generation << 32 | (uint64_t)(o - ds__notes.open + 1);
     atomic_store(&o->word, generation << 1 | 1);
@@ -151,25 +120,19 @@ DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
         return ds__range_fail("ds_domain_create", site, DS_ERR_INVALID_VALUE,
                               "the name of a domain has more than %zu characters",
                               sizeof ds__notes.domain[0].name - 1);
-    pthread_mutex_lock(&ds__notes.lock);
+    ds__mutex_lock(&ds__notes.lock);
     uint32_t n = atomic_load(&ds__notes.domains);
     uint32_t i = 1;
     while (i <= n && strcmp(ds__notes.domain[i].name, name) != 0)
         i++;
     if (i > n && i < DS__DOMAINS) {
         memcpy(ds__notes.domain[i].name, name, strlen(name) + 1);
-#ifdef DS__NVTX
-        if (!atomic_load(&ds__notes.nvtx)) {
-            nvtxInitialize(NULL);
-            atomic_store(&ds__notes.nvtx, 1);
-        }
-        ds__notes.domain[i].native = nvtxDomainCreateA(name);
-#endif
+        ds__notes.domain[i].native = ds__nvtx_domain_create(name);
         atomic_store_explicit(&ds__notes.domains, i, memory_order_release);
     }
     if (i < DS__DOMAINS)
         out->id = (uint64_t)(atomic_load(&ds__notes.generation) + 1) << 32 | i;
-    pthread_mutex_unlock(&ds__notes.lock);
+    ds__mutex_unlock(&ds__notes.lock);
     return out->id ? DS_OK
                    : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
                                     "there are %d domains already", DS__DOMAINS - 1);
@@ -222,12 +185,7 @@ DSDEF ds_result(ds_range_end)(ds_range range) {
                                        : "no range was given (the handle is zero)");
     ds__open_range *o = &ds__notes.open[index - 1];
     uint32_t domain = o->domain;
-#ifdef DS__NVTX
-    if (domain)
-        nvtxDomainRangeEnd(ds__notes.domain[domain].native, o->native);
-    else
-        nvtxRangeEnd(o->native);
-#endif
+    ds__nvtx_range_end(ds__notes.domain[domain].native, o->native);
     ds__range_place_over(o);
     if (ds__range_heard()) {
         ds_range_desc d = { 0 };
@@ -265,7 +223,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
                               "destructor, kernel or hook");
-    pthread_mutex_lock(&ds__notes.hook_lock);
+    ds__mutex_lock(&ds__notes.hook_lock);
     ds__range_watcher *now = atomic_load(&ds__notes.hook);
     ds__range_watcher *next =
         now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
@@ -281,7 +239,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         else
             ds__os_yield();
     }
-    pthread_mutex_unlock(&ds__notes.hook_lock);
+    ds__mutex_unlock(&ds__notes.hook_lock);
     return DS_OK;
 }
 
@@ -290,10 +248,7 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
     if (!label)
         return ds__range_fail("ds_thread_set_label", site, DS_ERR_INVALID_VALUE,
                               "the label is NULL");
-#ifdef DS__NVTX
-    ds__nvtx_ready();
-    nvtxNameOsThreadA(ds__os_thread_id(), label);
-#endif
+    ds__nvtx_name_thread(label);
     ds_range_event e = { .kind = DS_RANGE_THREAD_LABEL, .domain_name = "", .text = label };
     if (ds__range_heard())
         ds__range_tell(&e, site);
@@ -302,17 +257,14 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
 
 /* A stream has this label; NULL: none any more. */
 static void ds__tell_stream_label(ds__stream *s, const char *label) {
-#ifdef DS__NVTX_CUDA
     void *native = NULL;
-    ds__tls.mute++; /* another thread's own stream has no name in CUDA */
-    int known =
-        s->device.type == DS_DEVICE_CUDA && ds__cuda_stream_native(s->native, &native) == DS_OK;
-    ds__tls.mute--;
-    if (known) {
-        ds__nvtx_ready();
-        nvtxNameCudaStreamA((cudaStream_t)native, label ? label : "");
+    if (ds__nvtx_names_cuda() && s->device.type == DS_DEVICE_CUDA) {
+        ds__tls.mute++; /* another thread's own stream has no name in CUDA */
+        int known = s->driver->stream_native(s->native, &native) == DS_OK;
+        ds__tls.mute--;
+        if (known)
+            ds__nvtx_name_stream(native, label ? label : "");
     }
-#endif
     ds_range_event e = { .kind = DS_RANGE_STREAM_LABEL,
                          .domain_name = "",
                          .text = label ? label : "",
@@ -323,12 +275,8 @@ static void ds__tell_stream_label(ds__stream *s, const char *label) {
 }
 
 static void ds__tell_device_label(ds_device device, const char *label) {
-#ifdef DS__NVTX_CUDA
-    if (device.type == DS_DEVICE_CUDA) {
-        ds__nvtx_ready();
-        nvtxNameCudaDeviceA(device.index, label);
-    }
-#endif
+    if (device.type == DS_DEVICE_CUDA)
+        ds__nvtx_name_device(device.index, label);
     ds_range_event e = {
         .kind = DS_RANGE_DEVICE_LABEL, .domain_name = "", .text = label, .device = device
     };
@@ -346,10 +294,8 @@ static void ds__ranges_end(void) {
         atomic_store(&o->word, word & ~(uint64_t)1);
         ds__range_place_over(o);
     }
-#ifdef DS__NVTX
     for (uint32_t i = 1; i <= atomic_load(&ds__notes.domains); i++)
-        nvtxDomainDestroy(ds__notes.domain[i].native);
-#endif
+        ds__nvtx_domain_destroy(ds__notes.domain[i].native);
     if (atomic_load(&ds__notes.domains))
         atomic_fetch_add(&ds__notes.generation, 1);
     atomic_store(&ds__notes.domains, 0);

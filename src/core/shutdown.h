@@ -21,7 +21,6 @@
 #include "init.h"
 #include "thread.h"
 #include "range_api.h"
-#include "nvml.h"
 #include "memory.h"
 #include "kernel.h"
 #include "capture.h"
@@ -113,7 +112,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
     if (state == DS__READY) {
@@ -162,15 +161,14 @@ DSDEF ds_result(ds_shutdown)(void) {
         ds__release(ds__g.label);
         ds__g.legacy = NULL;
         ds__g.label = NULL;
-        pthread_key_delete(ds__g.key);
+        ds__os_thread_key_delete(ds__g.key);
         atomic_store(&ds__dead, 0);
         ds__g.epoch++;
         atomic_store(&ds__g.state, DS__COLD);
     }
-    ds__nvml_end();
     ds__ranges_end();
     ds__drop_desc();
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 

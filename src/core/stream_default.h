@@ -22,7 +22,7 @@ static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
     /* made once; a lock is fine on this path, the handle can be kept */
-    pthread_mutex_lock(&ds__g.mutex);
+    ds__mutex_lock(&ds__g.mutex);
     /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
     ds__tls.upper_locked++;
     if (!slot->id)
@@ -30,7 +30,7 @@ static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds__tls.upper_locked--;
     if (r == DS_OK)
         *out = *slot;
-    pthread_mutex_unlock(&ds__g.mutex);
+    ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
 

@@ -90,7 +90,7 @@ static void ds__thread_free(ds__thread *t) {
     ds__release(t->current);
     ds__release(t->own);
     ds__release(t->frame);
-    ds__modules_thread_end(t->caller.slot);
+    ds__modules_thread_end(t->caller.module);
     ds__release(t);
 }
 
@@ -154,7 +154,7 @@ static ds__thread *ds__thread_state(void) {
         t->current = ds__alloc(n * sizeof *t->current);
         t->own = ds__alloc(n * sizeof *t->own);
     }
-    if (!t || !t->current || !t->own || pthread_setspecific(ds__g.key, t) != 0) {
+    if (!t || !t->current || !t->own || ds__os_thread_key_set(ds__g.key, t) != 0) {
         if (t) {
             ds__release(t->current);
             ds__release(t->own);

@@ -207,7 +207,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
         return ds__cpu_capture_wait_event(s, c, op->u.event.event);
     case DS__OP_WAIT_STREAM:
         return ds__cpu_capture_wait_stream(s, c, op->u.wait.stream);
-    case DS__OP_FREE:
+    case DS__CPU_OP_FREE:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
             "memory of the driver's own allocator cannot come or go on a stream that captures");

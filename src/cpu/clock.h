@@ -8,7 +8,7 @@
    1. With a fabric there is one worker. After each operation it takes the ready stream whose
       time is the lowest.
    2. The time of a stream is the time at which its next operation is ready. It may be earlier
-      while waits or clock notes (DS__OP_CLOCK) precede that operation. These take no time and
+      while waits or clock notes (DS__CPU_OP_CLOCK) precede that operation. These take no time and
       hold nothing, so passing them too early is harmless.
    3. Only the last completed operation of a stream can end after the clock. Each earlier
       operation ended by the time the next one began, and the worker takes no operation that
@@ -76,8 +76,8 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     }
     if (s->virt->put == now)
         return DS_OK;
-    ds__op op = { .kind = DS__OP_CLOCK };
-    op.u.clock.ns = now;
+    ds__op op = { .kind = DS__CPU_OP_CLOCK };
+    op.u.own.number = now;
     ds_result r = ds__cpu_put(s, &op);
     if (r < 0)
         return r;
@@ -135,9 +135,9 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_virtual *v = s->virt;
     int host = ds__cpu.fabric->devices;
     int again = 0;
-    if (op->kind == DS__OP_CLOCK) {
-        if (v->time < op->u.clock.ns)
-            v->time = op->u.clock.ns;
+    if (op->kind == DS__CPU_OP_CLOCK) {
+        if (v->time < op->u.own.number)
+            v->time = op->u.own.number;
     } else if (op->kind == DS__OP_KERNEL && op->u.kernel.kernel->bytes_fn) {
         uint64_t bytes =
             op->u.kernel.kernel->bytes_fn(op->u.kernel.items, (const char *)op + DS__CPU_ARGS_AT);

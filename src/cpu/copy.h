@@ -100,7 +100,7 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t first = piece * job->piece_items;
     size_t n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY)
-        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_COPY_BYTES);
+        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_BYTES);
     else
         ds__cpu_fill_part(op, first, n);
 }
@@ -124,7 +124,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
     } else {
         ds__cpu_job job;
         memset(&job, 0, sizeof job);
-        size_t piece = bytes >= DS__STREAM_COPY_BYTES     ? DS__CPU_STREAM_PIECE
+        size_t piece = bytes >= DS__STREAM_BYTES          ? DS__CPU_STREAM_PIECE
                        : bytes >= 4 * DS__CPU_PIECE_BYTES ? DS__CPU_PIECE_BYTES
                                                           : (bytes / 4 + 63) & ~(size_t)63;
         job.piece_fn = ds__cpu_part_piece;

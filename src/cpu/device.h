@@ -22,18 +22,9 @@
 static ds_result ds__cpu_device_properties(int device, ds_device_properties *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "devstream CPU device %d", device);
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon)
-            continue;
-        colon[strcspn(colon, "\n")] = 0;
-        snprintf(out->name, sizeof out->name, "%.120s", colon + 2);
-        break;
-    }
-    if (f)
-        fclose(f);
+    char name[121];
+    if (ds__os_processor_name(name, sizeof name))
+        snprintf(out->name, sizeof out->name, "%s", name);
     out->total_memory = ds__cpu.device[device].limit;
     out->multiprocessors = ds__cpu.workers;
     out->unified_addressing = 1;
@@ -44,11 +35,36 @@ static ds_result ds__cpu_device_properties(int device, ds_device_properties *out
     return DS_OK;
 }
 
+static const char *ds__cpu_architectures(void) {
+    return ds__os_architecture();
+}
+
 static ds_result ds__cpu_device_memory(int device, size_t *out_free, size_t *out_total) {
     ds__cpu_device *d = &ds__cpu.device[device];
     size_t used = atomic_load(&d->used);
     *out_total = d->limit;
     *out_free = d->limit - used;
+    return DS_OK;
+}
+
+static ds_result ds__cpu_device_sensor(int device, int sensor, unsigned out[2]) {
+    (void)out;
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "the %s of cpu:%d is not known: only NVML tells it, of GPUs",
+                    ds__sensor_names[sensor], device);
+}
+
+/* This process; the driver does not know others that use the machine's memory. */
+static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
+    size_t used = atomic_load(&ds__cpu.device[device].used);
+    memset(out, 0, sizeof *out);
+    if (!used)
+        return DS_OK;
+    out->list = ds__alloc(sizeof *out->list);
+    if (!out->list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processes");
+    out->list[0] = (ds__process){ ds__os_process_id(), used };
+    out->count = 1;
     return DS_OK;
 }
 

@@ -100,13 +100,13 @@ static ds_result ds__cpu_start(void) {
     atomic_store(&ds__cpu.monitor_word, 1);
     int error = 0;
     for (int i = 0; i < workers && !error; i++) {
-        error = pthread_create(&ds__cpu.worker[i].thread, NULL, ds__cpu_worker_main,
-                               &ds__cpu.worker[i]);
+        error =
+            ds__os_thread_start(&ds__cpu.worker[i].thread, ds__cpu_worker_main, &ds__cpu.worker[i]);
         if (!error)
             ds__cpu.workers_started++;
     }
     if (!error)
-        error = pthread_create(&ds__cpu.monitor, NULL, ds__cpu_monitor_main, NULL);
+        error = ds__os_thread_start(&ds__cpu.monitor, ds__cpu_monitor_main, NULL);
     ds__cpu.monitor_started = error == 0;
     atomic_store(&ds__callers.gone_fn, ds__cpu_wake_monitor);
     if (error) {
@@ -131,11 +131,11 @@ static void ds__cpu_stop(void) {
         atomic_store(&ds__cpu.monitor_word, 1);
         ds__futex_wake(&ds__cpu.monitor_word, INT_MAX);
         if (ds__cpu.monitor_started)
-            pthread_join(ds__cpu.monitor, NULL);
+            ds__os_thread_join(ds__cpu.monitor);
         for (int i = 0; i < ds__cpu.workers_started; i++)
-            pthread_join(ds__cpu.worker[i].thread, NULL);
+            ds__os_thread_join(ds__cpu.worker[i].thread);
         for (int i = 0; i < ds__cpu.host_threads; i++)
-            pthread_join(ds__cpu.host_thread[i], NULL);
+            ds__os_thread_join(ds__cpu.host_thread[i]);
     }
     ds__cpu_freed_end();
     while (ds__cpu.raw) {
@@ -228,10 +228,12 @@ static void ds__cpu_stats(ds_cpu_stats *out) {
 
 static const ds__driver ds__cpu_driver = { "cpu",
                                            DS_DEVICE_CPU,
+                                           DS__CPU_INLINE_BYTES,
                                            ds__cpu_check,
                                            ds__cpu_configure,
                                            ds__cpu_probe,
                                            ds__cpu_start,
+                                           ds__cpu_architectures,
                                            ds__cpu_device_used,
                                            ds__cpu_spreads,
                                            ds__cpu_fabric,

@@ -132,7 +132,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
         ds__op record = *op;
         record.kind = DS__OP_RECORD;
-        record.u.stamp.stamp = stamp;
+        record.u.own.ptr = stamp;
         r = ds__cpu_enqueue(s, &record, &upto);
         if (r < 0)
             ds__cpu_stamp_give(stamp);
@@ -140,8 +140,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_lane *lane = NULL;
         ds__op record = *op;
         r = ds__cpu_lane_for(s, e, &lane);
-        record.kind = DS__OP_SHARED_RECORD;
-        record.u.shared.lane = lane;
+        record.kind = DS__CPU_OP_SHARED_RECORD;
+        record.u.own.ptr = lane;
         if (r == DS_OK && (r = ds__cpu_enqueue(s, &record, &upto)) < 0)
             ds__cpu_lane_unused(lane);
     } else {

@@ -50,11 +50,11 @@ static void ds__cpu_lane_op(const ds__cpu_flat *f, uint32_t *records, uint32_t *
             *out = n->op;
         break;
     case DS_NODE_EVENT_RECORD:
-        out->kind = DS__OP_NODE_RECORD;
+        out->kind = DS__CPU_OP_NODE_RECORD;
         out->u.wait.upto = (*records)++;
         break;
     case DS_NODE_EVENT_WAIT:
-        out->kind = DS__OP_NODE_WAIT;
+        out->kind = DS__CPU_OP_NODE_WAIT;
         out->u.wait.upto = (*waits)++;
         break;
     default:
@@ -98,7 +98,7 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
         ds__op op;
         if (e->flat == UINT32_MAX) {
             memset(&op, 0, sizeof op);
-            op.kind = DS__OP_LANE_WAIT;
+            op.kind = DS__CPU_OP_LANE_WAIT;
             op.u.wait.stream = x->lane[e->on];
             op.u.wait.upto = e->upto;
         } else {

@@ -157,7 +157,7 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     uint32_t idle = DS__CPU_IDLE;
     ds__op *op = (ds__op *)(void *)(lane->head->data);
     /* it would only be parked */
-    if (hold_first && op->kind == DS__OP_LANE_WAIT &&
+    if (hold_first && op->kind == DS__CPU_OP_LANE_WAIT &&
         atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) {
         ds__cpu_stream *on = op->u.wait.stream;
         if (ds__cpu_park(lane, on, on->lane_base + op->u.wait.upto))
@@ -257,7 +257,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
                              uint64_t number, int failed, int who) {
     ds__cpu_launch *run = s->launch;
     ds__cpu_token t = { op->u.wait.stream, 0 };
-    if (op->kind == DS__OP_NODE_RECORD) {
+    if (op->kind == DS__CPU_OP_NODE_RECORD) {
         ds__cpu_stamp *stamp = run->stamp[op->u.wait.upto];
         if (stamp && !failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
@@ -265,7 +265,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
             ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
         return DS__CPU_EMPTY; /* the launch gives it back */
     }
-    if (op->kind == DS__OP_NODE_WAIT)
+    if (op->kind == DS__CPU_OP_NODE_WAIT)
         t = run->token[op->u.wait.upto];
     else
         t.upto = t.stream->lane_base + op->u.wait.upto;

@@ -9,7 +9,7 @@
    stream has failed, but a callback is invoked with the failure. The destructor runs after
    either.
    Locks: the pool's lock guards the list and the counts of threads. ds__cpu_host_spawn expects
-   it, and calls pthread_create and the program's allocator under it. User code runs without a
+   it, and calls ds__os_thread_start and the program's allocator under it. User code runs without a
    lock of the driver.
    Threads: ds__cpu_to_host runs on the owner of the stream. ds__cpu_host_op runs on a thread for
    host functions, or in inline mode on the submitter. Submitters and the monitor start threads. */
@@ -25,7 +25,7 @@
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
-        pthread_t *more = ds__alloc((size_t)room * sizeof *more);
+        ds__os_thread *more = ds__alloc((size_t)room * sizeof *more);
         if (!more)
             return;
         if (ds__cpu.host_thread)
@@ -34,7 +34,7 @@ static void ds__cpu_host_spawn(void) {
         ds__cpu.host_thread = more;
         ds__cpu.host_room = room;
     }
-    if (pthread_create(&ds__cpu.host_thread[ds__cpu.host_threads], NULL, ds__cpu_host_main, NULL) ==
+    if (ds__os_thread_start(&ds__cpu.host_thread[ds__cpu.host_threads], ds__cpu_host_main, NULL) ==
         0)
         ds__cpu.host_threads++;
 }

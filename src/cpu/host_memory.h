@@ -31,7 +31,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     else if (size < DS__TOUCH_PAGE)
         *out = ds__cpu_memory(size);
     else
-        *out = aligned_alloc(DS__TOUCH_PAGE, (size + DS__TOUCH_PAGE - 1) & ~(DS__TOUCH_PAGE - 1));
+        *out = ds__os_aligned_alloc(DS__TOUCH_PAGE, size);
     if (!*out)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
     if (touches)

@@ -5,7 +5,7 @@
    ds__cpu_kernel_failed makes a failure of the device from a status.
 
    Invariants: while a kernel succeeds, each item runs exactly once. If the first part fails, the
-   rest does not run. `runs` and `item_ps` are estimates: concurrent launches may overwrite them.
+   rest does not run. The estimate of a kernel is not exact: concurrent launches may overwrite it.
    Locks: the kernel, which is user code, runs without a lock of the driver. ds__cpu_job_run
    takes the pool's lock, ds__cpu_kernel_failed takes `object_lock`.
    Threads: the owner of the stream. Pieces also run on other workers and on waiting host
@@ -27,6 +27,12 @@ static void ds__cpu_kernel_piece(ds__cpu_job *job, size_t piece) {
         first, left < job->piece_items ? left : job->piece_items, job->args);
     if (status)
         atomic_store_explicit(&job->status, status, memory_order_relaxed);
+}
+
+/* A kernel's estimate: launches timed so far, up to 4, and picoseconds of an item, as last
+   measured, in the lower half. */
+static inline uint32_t ds__cpu_runs(uint64_t estimate) {
+    return (uint32_t)(estimate >> 32);
 }
 
 /* Picoseconds of an item; items of vectorized kernels take less than a nanosecond. */
@@ -79,8 +85,9 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     ds__kernel *k = op->u.kernel.kernel;
     const void *args = (const char *)op + DS__CPU_ARGS_AT;
     size_t n = op->u.kernel.items;
-    uint32_t runs = atomic_load_explicit(&k->runs, memory_order_relaxed);
-    uint32_t item_ps = atomic_load_explicit(&k->item_ps, memory_order_relaxed);
+    uint64_t estimate = atomic_load_explicit(&k->estimate, memory_order_relaxed);
+    uint32_t runs = ds__cpu_runs(estimate);
+    uint32_t item_ps = (uint32_t)estimate;
     if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
     int status;
@@ -91,9 +98,8 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
     } else {
         status = ds__cpu_kernel_items(w, s, op, args, &item_ps);
     }
-    atomic_store_explicit(&k->item_ps, item_ps, memory_order_relaxed);
-    if (runs < 4)
-        atomic_store_explicit(&k->runs, runs + 1, memory_order_relaxed);
+    estimate = (uint64_t)(runs < 4 ? runs + 1 : runs) << 32 | item_ps;
+    atomic_store_explicit(&k->estimate, estimate, memory_order_relaxed);
     ds__cpu_long(w, 0);
     return status;
 }

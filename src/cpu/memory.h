@@ -8,7 +8,7 @@
    Invariants: `used` never exceeds `limit`. It counts allocated, mapped, asynchronous and shared
    memory, and `async_used` the asynchronous part. A mapping is registered before its memory is
    committed, and removed before the memory is returned. Asynchronous memory is freed when the
-   stream comes to the DS__OP_FREE, also on a failed stream.
+   stream comes to the DS__CPU_OP_FREE, also on a failed stream.
    Locks: ds__cpu_freed.lock, for short steps; the counts are atomic. Mappings take
    `ds__g.mapping_lock`, ds__cpu_unsafe takes the core's capture lock, and ds__cpu_async_free takes
    the locks of a submission.
@@ -54,7 +54,7 @@ static void ds__cpu_remember_freed(void *at, size_t size, int keep) {
     atomic_store_explicit(&ds__cpu_freed.at[i].end, (uintptr_t)at + size, memory_order_relaxed);
     ds__cpu_freed.at[i].kept = keep ? at : NULL;
     ds__lock_give(&ds__cpu_freed.lock);
-    free(over);
+    ds__os_aligned_free(over);
 }
 
 /* Frees memory of ds__cpu_memory. A sanitizer keeps freed memory itself. */
@@ -68,13 +68,13 @@ static void ds__cpu_memory_give(void *at, size_t size) {
         return;
     ds__cpu_remember_freed(at, size, keep);
     if (!keep)
-        free(at);
+        ds__os_aligned_free(at);
 }
 
 /* Forgets what was freed, at the stop of the driver. */
 static void ds__cpu_freed_end(void) {
     for (unsigned i = 0; i < DS__CPU_FREED; i++)
-        free(ds__cpu_freed.at[i].kept);
+        ds__os_aligned_free(ds__cpu_freed.at[i].kept);
     memset(&ds__cpu_freed, 0, sizeof ds__cpu_freed);
 }
 
@@ -120,7 +120,7 @@ static ds_result ds__cpu_pointer_query(const void *ptr, ds_pointer_info *out) {
 
 /* Aligned to 512. */
 static void *ds__cpu_memory(size_t size) {
-    return size > SIZE_MAX - 1024 ? NULL : aligned_alloc(512, (size + 511) & ~(size_t)511);
+    return ds__os_aligned_alloc(512, size);
 }
 
 /* A device's; large pieces of a dry one are no more than addresses until they are touched. */
@@ -235,7 +235,7 @@ static ds_result ds__cpu_space_unmap(int device, void *at, size_t size) {
 /* The driver's own allocator is the system's: it keeps nothing. */
 static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void **out) {
     ds__cpu_stream *s = stream;
-    ds__op op = { .kind = DS__OP_FREE };
+    ds__op op = { .kind = DS__CPU_OP_FREE };
     ds_result r;
     ds__cpu_failure *f = ds__cpu_stream_failure(s);
     if (f)
@@ -252,21 +252,21 @@ static ds_result ds__cpu_async_alloc(int device, void *stream, size_t size, void
 
 static ds_result ds__cpu_async_free(int device, void *stream, void *ptr, size_t size) {
     ds__cpu_stream *s = stream;
-    ds__op op = { .kind = DS__OP_FREE };
+    ds__op op = { .kind = DS__CPU_OP_FREE };
     ds_result r;
-    op.u.memory.ptr = ptr;
-    op.u.memory.size = size;
-    op.u.memory.device = device;
+    op.u.own.ptr = ptr;
+    op.u.own.size = size;
+    op.u.own.number = device;
     if (ds__cpu_watched(s) && ds__cpu_submit_captured(s, &op, &r))
         return r;
     return ds__cpu_enqueue(s, &op, NULL);
 }
 
 static void ds__cpu_async_over(const ds__op *op) {
-    ds__cpu_device *d = &ds__cpu.device[op->u.memory.device];
-    atomic_fetch_sub(&d->async_used, op->u.memory.size);
-    atomic_fetch_sub(&d->used, op->u.memory.size);
-    ds__cpu_device_memory_give(op->u.memory.ptr, op->u.memory.size);
+    ds__cpu_device *d = &ds__cpu.device[op->u.own.number];
+    atomic_fetch_sub(&d->async_used, op->u.own.size);
+    atomic_fetch_sub(&d->used, op->u.own.size);
+    ds__cpu_device_memory_give(op->u.own.ptr, op->u.own.size);
 }
 
 static ds_result ds__cpu_async_trim(int device, size_t keep) {

@@ -87,16 +87,16 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_FILL] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.fill,
         [DS__OP_HOST] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
         [DS__OP_CALLBACK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.host,
-        [DS__OP_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.stamp,
+        [DS__OP_RECORD] = offsetof(ds__op, u.own.size),
         [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__OP_NOTHING] = offsetof(ds__op, u),
         [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.graph,
-        [DS__OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
-        [DS__OP_SHARED_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.shared,
-        [DS__OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.memory,
-        [DS__OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.clock,
+        [DS__CPU_OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
+        [DS__CPU_OP_SHARED_RECORD] = offsetof(ds__op, u.own.size),
+        [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
+        [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
     };
     size_t n =
         op->kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT + op->u.kernel.args_size : size[op->kind];
@@ -150,7 +150,7 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
 
 /* Queues a copy of the operation; the producer's lock is held. */
 static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__OP_CLOCK) {
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL) && op->kind != DS__CPU_OP_CLOCK) {
         ds_result r = ds__cpu_put_clock(s);
         if (r < 0)
             return r;

@@ -133,7 +133,7 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
         ds__cpu_host_op(s, op, number);
         break;
     case DS__OP_RECORD: {
-        ds__cpu_stamp *stamp = op->u.stamp.stamp;
+        ds__cpu_stamp *stamp = op->u.own.ptr;
         if (!failed)
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         ds__cpu_stamp_give(stamp);
@@ -141,17 +141,17 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     }
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
-    case DS__OP_SHARED_RECORD:
-        ds__cpu_lane_pass(op->u.shared.lane, number, failed);
+    case DS__CPU_OP_SHARED_RECORD:
+        ds__cpu_lane_pass(op->u.own.ptr, number, failed);
         break;
     case DS__OP_GRAPH:
         return ds__cpu_launch_step(w, s, op, number, who);
-    case DS__OP_LANE_WAIT:
-    case DS__OP_NODE_RECORD:
-    case DS__OP_NODE_WAIT:
+    case DS__CPU_OP_LANE_WAIT:
+    case DS__CPU_OP_NODE_RECORD:
+    case DS__CPU_OP_NODE_WAIT:
         return ds__cpu_lane_step(w, s, op, number, failed, who);
     /* also on a stream that failed: what used it was skipped */
-    case DS__OP_FREE:
+    case DS__CPU_OP_FREE:
         ds__cpu_async_over(op);
         break;
     default:
@@ -166,9 +166,8 @@ static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, ui
     if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
         ds__cpu.fabric)
         return 0;
-    ds__kernel *k = op->u.kernel.kernel;
-    return atomic_load_explicit(&k->runs, memory_order_relaxed) >= 4 &&
-           atomic_load_explicit(&k->item_ps, memory_order_relaxed) <= DS__CPU_LONG_NS * 1000u &&
+    uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
+    return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
 }

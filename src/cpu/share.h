@@ -57,7 +57,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
         if (base)
             ds__os_unmap(base, size);
         if (fd >= 0)
-            close(fd);
+            ds__os_close(fd);
         return ds__cpu_short(device, size);
     }
     s->base = base;
@@ -77,7 +77,7 @@ static void ds__cpu_share_release(int device, void *base, size_t size) {
     if (!s)
         return;
     ds__os_unmap(base, size);
-    close(s->fd);
+    ds__os_close(s->fd);
     ds__release(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
 }
@@ -91,7 +91,9 @@ static ds_result ds__cpu_share_export(int device, void *base, size_t size, unsig
     if (!s || s->size != size)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not memory of cpu:%d that can be exported",
                         base, device);
-    ds__address a = { DS__ADDRESS_MEMORY, (int32_t)getpid(), s->fd, 0, 0, 0, s->cookie, size };
+    ds__address a = {
+        DS__ADDRESS_MEMORY, (int32_t)ds__os_process_id(), s->fd, 0, 0, 0, s->cookie, size
+    };
     memset(handle, 0, 64);
     memcpy(handle, &a, sizeof a);
     return DS_OK;
@@ -107,13 +109,13 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
         return r;
     if (a.kind != DS__ADDRESS_MEMORY || a.size != size)
         return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no memory of a CPU device");
-    if (a.pid == (int32_t)getpid())
+    if (a.pid == (int32_t)ds__os_process_id())
         return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory is this process's own");
     int fd = ds__os_memfd_open(a.pid, a.fd, a.cookie, size);
     if (fd < 0)
         return ds__peer_fail(a.pid);
     *out = ds__os_memfd_map(fd, size);
-    close(fd);
+    ds__os_close(fd);
     return *out ? DS_OK
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
                            "the system has no address space for %zu bytes on cpu:%d", size, device);

@@ -132,10 +132,10 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     return r;
 }
 
-/* The inline rule (DS__INLINE_BYTES): on an idle stream the caller runs a small copy or fill
+/* The inline rule (DS__CPU_INLINE_BYTES): on an idle stream the caller runs a small copy or fill
    itself. 0: it did not. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__INLINE_BYTES ||
+    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__CPU_INLINE_BYTES ||
         (op->flags & DS__OP_STAGED))
         return 0;
     if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))

@@ -87,10 +87,23 @@ enum {
     DS__CPU_HELD = 1 << 20     /* or when so many operations are held back */
 };
 
+/* Kinds of operations of this driver. */
+enum {
+    /* in executables; u.wait: a place in another lane, or the number of a record or wait */
+    DS__CPU_OP_LANE_WAIT = DS__OP_OWN,
+    DS__CPU_OP_NODE_RECORD,
+    DS__CPU_OP_NODE_WAIT,
+    DS__CPU_OP_SHARED_RECORD, /* other processes are told of it; u.own.ptr: the lane */
+    DS__CPU_OP_FREE,          /* u.own: memory that the stream gives back, and its device */
+    DS__CPU_OP_CLOCK          /* u.own.number: the virtual time at which what follows was put in */
+};
+
 /* copies and fills from here on are split among threads that are awake */
 #define DS__CPU_SPLIT_BYTES ((size_t)64 << 10)
 #define DS__CPU_CALL_BYTES ((size_t)2 << 20)    /* and others are woken for them from here on */
 #define DS__CPU_PIECE_BYTES ((size_t)128 << 10) /* at most, and a quarter of what is to be done */
+/* what the caller may do itself on an idle stream (inline_bytes) */
+#define DS__CPU_INLINE_BYTES ((size_t)16384)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
 
@@ -265,7 +278,7 @@ typedef struct ds__cpu_event {
 } ds__cpu_event;
 
 typedef struct ds__cpu_worker {
-    pthread_t thread;
+    ds__os_thread thread;
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
@@ -321,10 +334,10 @@ static struct {
     int host_idle;
     uint64_t host_progress; /* counts host functions taken; for the monitor */
     _Atomic uint32_t host_word;
-    pthread_t *host_thread;
+    ds__os_thread *host_thread;
     int host_room;
     /* monitor */
-    pthread_t monitor;
+    ds__os_thread monitor;
     int monitor_started;
     _Atomic uint32_t monitor_word; /* 0: asleep or about to be */
     /* memory */
@@ -343,7 +356,7 @@ static struct {
     ds__cpu_lane *lanes;
     ds__cpu_proxy *proxies;
     ds__cpu_proxy *watched;
-    pthread_t watcher;
+    ds__os_thread watcher;
     int watcher_started;
     _Atomic uint32_t watch_word; /* the watcher sleeps on it */
     _Atomic int watch_quit;

@@ -10,7 +10,7 @@
    `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
    death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
-   lock. The watcher sleeps without it. pthread_create runs under it in ds__cpu_watch_for. The
+   lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
    check for open captures is made before it is taken.
    Threads: one watcher, which the first wait starts and ds__cpu_watcher_end joins after all work
    is done. Caller's threads, any number at once. */
@@ -86,7 +86,7 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
     if (atomic_load(&p->stream.done) >= upto)
         return DS_OK;
     if (!ds__cpu.watcher_started) {
-        int error = pthread_create(&ds__cpu.watcher, NULL, ds__cpu_watcher_main, NULL);
+        int error = ds__os_thread_start(&ds__cpu.watcher, ds__cpu_watcher_main, NULL);
         if (error)
             return ds__fail(DS_ERR_SYSTEM, "no thread could be started: %s", strerror(error));
         ds__cpu.watcher_started = 1;
@@ -123,7 +123,7 @@ static void ds__cpu_watcher_end(void) {
     atomic_store(&ds__cpu.watch_quit, 1);
     ds__boards_unlock();
     ds__cpu_wake_watcher();
-    pthread_join(ds__cpu.watcher, NULL);
+    ds__os_thread_join(ds__cpu.watcher);
     ds__cpu.watcher_started = 0;
 }
 

@@ -98,7 +98,7 @@ static ds_result ds__cuda_begin_listed(ds__cuda_scope *scope, ds__cuda_stream *s
                                 .per_thread = s->kind == DS__STREAM_PER_THREAD,
                                 .thread = s->thread };
         c->origin = o;
-        c->native_id = now.id;
+        c->native = now.id;
         c->body->native = g;
         g->graph = now.graph;
         g->capture = c;

@@ -53,7 +53,7 @@ static cudaError_t ds__cuda_get_info(cudaStream_t stream, ds__cuda_look *out) {
 /* The open capture with CUDA's number; NULL: others began it. The lock is held. */
 static ds__capture *ds__cuda_capture_of(unsigned long long id) {
     ds__capture *c = ds__g.captures;
-    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native_id != id))
+    while (c && (c->driver->type != DS_DEVICE_CUDA || c->native != id))
         c = c->next;
     return c;
 }

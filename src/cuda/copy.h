@@ -206,10 +206,10 @@ static ds_result ds__cuda_copy_now(const ds__op *op) {
     ds_result r = ds__cuda_enter(&scope, device);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     if (!ds__cuda.side[device])
         r = ds__cuda_make_stream(&scope, DS_STREAM_NON_BLOCKING, &priority, &ds__cuda.side[device]);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     if (r == DS_OK)
         r = ds__cuda_move(&scope, ds__cuda.side[device], op, to, from);
     if (r == DS_OK)

@@ -107,6 +107,12 @@ static ds_result ds__cuda_start(void) {
     return r;
 }
 
+/* PTX for compute_60 is in the library; devices compile it for themselves. */
+static const char *ds__cuda_architectures(void) {
+    return "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 "
+           "sm_103 sm_110 sm_120 sm_121 compute_60";
+}
+
 static ds_result ds__cuda_device_properties(int device, ds_device_properties *out) {
     struct cudaDeviceProp prop;
     ds__cuda_scope scope;
@@ -181,14 +187,14 @@ static ds_result ds__cuda_device_synchronize(int device) {
     if (r == DS_OK) {
         ds__cuda_unload(&scope, unused);
     } else {
-        pthread_mutex_lock(&ds__cuda.mutex);
+        ds__mutex_lock(&ds__cuda.mutex);
         while (unused) {
             ds__cuda_module *m = unused;
             unused = m->next;
             m->next = ds__cuda.modules;
             ds__cuda.modules = m;
         }
-        pthread_mutex_unlock(&ds__cuda.mutex);
+        ds__mutex_unlock(&ds__cuda.mutex);
     }
     ds__cuda_leave(&scope);
     return r;

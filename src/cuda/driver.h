@@ -105,6 +105,7 @@ static void ds__cuda_drain(void) {
 
 static void ds__cuda_stop(void) {
     ds__cuda_scope scope;
+    ds__nvml_end();
     ds__cuda_end_keeps();
     for (int i = 0; i < ds__cuda.devices; i++) {
         if (!atomic_load(&ds__cuda.used[i]))
@@ -150,10 +151,12 @@ static void ds__cuda_stats(ds_cpu_stats *out) {
 
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
+                                            0,
                                             ds__cuda_take_options,
                                             ds__cuda_take_options,
                                             ds__cuda_probe,
                                             ds__cuda_start,
+                                            ds__cuda_architectures,
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
                                             ds__cuda_fabric,

@@ -40,7 +40,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
     if (bytes > INT_MAX)
         return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
                         bytes);
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     if (bytes > atomic_load(&f->shared)) {
         if (k->cuda.native_fn)
             r = DS__RT(
@@ -54,7 +54,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
         if (r == DS_OK)
             atomic_store(&f->shared, bytes);
     }
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
 }
 
@@ -62,7 +62,7 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
                                             ds__kernel *k, const ds_grid *g, void **params) {
     const char *call = "cuLaunchKernel";
     ds__cuda_function *f =
-        (ds__cuda_function *)atomic_load_explicit(&k->loaded, memory_order_relaxed) + s->device;
+        (ds__cuda_function *)atomic_load_explicit(&k->native, memory_order_relaxed) + s->device;
     int code;
     if (DS__UNLIKELY(g->shared_bytes > atomic_load_explicit(&f->shared, memory_order_relaxed))) {
         ds_result r = ds__cuda_allow_shared(scope, k, f, g->shared_bytes);

@@ -114,10 +114,10 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 }
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
-    ds__cuda_function *f = atomic_load(&k->loaded);
+    ds__cuda_function *f = atomic_load(&k->native);
     if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
-    atomic_store(&k->loaded, f);
+    atomic_store(&k->native, f);
     f += scope->device;
     /* by another thread */
     if (atomic_load(&f->function))
@@ -143,7 +143,7 @@ static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
 
 /* The kernel on a device; NULL: not ready there. */
 static inline ds__cuda_function *ds__cuda_loaded(ds__kernel *k, int device) {
-    ds__cuda_function *f = atomic_load_explicit(&k->loaded, memory_order_acquire);
+    ds__cuda_function *f = atomic_load_explicit(&k->native, memory_order_acquire);
     return DS__LIKELY(f && atomic_load_explicit(&f[device].function, memory_order_acquire))
                ? &f[device]
                : NULL;
@@ -158,9 +158,9 @@ __attribute__((noinline)) static ds_result ds__cuda_ready(const ds__cuda_scope *
         return DS_OK;
     enum cudaStreamCaptureMode mode;
     int relaxed = ds__cuda_relax(scope, &mode);
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     ds_result r = ds__cuda_load(scope, k);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     ds__cuda_unrelax(scope, relaxed, mode);
     return r;
 }
@@ -177,22 +177,22 @@ static ds_result ds__cuda_kernel_load(int device, ds__kernel *kernel) {
 
 /* Pending launches may still need the module: it goes when the device has been waited for. */
 static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
-    ds__cuda_function *f = atomic_load(&kernel->loaded);
+    ds__cuda_function *f = atomic_load(&kernel->native);
     if (!f)
         return;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     for (int i = 0; i < ds__cuda.devices; i++)
         if (f[i].module)
             f[i].module->users--;
-    pthread_mutex_unlock(&ds__cuda.mutex);
-    atomic_store(&kernel->loaded, NULL);
+    ds__mutex_unlock(&ds__cuda.mutex);
+    atomic_store(&kernel->native, NULL);
     ds__release(f);
 }
 
 /* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
 static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
     ds__cuda_module *list = NULL;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     for (ds__cuda_module **p = &ds__cuda.modules; *p;) {
         ds__cuda_module *m = *p;
         if (m->device != device || (m->users && !all)) {
@@ -203,7 +203,7 @@ static ds__cuda_module *ds__cuda_take_modules(int device, int all) {
         m->next = list;
         list = m;
     }
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return list;
 }
 

@@ -61,11 +61,11 @@ static ds_result ds__cuda_pool(const ds__cuda_scope *scope, cudaMemPool_t *out) 
     *out = atomic_load_explicit(&ds__cuda.pool[scope->device], memory_order_acquire);
     if (DS__LIKELY(*out))
         return DS_OK;
-    pthread_mutex_lock(&ds__cuda.mutex);
+    ds__mutex_lock(&ds__cuda.mutex);
     *out = atomic_load(&ds__cuda.pool[scope->device]);
     if (!*out && (r = ds__cuda_pool_make(scope, out)) == DS_OK)
         atomic_store_explicit(&ds__cuda.pool[scope->device], *out, memory_order_release);
-    pthread_mutex_unlock(&ds__cuda.mutex);
+    ds__mutex_unlock(&ds__cuda.mutex);
     return r;
 }
 

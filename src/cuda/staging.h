@@ -191,7 +191,7 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
         ds__release(w);
         return r;
     }
-    pthread_mutex_lock(&s->staging);
+    ds__mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
         ds__release(w);
@@ -202,7 +202,7 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
         r = ds__cuda_submit_pieces(&scope, s, w, op, wide, rows);
         ds__cuda_staged_drop(w);
     }
-    pthread_mutex_unlock(&s->staging);
+    ds__mutex_unlock(&s->staging);
     ds__cuda_leave(&scope);
     return r;
 }

@@ -71,7 +71,7 @@ static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int
     s->device = device;
     s->kind = kind;
     s->thread = ds__cuda_this_thread();
-    pthread_mutex_init(&s->staging, NULL);
+    ds__mutex_init(&s->staging);
     return s;
 }
 
@@ -95,7 +95,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     }
     s->priority = *priority;
     if (r < 0) {
-        pthread_mutex_destroy(&s->staging);
+        ds__mutex_destroy(&s->staging);
         ds__release(s);
         return r;
     }
@@ -158,7 +158,7 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_leave(&scope);
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
-    pthread_mutex_destroy(&s->staging);
+    ds__mutex_destroy(&s->staging);
     ds__release(s);
 }
 
@@ -247,7 +247,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
     if (r == DS_OK)
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
-        pthread_mutex_destroy(&s->staging);
+        ds__mutex_destroy(&s->staging);
         ds__release(s);
         return r;
     }

@@ -169,11 +169,11 @@ typedef struct ds__cuda_stream {
     int blocking; /* the stream is ordered with the legacy stream */
     /* the handle is the caller's, or may go at any time: CUDA is not asked for it any more */
     int hidden;
-    uint64_t thread;         /* a per-thread stream's */
-    ds__lock lock;           /* of `mark`, between its record and the wait for it */
-    cudaEvent_t mark;        /* what other streams wait for; made when first needed */
-    pthread_mutex_t staging; /* held while the pieces of a copy are put on the stream */
-    ds__cuda_stage *stage;   /* made when first needed */
+    uint64_t thread;       /* a per-thread stream's */
+    ds__lock lock;         /* of `mark`, between its record and the wait for it */
+    cudaEvent_t mark;      /* what other streams wait for; made when first needed */
+    ds__mutex staging;     /* held while the pieces of a copy are put on the stream */
+    ds__cuda_stage *stage; /* made when first needed */
     struct ds__cuda_stream *next;
     struct ds__cuda_stream *previous;
     struct ds__cuda_stream *sibling; /* the next one of those made for a capture */
@@ -246,7 +246,7 @@ static struct {
     /* for copies of streams of the CPU driver; made when first needed */
     cudaStream_t side[DS__MAX_DEVICES];
     /* modules, side streams: held across calls that compile or create */
-    pthread_mutex_t mutex;
+    ds__mutex mutex;
     /* in use, and without users until the device has been waited for */
     ds__cuda_module *modules;
     ds__lock lock;            /* of the list of streams */
@@ -265,9 +265,9 @@ static struct {
 #define DS__CUDA_MEMBER(function, parameters) int(*function) parameters;
     DS__CUDA_ENTRY_POINTS(DS__CUDA_MEMBER)
 #undef DS__CUDA_MEMBER
-} ds__cuda = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+} ds__cuda = { .mutex = DS__MUTEX_INIT };
 
-static __thread uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
+static _Thread_local uint64_t ds__cuda_thread; /* a number of the thread, for its own stream */
 
 /* Around the calls of one entry. */
 typedef struct ds__cuda_scope {

@@ -25,7 +25,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -67,22 +66,11 @@ DS__SEAM static uint64_t ds__now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static inline void ds__pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    __asm__ __volatile__("yield");
-#endif
-}
-
-/* Asks for a cache line that will be written soon and that another processor may have; any
-   address is allowed. */
-static inline void ds__own_line(const void *line) {
-#if defined(__x86_64__)
-    __asm__ __volatile__("prefetchw (%0)" : : "r"(line));
-#else
-    __builtin_prefetch(line, 1);
-#endif
+/* Nanoseconds since 1970. */
+DS__SEAM static int64_t ds__os_wall_ns(void) {
+    struct timespec t;
+    clock_gettime(0 /* CLOCK_REALTIME */, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
@@ -126,6 +114,11 @@ DS__SEAM static void ds__os_yield(void) {
     syscall(SYS_sched_yield);
 }
 
+/* Returns the number by which tools know the process. */
+DS__SEAM static unsigned ds__os_process_id(void) {
+    return (unsigned)getpid();
+}
+
 /* Returns the number by which tools know the thread. */
 DS__SEAM static uint32_t ds__os_thread_id(void) {
     return (uint32_t)syscall(SYS_gettid);
@@ -162,6 +155,35 @@ DS__SEAM static size_t ds__os_memory(void) {
     size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
     uint64_t limit = ds__cgroup_limits("").memory;
     return all > limit ? (size_t)limit : all;
+}
+
+/* Writes what the system calls the processor. Returns 0 if it gives no name, as on many systems
+   with aarch64. */
+DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
+    char line[256];
+    int found = 0;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon || !colon[1])
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, size, "%s", colon + 2);
+        found = 1;
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* Memory whose address is a multiple of `align`, a power of two; NULL: there is none. The size is
+   rounded up to it. */
+DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
+    return size > SIZE_MAX - align ? NULL : aligned_alloc(align, (size + align - 1) & ~(align - 1));
+}
+
+DS__SEAM static void ds__os_aligned_free(void *at) {
+    free(at);
 }
 
 /* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
@@ -280,6 +302,10 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     close(got);
     errno = ENOENT;
     return -1;
+}
+
+DS__SEAM static void ds__os_close(int fd) {
+    close(fd);
 }
 
 /* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */

@@ -11,6 +11,7 @@
 #define DS__OS_LOCK_H
 
 #include "linux.h"
+#include "processor.h"
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may
    be off the processor. */
@@ -29,7 +30,7 @@ static void ds__lock_slow(ds__lock *lock) {
         if (spins < 64)
             ds__pause();
         else
-            syscall(SYS_sched_yield);
+            ds__os_yield();
     }
 }
 

@@ -18,8 +18,13 @@
 #endif
 
 #include "cgroup.h"
+#include "device_code.h"
 #include "linux.h"
 #include "lock.h"
+#include "nvtx.h"
+#include "processor.h"
 #include "stream_copy.h"
+#include "thread.h"
+#include "vector.h"
 
 #endif

@@ -13,7 +13,7 @@
 #include "linux.h"
 
 /* From this size on copies are faster with stores around the caches; smaller ones are slower. */
-#define DS__STREAM_COPY_BYTES ((size_t)32 << 20)
+#define DS__STREAM_BYTES ((size_t)32 << 20)
 
 /* Copies with stores that go around the caches; on Intel's processors four pages side by side:
    more than one row of memory is open then, which is what the hardware prefetchers and the

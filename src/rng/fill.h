@@ -132,7 +132,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     ds_result r = ds__generator_take(rng, s->device, &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     int torch = g->mapping == DS_RNG_TORCH;
     int part = d->first || total != d->count;
     if (g->device.type != s->device.type || g->device.index != s->device.index)
@@ -186,7 +186,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (g->offset != before)
             g->changes++;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__object_drop(kept);
     ds__generator_drop(g);
     return r;

@@ -33,7 +33,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     out->id = atomic_load_explicit(&ds__rng.kernel[which], memory_order_acquire);
     if (DS__LIKELY(out->id))
         return DS_OK;
-    pthread_mutex_lock(&ds__rng.making);
+    ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
         const char *const *parts = ds__rng_forms[which].parts;
@@ -67,7 +67,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
-    pthread_mutex_unlock(&ds__rng.making);
+    ds__mutex_unlock(&ds__rng.making);
     return r;
 }
 

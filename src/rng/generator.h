@@ -35,7 +35,7 @@
 #include "kernel.h"
 
 typedef struct ds__generator {
-    pthread_mutex_t lock;
+    ds__mutex lock;
     int users;   /* the handle, calls, and graphs; of ds__rng.lock */
     uint64_t id; /* 0: it was destroyed, or is a device's */
     ds_device device;
@@ -73,18 +73,18 @@ static struct {
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds__rng_graph *idle;
     ds__rng_graph *all;
-    pthread_mutex_t making; /* kernels */
+    ds__mutex making; /* kernels */
     _Atomic uint64_t kernel[DS__RNG_KERNELS];
     char *text[DS__RNG_KERNELS]; /* put together */
-    pthread_mutex_t launching;   /* one graph with fills at a time */
-} ds__rng = { .making = PTHREAD_MUTEX_INITIALIZER, .launching = PTHREAD_MUTEX_INITIALIZER };
+    ds__mutex launching;         /* one graph with fills at a time */
+} ds__rng = { .making = DS__MUTEX_INIT, .launching = DS__MUTEX_INIT };
 
-static __thread int ds__rng_launches; /* objects of the launch that holds `launching` */
+static _Thread_local int ds__rng_launches; /* objects of the launch that holds `launching` */
 
 static void ds__generator_free(ds__generator *g) {
     if (!g)
         return;
-    pthread_mutex_destroy(&g->lock);
+    ds__mutex_destroy(&g->lock);
     ds__release(g->label);
     ds__release(g);
 }
@@ -144,7 +144,7 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
         ds__release(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
-    pthread_mutex_init(&g->lock, NULL);
+    ds__mutex_init(&g->lock);
     g->users = 1;
     g->device = device;
     g->mapping = mapping;

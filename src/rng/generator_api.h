@@ -124,7 +124,7 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
@@ -132,7 +132,7 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
                               g->label, &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r < 0 ? r : ds__generator_list(copy, out);
 }
@@ -181,14 +181,14 @@ DSDEF ds_result(ds_rng_get_info)(ds_rng rng, ds_rng_info *out) {
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     *out = (ds_rng_info){ .device = g->device,
                           .seed = g->seed,
                           .offset = g->offset,
                           .mapping = g->mapping,
                           .multiprocessors = g->multiprocessors,
                           .threads_per_multiprocessor = g->threads };
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
@@ -204,11 +204,11 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
         return r;
     r = ds__rng_shape(g->device, &multiprocessors, &threads_per_multiprocessor);
     if (r == DS_OK) {
-        pthread_mutex_lock(&g->lock);
+        ds__mutex_lock(&g->lock);
         g->mapping = mapping;
         g->multiprocessors = multiprocessors;
         g->threads = threads_per_multiprocessor;
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     ds__generator_drop(g);
     return r;

@@ -112,8 +112,8 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
         ds__rng_args a = { .out = u->state };
         ds_kernel kernel;
         if (!ds__rng_launches)
-            pthread_mutex_lock(&ds__rng.launching);
-        pthread_mutex_lock(&g->lock);
+            ds__mutex_lock(&ds__rng.launching);
+        ds__mutex_lock(&g->lock);
         a.seed = g->seed;
         a.start = g->offset;
         r = ds__rng_kernel(DS__RNG_STATE, &kernel);
@@ -133,28 +133,28 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
             g->offset += u->taken;
             u->change = ++g->changes;
         }
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
         if (r == DS_OK)
             ds__rng_launches++;
         else if (!ds__rng_launches)
-            pthread_mutex_unlock(&ds__rng.launching);
+            ds__mutex_unlock(&ds__rng.launching);
         return r;
     }
     if (how < 0) {
-        pthread_mutex_lock(&g->lock);
+        ds__mutex_lock(&g->lock);
         if (g->changes == u->change) { /* else others have drawn what comes behind */
             g->offset -= u->taken;
             /* as before: another fill of the same launch may lie in front of this one */
             g->changes = u->change - 1;
         }
-        pthread_mutex_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     char before[sizeof ds__tls.error]; /* why the launch failed */
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
     if (!--ds__rng_launches)
-        pthread_mutex_unlock(&ds__rng.launching);
+        ds__mutex_unlock(&ds__rng.launching);
     return DS_OK;
 }
 

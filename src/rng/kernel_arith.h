@@ -17,14 +17,14 @@
       ds__rng_*_of make U numbers of a block's words; the kernels write them to their places.
 
    Invariants: C and device code give the same bits. A product is rounded before it is added
-   (DS__RNG_ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
+   (DS__ROUNDED), and no function of the C library is called. kernels/rng.cu replaces the
    macros and the functions between `#ifndef DS__RNG_ROLLED` and its #endif.
    Locks: none.
    Threads: any; all functions depend on their arguments only. */
 #ifndef DS__RNG_KERNEL_ARITH_H
 #define DS__RNG_KERNEL_ARITH_H
 
-#include "../base/device_code.h"
+#include "../os/device_code.h"
 
 typedef struct ds__rng_words {
     uint32_t w[4];
@@ -82,40 +82,9 @@ enum {
     DS__RNG_PERMUTATION
 };
 
-/* A product that is not to be fused with the sum it goes into, whatever the compiler was told
-   about contraction. */
 #ifndef DS__RNG_ROLLED
 #define DS__RNG_ROLLED
-#if defined(__x86_64__)
-#define DS__RNG_ROUNDED(x) __asm__("" : "+x"(x))
 
-static inline float ds__rng_sqrt32(float x) {
-    float r;
-    /* the C library's function might be called for it */
-    __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
-    return r;
-}
-
-static inline double ds__rng_sqrt64(double x) {
-    double r;
-    __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
-    return r;
-}
-#else
-#define DS__RNG_ROUNDED(x) __asm__("" : "+w"(x))
-
-static inline float ds__rng_sqrt32(float x) {
-    float r;
-    __asm__("fsqrt %s0, %s1" : "=w"(r) : "w"(x));
-    return r;
-}
-
-static inline double ds__rng_sqrt64(double x) {
-    double r;
-    __asm__("fsqrt %d0, %d1" : "=w"(r) : "w"(x));
-    return r;
-}
-#endif
 /* a b + c, rounded once. The product is exact in f64; the sum is made odd where it is not, so
    that rounding it again changes nothing (Boldo, Melquiond: Emulation of FMA and correctly
    rounded sums, 2008). */
@@ -126,11 +95,11 @@ static inline float ds__rng_fma32(float a, float b, float c) {
     } s;
 
     double p = (double)a * b, d, rest;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     s.f = p + c;
-    DS__RNG_ROUNDED(s.f);
+    DS__ROUNDED(s.f);
     d = s.f - p;
-    DS__RNG_ROUNDED(d);
+    DS__ROUNDED(d);
     rest = (p - (s.f - d)) + (c - d);
     if (rest != 0 && !(s.u & 1))
         s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
@@ -158,13 +127,13 @@ static inline uint32_t ds__rng_to_f16(float x) {
 
 DS__DEVICE float ds__rng_mul(float a, float b) {
     float p = a * b;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     return p;
 }
 
 DS__DEVICE double ds__rng_mul64(double a, double b) {
     double p = a * b;
-    DS__RNG_ROUNDED(p);
+    DS__ROUNDED(p);
     return p;
 }
 
@@ -362,7 +331,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__rng_sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
+    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
     ds__rng_turn(b, &sine, &cosine);
     out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
     out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
@@ -370,8 +339,7 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__rng_sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine,
-           cosine;
+    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
     d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
     d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;

@@ -23,7 +23,7 @@ enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
 
 static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread,
                         int across, void *out, size_t blocks, int floats, int around, int vector) {
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_64
     if (vector == 64)
         ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
     else if (vector == 32)
@@ -124,10 +124,10 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
     /* whole blocks at once */
     if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) {
         size_t blocks = (size_t)((end - at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
-        int around = a->count * 4 >= DS__RNG_STREAM_BYTES && (uintptr_t)to % 64 == 0;
+        int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)to % 64 == 0;
         ds__rng_run(a, seed, start + at / 4, 0, 0, to, blocks, 1, around, vector);
         if (around)
-            DS__RNG_FENCE();
+            DS__VECTOR_FENCE();
         at += blocks * 4;
         to += blocks * 16;
     }
@@ -166,7 +166,7 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
 static int ds__rng_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
     uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
-    ds__rng_part(a, at, end < a->count ? end : a->count, ds__rng_vector());
+    ds__rng_part(a, at, end < a->count ? end : a->count, ds__os_vector());
     return 0;
 }
 

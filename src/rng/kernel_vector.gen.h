@@ -4,7 +4,7 @@
 
 #include "kernel_vector.h"
 
-#if DS__RNG_HAS_16
+#if DS__VECTOR_HAS_16
 /* Vectors of 16 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -18,7 +18,7 @@ typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 16 / 8 };
@@ -62,7 +62,7 @@ DS__RNG_STATIC_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint
     }
 }
 #endif
-#if DS__RNG_HAS_32
+#if DS__VECTOR_HAS_32
 /* Vectors of 32 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -76,7 +76,7 @@ typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 32 / 8 };
@@ -120,7 +120,7 @@ DS__RNG_STATIC_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint
     }
 }
 #endif
-#if DS__RNG_HAS_64
+#if DS__VECTOR_HAS_64
 /* Vectors of 64 bytes. A lane of 64 bits has a block; its words are in the lower halves, so that
    one instruction multiplies. Neighbours in a pair of lanes are LANES / 2 blocks apart: then a
    block's words are put together by instructions that do not leave the pair. */
@@ -134,7 +134,7 @@ typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_ali
 /* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
    the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
    those of 0 to 1. */
-DS__RNG_STATIC_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
+static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
                                           uint64_t thread, int across, void *out, size_t blocks,
                                           int floats, int around) {
     enum { LANES = 64 / 8 };

@@ -6,47 +6,15 @@
    kernel_cpu.h calls them through ds__rng_run.
 
    Invariants: all sizes of vectors write the same bits. Functions with vectors of 32 and 64 bytes
-   run only if ds__rng_vector returns that size or a larger one.
+   run only if ds__os_vector returns that size or a larger one.
    Locks: none.
    Threads: any; the functions have no state. */
 #ifndef DS__RNG_KERNEL_VECTOR_H
 #define DS__RNG_KERNEL_VECTOR_H
 
+#include "../os/os.h"
 #include "kernel_arith.h"
 
-#define DS__RNG_STATIC_16 static
-#define DS__RNG_HAS_16 1
-#if defined(__x86_64__)
-#define DS__RNG_STATIC_32 static __attribute__((target("avx2")))
-#define DS__RNG_STATIC_64 static __attribute__((target("avx512f")))
-#define DS__RNG_HAS_32 1
-#define DS__RNG_HAS_64 1
-
-static int ds__rng_vector(void) {
-    return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
-}
-#else
-#define DS__RNG_HAS_32 0
-#define DS__RNG_HAS_64 0
-
-static int ds__rng_vector(void) {
-    return 16;
-}
-#endif
-
-#if defined(__clang__) || !defined(__x86_64__)
-#define DS__RNG_TIMES(W, a, b) (((a)&0xffffffffu) * (ds__rng_v64_##W)((a)*0 + (b)))
-#else
-#define DS__RNG_TIMES(W, a, b) DS__RNG_TIMES_##W(a, (ds__rng_v64_##W)((a)*0 + (b)))
-#define DS__RNG_TIMES_16(a, b) \
-    (ds__rng_v64_16) __builtin_ia32_pmuludq128((ds__rng_vi_16)(a), (ds__rng_vi_16)(b))
-#define DS__RNG_TIMES_32(a, b) \
-    (ds__rng_v64_32) __builtin_ia32_pmuludq256((ds__rng_vi_32)(a), (ds__rng_vi_32)(b))
-typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
-#define DS__RNG_TIMES_64(a, b)                                                              \
-    (ds__rng_v64_64) __builtin_ia32_pmuludq512_mask((ds__rng_vi_64)(a), (ds__rng_vi_64)(b), \
-                                                    (ds__rng_vl_64)(a), (unsigned char)-1)
-#endif
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
 #define DS__RNG_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3)
@@ -78,34 +46,17 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
 #endif
 #define DS__RNG_HIGH(W, x) (ds__rng_v64_##W) DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
 
-/* Stores that go around the caches, for results that do not fit there. */
-#if defined(__x86_64__) && !defined(DS__SANITIZED)
-#ifdef __clang__
-#define DS__RNG_STREAM(W, to, v) __builtin_nontemporal_store(v, (ds__rng_vf_##W *)(void *)(to))
-#else
-#define DS__RNG_STREAM(W, to, v) DS__RNG_MOVNT_##W((float *)(void *)(to), v)
-#define DS__RNG_MOVNT_16 __builtin_ia32_movntps
-#define DS__RNG_MOVNT_32 __builtin_ia32_movntps256
-#define DS__RNG_MOVNT_64 __builtin_ia32_movntps512
-#endif
-#define DS__RNG_FENCE() __asm__ __volatile__("sfence" ::: "memory")
-#else
-#define DS__RNG_STREAM(W, to, v) (void)(*(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v))
-#define DS__RNG_FENCE() (void)0
-#endif
-#define DS__RNG_STREAM_BYTES ((uint64_t)32 << 20)
-
 #define DS__RNG_PUT(W, to, v)                                        \
     do {                                                             \
         if (around)                                                  \
-            DS__RNG_STREAM(W, to, v);                                \
+            DS__VECTOR_STREAM(W, to, v);                             \
         else                                                         \
             *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
     } while (0)
 
-#define DS__RNG_ROUND(W, i)                                                       \
-    p = DS__RNG_TIMES(W, x0, 0xD2511F53u), q = DS__RNG_TIMES(W, x2, 0xCD9E8D57u); \
-    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                          \
+#define DS__RNG_ROUND(W, i)                                                             \
+    p = DS__VECTOR_TIMES(W, x0, 0xD2511F53u), q = DS__VECTOR_TIMES(W, x2, 0xCD9E8D57u); \
+    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                                \
     x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
 #define DS__RNG_FLOATS(W, v)                                                                       \
     {                                                                                              \
@@ -114,7 +65,7 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
             0x1p-24f;                                                                              \
         if (!plain) {                                                                              \
             u *= scale;                                                                            \
-            DS__RNG_ROUNDED_VECTOR(u);                                                             \
+            DS__ROUNDED(u);                                                                        \
             u += from;                                                                             \
             ds__rng_vi_##W end = u == to_;                                                         \
             u = (ds__rng_vf_##W)(((ds__rng_vi_##W)u & ~end) |                                      \
@@ -122,10 +73,5 @@ typedef long long ds__rng_vl_64 __attribute__((vector_size(64)));
         }                                                                                          \
         v = (ds__rng_v64_##W)u;                                                                    \
     }
-#if defined(__x86_64__)
-#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+x"(x))
-#else
-#define DS__RNG_ROUNDED_VECTOR(x) __asm__("" : "+w"(x))
-#endif
 
 #endif

@@ -23,7 +23,7 @@
    any time. Takes the reference back. check: changes nothing. */
 static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
                                             uint64_t offset, int check) {
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     int same = seed_only && g->seed == seed;
     ds_result r = ds__generator_free_of_capture(
         g, "a generator's state cannot change while its fills are captured");
@@ -34,7 +34,7 @@ static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uin
     } else if (same) {
         r = DS_OK;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -67,9 +67,9 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
 
 /* Takes the reference back. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     *out = g->seed;
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return DS_OK;
 }
@@ -90,14 +90,14 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
     ds_result r = ds__generator_take(rng, device, &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
         g, "a generator's offset is not known while its fills are captured");
     if (r == DS_OK) {
         state[0] = g->seed;
         state[1] = g->offset;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }
@@ -127,14 +127,14 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
         r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
-    pthread_mutex_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
         g, "a generator's offset cannot change while its fills are captured");
     if (r == DS_OK) {
         g->offset = offset;
         g->changes++;
     }
-    pthread_mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__generator_drop(g);
     return r;
 }

@@ -19,7 +19,7 @@
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {
-    static __thread char text[100];
+    static _Thread_local char text[100];
     if (index < 0)
         snprintf(text, sizeof text, "%s", what);
     else

@@ -30,11 +30,9 @@
 #include "storage.h"
 
 /* The inline functions of api/tensor.h as functions (core/inline.h). */
-#ifndef DEVSTREAM_STATIC
-extern ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
-                              int64_t *shape);
-extern void *ds_tensor_address(const ds_tensor *tensor);
-#endif
+DS__SYMBOL(ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
+                                  int64_t *shape))
+DS__SYMBOL(void *ds_tensor_address(const ds_tensor *tensor))
 
 /* locked: where it hangs, or where its bucket ends */
 static ds__tensor **ds__tensor_place(const void *t) {

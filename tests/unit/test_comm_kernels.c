@@ -148,7 +148,7 @@ static void run_reduce(int form, const ds__comm_reduce_args *given, unsigned blo
         m.range[m.count++] =
             (range){ a.in.at[k], (size_t)a.bytes * (k == 0 && (a.wide & DS__COMM_WIDE_IN) ? 2 : 1),
                      0 };
-    if ((form == CPU_32 || form == NATIVE_32) && !ds__comm_has_32())
+    if ((form == CPU_32 || form == NATIVE_32) && ds__os_vector() < 32)
         form--;
     if (form <= CPU_32)
         ds__comm_reduce_part(&a, 0, a.bytes, form == CPU_16 ? 16 : 32);
@@ -803,9 +803,9 @@ static void test_items_and_stores_around_the_caches(void **unused) {
         assert_int_equal(native_reduce_items(0, 3, &r), 0);
         expect_same(out.data, want.data, bytes, &r, NATIVE_32, "items");
         for (int form = CPU_16; form <= NATIVE_32; form++) {
-            int vector = form % 2 && ds__comm_has_32() ? 32 : 16;
+            int vector = form % 2 && ds__os_vector() >= 32 ? 32 : 16;
             memset(out.data, 0x5a, bytes);
-            r.bytes = DS__COMM_STREAM_BYTES;
+            r.bytes = DS__STREAM_BYTES;
             (form <= CPU_32 ? ds__comm_reduce_part : native_reduce_part)(&r, 0, bytes, vector);
             r.bytes = bytes;
             expect_same(out.data, want.data, bytes, &r, form, "around the caches");

@@ -82,7 +82,7 @@ enum { FORMS = 8 };
 
 static int run_form(int form, const ds__rng_args *a) {
     int vector = 16 << form % 3;
-    if (form < 6 && vector > ds__rng_vector())
+    if (form < 6 && vector > ds__os_vector())
         return 0;
     if (form >= 6)
         run_host(a, form == 6 ? 1 : 5);
@@ -180,7 +180,7 @@ static void test_large_fills_have_the_bits_of_small_ones(void **state) {
     (void)state;
     const size_t n = (size_t)9 << 20;
     float *large = aligned_alloc(64, 4 * n), *small = aligned_alloc(64, 4 * n);
-    for (int vector = 16; vector <= ds__rng_vector(); vector *= 2) {
+    for (int vector = 16; vector <= ds__os_vector(); vector *= 2) {
         ds__rng_args a = { .out = large,
                            .seed = 3,
                            .count = n,
@@ -297,7 +297,7 @@ static void test_a_gigabyte_of_words_looks_random(void **state) {
                            .kind = DS__RNG_32,
                            .range = (uint64_t)1 << 32,
                            .what = DS__RNG_INTEGERS };
-        ds__rng_part(&a, 0, PART, ds__rng_vector());
+        ds__rng_part(&a, 0, PART, ds__os_vector());
         for (size_t i = 0; i < PART; i++) {
             bytes[x[i] & 0xffff]++;
             bytes[x[i] >> 16]++;
@@ -396,7 +396,7 @@ static void test_fills_have_their_distribution(void **state) {
                                    .what = fills[i].what };
                 if (a.what == DS__RNG_EXPONENTIAL)
                     a.from = a.from32 = 1;
-                ds__rng_part(&a, 0, n, ds__rng_vector());
+                ds__rng_part(&a, 0, n, ds__os_vector());
                 for (size_t k = 0; !wide && k < n; k++)
                     x[k] = (double)f[k];
                 double mean = 0, cross = 0;

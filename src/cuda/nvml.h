@@ -1,8 +1,8 @@
-/* core/nvml.h - NVML: utilisation, temperature, power, clocks.
+/* cuda/nvml.h - NVML: sensors of a GPU and the processes on it.
 
-   Reads values of a GPU that only NVML, a library of NVIDIA's driver, knows. ds__nvml_open loads
-   the library at the first question; core/shutdown.h ends it (ds__nvml_end). Memory reports of
-   the allocator ask it for the processes on a GPU.
+   Reads what only NVML, a library of NVIDIA's driver, knows of a GPU: utilisation, temperature,
+   power, clocks (ds__cuda_device_sensor) and processes (ds__cuda_device_processes). The library is
+   loaded at the first question; ds__nvml_end ends it when the driver stops.
 
    Policy: NVML is kept until shutdown, since its initialisation takes milliseconds. A GPU is
    found by its uuid or its place on the bus, because the process may see few GPUs, under other
@@ -10,18 +10,17 @@
 
    Invariants: n->library is NULL unless NVML is loaded and initialised. If loading fails, the
    next question tries again. Optional functions may be NULL; the functions that ds__nvml_load
-   requires are not.
+   requires are not. ds__nvml_process and ds__nvml_process_v1 have the layout of nvml.h.
    Locks: ds__nvml_state.lock is held while the library is loaded and initialised. Questions and
    ds__nvml_end run without it.
    Threads: any; NVML may be asked by several threads at once. ds__nvml_end runs in ds_shutdown,
    while no other thread is inside of devstream. */
-#ifndef DS__CORE_NVML_H
-#define DS__CORE_NVML_H
+#ifndef DS__CUDA_NVML_H
+#define DS__CUDA_NVML_H
 
-#include "init.h"
-#include "thread.h"
+#include "types.h"
+#include "call.h"
 #include "device.h"
-#include "device_query.h"
 
 enum { DS__NVML_NOT_SUPPORTED = 3, DS__NVML_TOO_SMALL = 7, DS__NVML_NO_FUNCTION = 13 };
 
@@ -40,11 +39,10 @@ typedef struct ds__nvml {
     int (*clock)(void *device, int clock, unsigned *out_mhz);
 } ds__nvml;
 
-#ifdef DEVSTREAM_CUDA
 static struct {
-    pthread_mutex_t lock;
+    ds__mutex lock;
     ds__nvml n;
-} ds__nvml_state = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} ds__nvml_state = { .lock = DS__MUTEX_INIT };
 
 static int ds__nvml_get(void *library, const char *name, void *fn) {
     void *found = ds__os_library_symbol(library, name);
@@ -89,9 +87,9 @@ static const char *ds__nvml_path(void) {
 /* NVML, or NULL and why not. */
 static const ds__nvml *ds__nvml_open(const char **out_why) {
     ds__nvml *n = &ds__nvml_state.n;
-    pthread_mutex_lock(&ds__nvml_state.lock);
+    ds__mutex_lock(&ds__nvml_state.lock);
     *out_why = n->library ? NULL : ds__nvml_load(n, ds__nvml_path());
-    pthread_mutex_unlock(&ds__nvml_state.lock);
+    ds__mutex_unlock(&ds__nvml_state.lock);
     return *out_why ? NULL : n;
 }
 
@@ -121,68 +119,6 @@ static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *proper
     }
     return n->by_pci && properties->pci[0] ? n->by_pci(properties->pci, out) : code;
 }
-#else
-static const char *ds__nvml_path(void) {
-    return "";
-}
-
-/* there is no such device */
-static const ds__nvml *ds__nvml_open(const char **out_why) {
-    *out_why = "CUDA is not compiled in";
-    return NULL;
-}
-
-static void ds__nvml_end(void) {
-}
-
-static int ds__nvml_device(const ds__nvml *n, const ds_device_properties *properties, void **out) {
-    (void)n;
-    (void)properties;
-    (void)out;
-    return 0;
-}
-#endif
-
-/* Reads a value, or two; ask_fn returns NVML's code. */
-static ds_result ds__nvml_read(ds_device device, const char *what,
-                               int (*ask_fn)(const ds__nvml *n, void *device, unsigned out[2]),
-                               unsigned *out_first, unsigned *out_second) {
-    ds_device_properties p;
-    const char *why;
-    void *handle = NULL;
-    unsigned value[2] = { 0, 0 };
-    if (device.type != DS_DEVICE_CUDA)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cpu:%d is not known: only NVML tells it, of GPUs", what,
-                        device.index);
-    ds_result r =
-        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
-    if (r < 0)
-        return r;
-    const ds__nvml *n = ds__nvml_open(&why);
-    if (!n)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s", what,
-                        device.index, ds__nvml_path(), why);
-    int code = ds__nvml_device(n, &p, &handle);
-    if (code == 0)
-        code = ask_fn(n, handle, value);
-    /* how it says "not available" in values */
-    if (code == 0 && (value[0] == UINT_MAX || value[1] == UINT_MAX))
-        code = DS__NVML_NOT_SUPPORTED;
-    if (code != 0)
-        return ds__device_error(
-            device, ds__fail(code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION
-                                 ? DS_ERR_UNSUPPORTED
-                                 : DS_ERR_DRIVER,
-                             "the %s of cuda:%d is not known: NVML says %d (%s)", what,
-                             device.index, code, n->text(code)));
-    if (out_first)
-        *out_first = value[0];
-    if (out_second)
-        *out_second = value[1];
-    return DS_OK;
-}
 
 static int ds__nvml_utilization(const ds__nvml *n, void *device, unsigned out[2]) {
     return n->utilization ? n->utilization(device, out) : DS__NVML_NO_FUNCTION;
@@ -202,45 +138,97 @@ static int ds__nvml_clock(const ds__nvml *n, void *device, unsigned out[2]) {
     return code ? code : n->clock(device, 2 /* NVML_CLOCK_MEM */, &out[1]);
 }
 
-DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_percent,
-                                       unsigned *out_memory_percent) {
-    if (out_gpu_percent)
-        *out_gpu_percent = 0;
-    if (out_memory_percent)
-        *out_memory_percent = 0;
-    DS__ENTER("ds_device_utilization");
-    DS__RESOLVE(device);
-    return ds__nvml_read(device, "utilisation", ds__nvml_utilization, out_gpu_percent,
-                         out_memory_percent);
+/* Reads a sensor. DS_ERR_UNSUPPORTED: NVML is missing, or does not know the value. */
+static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2]) {
+    static int (*const ask[])(const ds__nvml *n, void *handle,
+                              unsigned out[2]) = { [DS__SENSOR_UTILIZATION] = ds__nvml_utilization,
+                                                   [DS__SENSOR_TEMPERATURE] = ds__nvml_temperature,
+                                                   [DS__SENSOR_POWER] = ds__nvml_power,
+                                                   [DS__SENSOR_CLOCK] = ds__nvml_clock };
+    ds_device_properties p;
+    const char *why;
+    void *handle = NULL;
+    ds_result r = ds__cuda_device_properties(device, &p);
+    if (r < 0)
+        return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s",
+                        ds__sensor_names[sensor], device, ds__nvml_path(), why);
+    int code = ds__nvml_device(n, &p, &handle);
+    if (code == 0)
+        code = ask[sensor](n, handle, out);
+    /* how it says "not available" in values */
+    if (code == 0 && (out[0] == UINT_MAX || out[1] == UINT_MAX))
+        code = DS__NVML_NOT_SUPPORTED;
+    if (code == 0)
+        return DS_OK;
+    int unknown = code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION;
+    return ds__fail(unknown ? DS_ERR_UNSUPPORTED : DS_ERR_DRIVER,
+                    "the %s of cuda:%d is not known: NVML says %d (%s)", ds__sensor_names[sensor],
+                    device, code, n->text(code));
 }
 
-DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) {
-    if (out_celsius)
-        *out_celsius = 0;
-    DS__ENTER("ds_device_temperature");
-    DS__REQUIRE(out_celsius, "out_celsius is NULL");
-    DS__RESOLVE(device);
-    return ds__nvml_read(device, "temperature", ds__nvml_temperature, out_celsius, NULL);
+/* As in nvml.h. */
+typedef struct ds__nvml_process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+} ds__nvml_process;
+
+typedef struct ds__nvml_process_v1 {
+    unsigned pid;
+    unsigned long long bytes;
+} ds__nvml_process_v1;
+
+/* Lists the processes on a GPU; returns NVML's code. */
+static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
+    unsigned room = 64;
+    int code = DS__NVML_TOO_SMALL;
+    for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
+        unsigned count = room;
+        ds__nvml_process *list = ds__alloc(room * sizeof *list);
+        out->list = list ? ds__alloc(room * sizeof *out->list) : NULL;
+        code = out->list ? n->processes(handle, &count, list) : DS__NVML_TOO_SMALL;
+        for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
+            const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
+            out->list[k].id = n->old ? old->pid : list[k].pid;
+            out->list[k].bytes = n->old ? old->bytes : list[k].bytes;
+            out->count = k + 1;
+        }
+        ds__release(list);
+        if (code == 0)
+            break;
+        ds__release(out->list);
+        out->list = NULL;
+        room = count > room ? count + 16 : 2 * room;
+    }
+    return code;
 }
 
-DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
-    if (out_milliwatts)
-        *out_milliwatts = 0;
-    DS__ENTER("ds_device_power_draw");
-    DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
-    DS__RESOLVE(device);
-    return ds__nvml_read(device, "power draw", ds__nvml_power, out_milliwatts, NULL);
-}
-
-DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
-                                      unsigned *out_memory_mhz) {
-    if (out_sm_mhz)
-        *out_sm_mhz = 0;
-    if (out_memory_mhz)
-        *out_memory_mhz = 0;
-    DS__ENTER("ds_device_clock_rate");
-    DS__RESOLVE(device);
-    return ds__nvml_read(device, "clock rate", ds__nvml_clock, out_sm_mhz, out_memory_mhz);
+/* Lists the processes that use a device. If NVML is missing or fails, out->unknown says why. */
+static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
+    ds_device_properties properties;
+    const char *why;
+    void *handle = NULL;
+    memset(out, 0, sizeof *out);
+    ds_result r = ds__cuda_device_properties(device, &properties);
+    if (r < 0)
+        return r;
+    const ds__nvml *n = ds__nvml_open(&why);
+    if (!n) {
+        snprintf(out->unknown, sizeof out->unknown, "NVML (%s) tells them, and %s", ds__nvml_path(),
+                 why);
+        return DS_OK;
+    }
+    int code = ds__nvml_device(n, &properties, &handle);
+    if (code == 0)
+        code = ds__nvml_list(n, handle, out);
+    if (code != 0)
+        snprintf(out->unknown, sizeof out->unknown, "NVML says %d (%s)", code, n->text(code));
+    return DS_OK;
 }
 
 #endif
