@@ -4426,8 +4426,13 @@ static void ds__count_dead(int n) {
     atomic_fetch_add(&ds__dead, n);
 }
 
+/* The calling thread; NULL: it has no state. */
+static inline ds__caller *ds__my_caller(void) {
+    return (ds__caller *)(void *)ds__tls.thread;
+}
+
 static ds__pins *ds__my_pins(void) {
-    return &((ds__caller *)(void *)ds__tls.thread)->pins;
+    return &ds__my_caller()->pins;
 }
 
 /* Returns the thread's current device; on the library's own threads any. */
@@ -5217,10 +5222,90 @@ static struct {
     _Atomic int mapping_taken;
 } ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
+/* The place of a device's driver in ds__g.driver, ds__g.backend and other tables. */
+static inline int ds__backend_of(ds_device device) {
+    return device.type == DS_DEVICE_CUDA ? 0 : 1;
+}
+
+static inline const ds__driver *ds__driver_of(ds_device device) {
+    return ds__g.driver[ds__backend_of(device)];
+}
+
+/* Devices of a type. */
+DS__SEAM static int ds__type_count(int type) {
+    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
+           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
+                                   : 0;
+}
+
+/* The name of a type of device, for messages. */
+DS__SEAM static const char *ds__type_name(int type) {
+    return type == DS_DEVICE_CUDA   ? "cuda"
+           : type == DS_DEVICE_CPU  ? "cpu"
+           : type == DS_DEVICE_HOST ? "host"
+                                    : "?";
+}
+
+/* One number of type and index. */
+DS__SEAM static int64_t ds__device_key(ds_device d) {
+    return (int64_t)d.type << 32 | d.index;
+}
+
 /* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
+}
+
+/* base/text_writer.h - text in pieces to a function of the user.
+
+   ds__pen_print formats a piece of at most 1023 characters and passes it on; ds__pen_to_file is
+   such a function, which writes to a FILE.
+
+   Invariants: once the user's function has returned a value other than 0 (`stopped`), it is not
+   called again.
+   Locks: none. The user's function runs under all locks that the caller holds; calls to devstream
+   are refused meanwhile (ds__tls.in_callback).
+   Threads: any; the function runs on the calling thread. */
+
+typedef struct ds__pen {
+    ds_write_fn write_fn;
+    void *user;
+    int stopped;
+    unsigned flags;
+} ds__pen;
+
+__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen *p,
+                                                                         const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    if (p->stopped || !size)
+        return;
+    int outer = ds__tls.in_callback;
+    ds__tls.in_callback = 1; /* locks are held */
+    p->stopped = p->write_fn(text, size, p->user);
+    ds__tls.in_callback = outer;
+}
+
+/* Inside of a quoted string of DOT. */
+DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
+    char quoted[2 * 256 + 1];
+    size_t n = 0;
+    for (; *text && n < sizeof quoted - 3; text++) {
+        if (*text == '"' || *text == '\\')
+            quoted[n++] = '\\';
+        quoted[n++] = *text == '\n' ? ' ' : *text;
+    }
+    quoted[n] = 0;
+    ds__pen_print(p, "%s", quoted);
+}
+
+DS__SEAM static int ds__pen_to_file(const char *text, size_t size, void *user) {
+    return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO;
 }
 
 /* base/graph_body.h - shadow graph: nodes, dependencies and attached objects.
@@ -19091,16 +19176,12 @@ static const struct ds__backend {
 /* Functions that rooms call although a later room defines them. */
 
 /* core/event.h */
-static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 static void ds__event_free(void *object);
 static int ds__event_batched(const void *object);
 
 /* core/graph.h */
 static void ds__graph_free(void *object);
 static void ds__exec_free(void *object);
-
-/* core/host_func.h */
-static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
 /* core/kernel.h */
 static void ds__kernel_free(void *object);
@@ -19111,7 +19192,6 @@ static void ds__kernel_collect(void);
 static void ds__stream_free(void *object);
 static int ds__stream_batched(const void *object);
 static void ds__stream_drop(ds_stream handle);
-static void ds__stream_end(ds_stream handle);
 
 /* core/sync_debug.h */
 static ds_result ds__sync_debug_read(const char *text);
@@ -19119,6 +19199,176 @@ static ds_result ds__sync_debug_read(const char *text);
 /* core/thread.h */
 static void ds__thread_ends(void *thread);
 static ds__thread *ds__thread_state(void);
+
+/* core/internal.h - functions of the core that other layers use.
+
+   Declares what the allocator, generators, tensors, topologies, plans and collectives use of the
+   core beyond the public functions, driver entries and base/. No other function of core/ is for
+   them.
+
+   Invariants: if a function fails, it stores the sentence (base/error.h), its outputs are 0 or
+   NULL, and nothing has happened, unless its comment says more.
+   Locks: callers hold none that a driver call or a function of the user's may need.
+   Threads: any, with a state (ds__enter). Handles are pinned or found valid by the callee. */
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* First in every public function: takes the call site, starts devstream when needed, refuses
+   what is not permitted. The second form is for functions whose cost counts. */
+static ds_result ds__enter(const char *fn);
+static inline ds_result ds__enter_inline(const char *fn);
+
+#define DS__ENTER(fn)                    \
+    do {                                 \
+        ds_result ds__r = ds__enter(fn); \
+        if (DS__UNLIKELY(ds__r < 0))     \
+            return ds__r;                \
+    } while (0)
+
+/* Calls a public function on behalf of the user's call, which keeps its name and site and is the
+   one that is reported. */
+#define DS__KEEPING(r, call)             \
+    do {                                 \
+        const char *ds__fn = ds__tls.fn; \
+        ds_site ds__site = ds__tls.site; \
+        ds__tls.next_site = ds__site;    \
+        ds__tls.unwatched++;             \
+        r = call;                        \
+        ds__tls.unwatched--;             \
+        ds__tls.fn = ds__fn;             \
+        ds__tls.site = ds__site;         \
+    } while (0)
+
+/* Whether waits of the host are to be reported, and the report; a negative result forbids the
+   wait. Only public functions ask, before they do anything. */
+static inline int ds__sync_watched(void);
+static ds_result ds__sync_tell(const char *format, ...);
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+/* Replaces a zeroed device by the current one, and refuses one that does not exist. */
+static ds_result ds__resolve(ds_device device, ds_device *out);
+
+#define DS__RESOLVE(device)                             \
+    do {                                                \
+        ds_result ds__r = ds__resolve(device, &device); \
+        if (DS__UNLIKELY(ds__r < 0))                    \
+            return ds__r;                               \
+    } while (0)
+
+/* Adds the device's label to the sentence of an error; returns the result. */
+static inline ds_result ds__device_error(ds_device device, ds_result r);
+/* The driver that pinned memory belongs to: the first that is available. */
+static int ds__host_backend(void);
+/* The name of a type of data, in a buffer of DS_DTYPE_NAME_SIZE. */
+static const char *ds__dtype_name(ds_dtype dtype, char *out);
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* Finds a stream and keeps it until ds__stream_unpin; NULL: the handle is not valid. */
+static ds__stream *ds__stream_pin(ds_stream handle);
+static inline void ds__stream_unpin(ds__stream *s);
+/* A new stream of a resolved device; kind: DS__STREAM_*. */
+static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
+                                const char *label, ds_stream *out);
+/* Ends a stream of the library's own; a zero handle is allowed. */
+static void ds__stream_end(ds_stream handle);
+/* The legacy stream of a device. */
+static ds_result ds__legacy(ds_device device, ds_stream *out);
+/* The thread's current stream of a device, the default one at first. */
+static ds_result ds__stream_current(ds_device device, ds_stream *out);
+/* Waits for all work of a stream; DS_NOT_READY: not within the time. */
+static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
+/* An operation of the running call; kind: DS__OP_*, and flags << 8. */
+static ds__op ds__op_make(int kind);
+/* Enqueues an operation. */
+static inline ds_result ds__submit(ds__stream *s, const ds__op *op);
+/* A stream waits for another one's work so far. */
+static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out);
+/* Finds an event and keeps it until ds__event_unpin; NULL: the handle is not valid. */
+static ds__event *ds__event_pin(ds_event handle);
+static inline void ds__event_unpin(ds__event *e);
+/* Records an event on a stream; kind: DS__OP_RECORD, with flags. The first record that succeeds
+   binds the event to the stream's device. */
+static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind);
+static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind);
+/* Records, unless a capture is open somewhere: DS_NOT_READY. A wait for the event afterwards
+   harms no capture that begins meanwhile. */
+static ds_result ds__event_record_outside(ds_event event, ds_stream stream);
+/* A stream waits for an event; kind: DS__OP_WAIT, with flags. */
+static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind);
+/* The host waits for an event; DS_NOT_READY: not within the time. */
+static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns);
+/* An event of another process, by the 64 bytes of event_export. */
+static ds_result ds__event_open(ds_device device, const unsigned char *handle, ds_event *out);
+
+/* ---- captures -------------------------------------------------------------------------------- */
+
+/* Makes what ds__capture_attachment attaches; gets the number of the capture. */
+typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
+
+/* What the capture of a stream has under a key; made by make_fn if it has nothing. release_fn
+   runs once, when the last graph, clone, executable or launch that has it is gone, on any thread,
+   and may not call devstream. launch_fn, or NULL: see ds__launch_fn. The caller drops *out
+   (ds__object_drop): meanwhile another thread may end the capture and destroy its graph. *out
+   NULL: the stream does not capture. */
+static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn,
+                                        void *user, ds_host_fn release_fn, ds__launch_fn launch_fn,
+                                        ds__object **out);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Segments of device memory, as ds_alloc, and of pinned memory, as ds_host_alloc. `idle`: the
+   caller knows that no work uses the memory; otherwise the functions wait. After a wait that fails
+   the memory is still there, otherwise it is gone, whatever the driver says. */
+static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
+static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
+static ds_result ds__pinned_segment_alloc(size_t size, void **out);
+static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle);
+/* The same by the kind of the memory: DS_MEMORY_*. */
+static ds_result ds__segment_end(void *ptr, int kind, int idle);
+/* Segments that other processes can open, by the 64 bytes of share_export. */
+static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out);
+static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size, int idle);
+static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size,
+                                         void **out);
+static void ds__shared_segment_close(ds_device device, void *ptr);
+/* Address space for memory that the entries space_map and space_unmap bring and take. *out_page:
+   the unit. A release unmaps what is still mapped; no work uses it any more. */
+static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out);
+static void ds__space_release(ds_device device, void *at, size_t size);
+/* Memory of the driver's own allocator, in the order of the stream. */
+static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
+static ds_result ds__async_free(ds__stream *s, void *ptr);
+/* Memory of a resolved device, as ds_alloc. */
+static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
+/* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
+   that end the same memory one is refused. */
+static ds_result ds__memory_end(void *ptr, int kind, const char *what);
+
+/* ---- copies and kernels ---------------------------------------------------------------------- */
+
+/* Looks up the memory of an operand of `span` bytes and checks that it stays inside; *known 0: it
+   is no memory of the library. */
+static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
+                             int *known);
+/* Enqueues a copy of rows; pitches and width in bytes. Devices: where the operands are, or NULL to
+   look them up. */
+static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
+                                  size_t src_pitch, size_t width, size_t height,
+                                  const ds_device *dst_device, const ds_device *src_device,
+                                  unsigned flags);
+/* Enqueues the usual copy, between memory that is known on at most one device of the stream's
+   driver, for a tenth of the cost. Returns 0 if the copy is another one. */
+static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
+                                 ds_result *out);
+static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+/* Runs the destructor of a payload if the call was refused; returns the result. */
+static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
 /* core/fault.h - fault layer: makes the n-th call of a driver entry fail.
 
@@ -19402,13 +19652,6 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
     return ds__enter_inline(fn);
 }
 
-#define DS__ENTER(fn)                    \
-    do {                                 \
-        ds_result ds__r = ds__enter(fn); \
-        if (DS__UNLIKELY(ds__r < 0))     \
-            return ds__r;                \
-    } while (0)
-
 DSDEF int(ds_version)(void) {
     return DEVSTREAM_VERSION;
 }
@@ -19531,10 +19774,6 @@ struct ds__thread {
 
 static int ds__ordinal(ds_device d) {
     return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index;
-}
-
-static const ds__driver *ds__driver_of(ds_device d) {
-    return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
 }
 
 /* Marks the state of an ended thread; a later call of another thread frees it. Calls no driver,
@@ -20205,19 +20444,6 @@ static void ds__ranges_end(void) {
    Locks: none. ds__g.backend does not change between start and shutdown.
    Threads: any. The current device and the frames belong to the calling thread. */
 
-static const char *ds__type_name(int type) {
-    return type == DS_DEVICE_CUDA   ? "cuda"
-           : type == DS_DEVICE_CPU  ? "cpu"
-           : type == DS_DEVICE_HOST ? "host"
-                                    : "?";
-}
-
-static int ds__type_count(int type) {
-    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
-           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
-                                   : 0;
-}
-
 /* Makes a device that exists of what the user gave: the current one for a zeroed one. */
 static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
@@ -20234,20 +20460,13 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
-                        ds__g.backend[device.type == DS_DEVICE_CUDA ? 0 : 1].reason);
+                        ds__g.backend[ds__backend_of(device)].reason);
     if (device.index < 0 || device.index >= count)
         return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)",
                         ds__type_name(device.type), device.index, count);
     *out = device;
     return DS_OK;
 }
-
-#define DS__RESOLVE(device)                             \
-    do {                                                \
-        ds_result ds__r = ds__resolve(device, &device); \
-        if (DS__UNLIKELY(ds__r < 0))                    \
-            return ds__r;                               \
-    } while (0)
 
 DSDEF ds_result(ds_backend_get)(int index, ds_backend_info *out) {
     if (out)
@@ -21348,14 +21567,18 @@ static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
     return DS_OK;
 }
 
+static ds_result ds__stream_current(ds_device device, ds_stream *out) {
+    ds__thread *t = ds__thread_state();
+    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+}
+
 DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
     DS__ENTER("ds_stream_current");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    ds__thread *t = ds__thread_state();
-    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+    return ds__stream_current(device, out);
 }
 
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
@@ -21614,10 +21837,6 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     ds__event_unpin(e);
     ds__reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
-}
-
-static int64_t ds__device_key(ds_device d) {
-    return (int64_t)d.type << 32 | d.index;
 }
 
 /* Binds the event to the device and gives it a native event, unless that is done. With `any` the
@@ -22177,10 +22396,6 @@ static void ds__memory_end_all(void) {
    driver call.
    Threads: any; of two threads that give the same memory back, only one reaches the driver. */
 
-static int ds__backend_of(ds_device device) {
-    return device.type == DS_DEVICE_CUDA ? 0 : 1;
-}
-
 /* Address space for memory that the entries space_map and space_unmap of the device's driver
    bring and take. *out_page: in which unit. */
 DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page,
@@ -22391,8 +22606,8 @@ static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
     ds_result r =
         ds__device_error(device, ds__driver_of(device)->memory_alloc(device.index, size, &ptr));
     return r < 0 ? r
-                 : ds__memory_made(ptr, size, DS_MEMORY_DEVICE,
-                                   device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
+                 : ds__memory_made(ptr, size, DS_MEMORY_DEVICE, ds__backend_of(device),
+                                   device.index, out);
 }
 
 DSDEF ds_result(ds_alloc)(ds_device device, size_t size, void **out) {
@@ -22723,12 +22938,12 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     const ds__found *to = ds__range_hit(dst);
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
-    unsigned to_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, to);
+    unsigned to_place = ds__place_known(ds__backend_of(s->device), to);
     const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
     if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
         ds__is_unmapped(from, src, size))
         return 0;
-    unsigned from_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, from);
+    unsigned from_place = ds__place_known(ds__backend_of(s->device), from);
     if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER)
         return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)
@@ -24030,7 +24245,7 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
 /* core/graph_dot.h - graphs as DOT text.
 
    Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
-   a file (ds_graph_dot_file). The text writer (ds__pen) hands over the text in pieces.
+   a file (ds_graph_dot_file).
 
    Invariants: once the user's function has returned a value other than 0, it is not invoked
    again, and the call reports DS_ERR_SYSTEM.
@@ -24038,42 +24253,6 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
    function runs under both; ds__tls.in_callback is set meanwhile, so calls to devstream are
    refused.
    Threads: any. The user's function runs on the calling thread. */
-
-typedef struct ds__pen {
-    ds_write_fn write_fn;
-    void *user;
-    int stopped;
-    unsigned flags;
-} ds__pen;
-
-__attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, const char *format,
-                                                                ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    if (p->stopped || !size)
-        return;
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1; /* locks are held */
-    p->stopped = p->write_fn(text, size, p->user);
-    ds__tls.in_callback = outer;
-}
-
-/* Inside of a quoted string of DOT. */
-static void ds__pen_quote(ds__pen *p, const char *text) {
-    char quoted[2 * 256 + 1];
-    size_t n = 0;
-    for (; *text && n < sizeof quoted - 3; text++) {
-        if (*text == '"' || *text == '\\')
-            quoted[n++] = '\\';
-        quoted[n++] = *text == '\n' ? ' ' : *text;
-    }
-    quoted[n] = 0;
-    ds__pen_print(p, "%s", quoted);
-}
 
 static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
     const ds__kernel *k = op->u.kernel.kernel;
@@ -24188,17 +24367,13 @@ DSDEF ds_result(ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_
     return ds__dot(graph, flags, write_fn, user);
 }
 
-static int ds__dot_to_file(const char *text, size_t size, void *user) {
-    return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO;
-}
-
 DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
     DS__ENTER("ds_graph_dot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "w");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__dot(graph, flags, ds__dot_to_file, f);
+    ds_result r = ds__dot(graph, flags, ds__pen_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
@@ -24936,8 +25111,6 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
    devstream. launch_fn, or NULL: see ds__launch_fn. make_fn gets the number of the capture. The
    caller drops *out (ds__object_drop): meanwhile another thread may end the capture and destroy its
    graph. *out NULL: the stream does not capture. */
-typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
-
 __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
                                                                 ds__attachment_fn make_fn,
                                                                 void *user, ds_host_fn release_fn,

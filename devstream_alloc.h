@@ -1238,6 +1238,38 @@ static inline DS_MUST_USE ds_result ds_at_mem_validate(const char *file_, int li
 #define DEVSTREAM_ALLOC_H_IMPLEMENTED
 #ifndef __cplusplus
 
+/* alloc/internal.h - functions of the allocator that other layers use.
+
+   Declares what tensors and collectives use of the allocator beyond its public functions.
+
+   Invariants: if a function fails, it stores the sentence.
+   Locks: callers hold none; ds__mem_operand and ds__pinned_operand take the lock of an arena.
+   Threads: any. */
+
+/* Reads the environment and enters the module at the first use. */
+static ds_result ds__mem_setup(void);
+
+/* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
+   allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
+static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream);
+/* The same for pinned memory. */
+static ds_result ds__pinned_operand(void *ptr, ds_stream stream);
+
+/* Destroys an event of the library's own; a zero handle is allowed. */
+static void ds__event_drop(ds_event event);
+
+/* The running call, while a function of the program runs. */
+typedef struct ds__outside {
+    const char *fn;
+    ds_site site;
+    ds_capture_mode mode;
+    int mute;
+} ds__outside;
+
+/* Before a function of the program, whose calls report their own errors, and after it. */
+static ds__outside ds__leave(void);
+static void ds__return(ds__outside o);
+
 /* alloc/types.h - types and policy of the caching allocator.
 
    Defines the structures of the allocator: block (ds__mblock), segment, arena, pool
@@ -2514,19 +2546,6 @@ static void *ds__native_of(ds__arena *a) {
     ds__stream_unpin(s);
     return native;
 }
-
-/* Calls of public functions on the allocator's behalf: the user's call stays the one that runs. */
-#define DS__KEEPING(r, call)             \
-    do {                                 \
-        const char *ds__fn = ds__tls.fn; \
-        ds_site ds__site = ds__tls.site; \
-        ds__tls.next_site = ds__site;    \
-        ds__tls.unwatched++;             \
-        r = call;                        \
-        ds__tls.unwatched--;             \
-        ds__tls.fn = ds__fn;             \
-        ds__tls.site = ds__site;         \
-    } while (0)
 
 static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_t size) {
     ds_result r;
@@ -6677,13 +6696,6 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
 
-typedef struct ds__outside {
-    const char *fn;
-    ds_site site;
-    ds_capture_mode mode;
-    int mute;
-} ds__outside;
-
 /* Before a function of the program: calls in it report their errors. */
 static ds__outside ds__leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
@@ -8785,7 +8797,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
                     (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
     if (before + sizeof line > sizeof ds__tls.error)
         short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
-    ds__thread *t = ds__thread_state();
+    ds__caller *t = ds__my_caller();
     memset(&s, 0, sizeof s);
     s.dev = q->a->dev;
     s.pool = q->a->pool;
@@ -8806,17 +8818,16 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     if (page.text)
         ds__moom_page(&s, &page);
     if (t) {
-        ds__release(t->caller.module[DS__MODULE_ALLOC]);
-        t->caller.module[DS__MODULE_ALLOC] = page.text;
+        ds__release(t->module[DS__MODULE_ALLOC]);
+        t->module[DS__MODULE_ALLOC] = page.text;
     }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
 }
 
 DSDEF const char *(ds_mem_last_report)(void) {
-    const ds__thread *t = ds__tls.thread;
-    const char *report =
-        t && ds__tls.epoch == ds__g.epoch ? t->caller.module[DS__MODULE_ALLOC] : NULL;
+    const ds__caller *t = ds__my_caller();
+    const char *report = t && ds__tls.epoch == ds__g.epoch ? t->module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";
 }
 
@@ -12814,7 +12825,7 @@ DSDEF ds_result(ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, cons
     FILE *f = fopen(path, "wb");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__dot_to_file, f);
+    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__pen_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;

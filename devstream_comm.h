@@ -980,6 +980,58 @@ static ds_result ds__tensor_setup(void) {
     return DS_OK;
 }
 
+/* tensor/internal.h - functions of tensors that other layers use.
+
+   Declares what topologies, plans and collectives use of tensors beyond the public functions:
+   reading descriptions, arithmetic with shapes, results and shares of storages.
+
+   Invariants: if a function fails, it stores the sentence. `what` and `index` name the tensor in
+   sentences, as ds__nth writes them.
+   Locks: callers do not hold ds__c.lock.
+   Threads: any. */
+
+/* Prepares the allocator and tensors. */
+static ds_result ds__tensor_setup(void);
+
+/* ---- descriptions ---------------------------------------------------------------------------- */
+
+/* "input tensor at index 3"; of index -1 only the words. Valid until the thread's next call. */
+static const char *ds__nth(const char *what, int64_t index);
+/* Reads and checks a description, or type, shape and strides; strides NULL: row-major. */
+static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
+                                 ds__dims *out);
+static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
+                               const int64_t *strides, const char *what, int64_t index,
+                               ds__dims *out);
+/* Elements of a shape; -1: a negative size, -2: too many. */
+static int64_t ds__count_of(int ndim, const int64_t *shape);
+/* Row-major strides, and strides in the order in which the dimensions lie in memory now; both
+   without gaps. */
+static void ds__row_major(int ndim, const int64_t *shape, int64_t *strides);
+static void ds__dense_like(const ds__dims *d, int64_t *strides);
+static int ds__is_dense(const ds__dims *d);
+/* The dimensions with more than one index, from the longest stride to the shortest; returns their
+   number. */
+static int ds__by_stride(const ds__dims *d, int *order);
+/* Adds an index along a dimension to the address, if elements are left. */
+static void ds__dims_move(ds__dims *d, int dim, int64_t by);
+/* Computes count, bytes and bounds again. */
+static void ds__dims_recount(ds__dims *d);
+/* A dimension from the front; -1: there is none. */
+static int ds__tensor_dim(int dim, int ndim);
+#define DS__SHAPE_TEXT 200
+/* A shape as "[2, 3]", in DS__SHAPE_TEXT bytes. */
+static const char *ds__shape_text(int ndim, const int64_t *shape, char *out, size_t size);
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+/* A new tensor with memory of the stream's device, or a view of `base`. */
+static ds_result ds__tensor_like(const ds__dims *like, ds_stream stream, ds_tensor **out);
+static ds_result ds__tensor_show(const ds_tensor *base, const ds__dims *d, ds_tensor **out);
+/* Adds a user to the storage of a tensor; *out NULL: it has none. Returns 1 if the tensor is an
+   object. */
+static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out_flags);
+
 /* tensor/dims.h - reading and checking tensor descriptions.
 
    Reads a description into a ds__dims and reports the first error in it (ds__tensor_read,
@@ -1603,8 +1655,6 @@ static const char *ds__shape_text(int ndim, const int64_t *shape, char *out, siz
     snprintf(out + at, size - at, "]");
     return out;
 }
-
-#define DS__SHAPE_TEXT 200
 
 DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t *shape,
                                 ds_tensor **out) {
@@ -4551,6 +4601,9 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
 
+/* Called before a topology is freed, if plans were made. */
+static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
+
 /* topology/route.h - routes and groups of devices.
 
    ds__routes_make computes the table of routes, the groups and the islands, as the last step of
@@ -4904,9 +4957,6 @@ static ds_topology *ds__topology_new(void) {
     ds__release(t);
     return NULL;
 }
-
-/* Called before a topology is freed, if plans were made. */
-static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 
 DSDEF void(ds_topology_free)(ds_topology *t) {
     if (!t)
@@ -6147,6 +6197,25 @@ static const char *const ds__collective_names[] = { "broadcast",      "scatter",
 DSDEF const char *(ds_collective_name)(ds_collective what) {
     return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none";
 }
+
+/* A plan. */
+#define DS__ALGO_NAMES 7
+
+typedef struct ds__planned {
+    ds_plan plan; /* first: the user's pointer */
+    struct ds__planned *next;
+    uint64_t topology;
+    ds_allocator allocator; /* of all its memory */
+    ds_plan_desc asked;
+    char algorithm[16]; /* of what was asked for; empty: none */
+
+    /* of each algorithm; ns 0: it was not looked at to the end */
+    struct {
+        int64_t ns;
+        size_t pieces;
+        int ways;
+    } best[DS__ALGO_NAMES];
+} ds__planned;
 
 #define DS__ADD(d, what) \
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
@@ -9137,26 +9206,9 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
    Locks: ds__c.lock guards ds__planned_list. The functions of this room need no lock.
    Threads: the thread that makes the plan. */
 
-#define DS__ALGO_NAMES 7
 static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain",
                                                             "spread", "islands",  "trees",
                                                             "staged" };
-
-typedef struct ds__planned {
-    ds_plan plan; /* first: the user's pointer */
-    struct ds__planned *next;
-    uint64_t topology;
-    ds_allocator allocator; /* of all its memory */
-    ds_plan_desc asked;
-    char algorithm[16]; /* of what was asked for; empty: none */
-
-    /* of each algorithm; ns 0: it was not looked at to the end */
-    struct {
-        int64_t ns;
-        size_t pieces;
-        int ways;
-    } best[DS__ALGO_NAMES];
-} ds__planned;
 
 static ds__planned *ds__planned_list; /* under ds__c.lock */
 
@@ -10204,7 +10256,7 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
 /* Gives a side stream of a device back. */
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
-    ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
+    ds__sides_of[ds__backend_of(device)][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
 }
 
@@ -10221,8 +10273,7 @@ static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, i
         return DS_OK;
     ds_result r = DS_OK;
     if (!given.id) {
-        ds__thread *t = ds__thread_state();
-        r = t ? ds__current(t, device, &given) : DS_ERR_OUT_OF_MEMORY;
+        r = ds__stream_current(device, &given);
         if (r < 0)
             return r;
     }
@@ -10918,7 +10969,7 @@ static ds_result ds__note_uses(const ds__work *w) {
 
 /* Events stay with their device, and are used again: a wait keeps the record that it found. */
 static ds_result ds__event_take(ds_device device, ds_event *out) {
-    ds__spare *e = &ds__spares[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     ds__lock_take(&ds__c.lock);
     *out = e->count ? e->at[--e->count] : (ds_event){ 0 };
     ds__lock_give(&ds__c.lock);
@@ -10926,7 +10977,7 @@ static ds_result ds__event_take(ds_device device, ds_event *out) {
 }
 
 static void ds__event_give(ds_device device, ds_event event) {
-    ds__spare *e = &ds__spares[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
         return;
     ds__lock_take(&ds__c.lock);
@@ -11300,7 +11351,7 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
 
 /* *out_number -1: all are in use. */
 static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
-    ds__sides **at = &ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__sides **at = &ds__sides_of[ds__backend_of(device)][device.index];
     ds__sides *fresh = NULL;
     ds_stream made = { 0 };
     ds_result r = DS_OK;

@@ -148,6 +148,7 @@ extern "C" {
 #include "base/operation.h"
 #include "base/driver.h"
 #include "base/state.h"
+#include "base/text_writer.h"
 #include "base/graph_body.h"
 #include "base/capture_list.h"
 #include "base/mapping.h"
@@ -157,6 +158,7 @@ extern "C" {
 
 #include "core/drivers.h"
 #include "core/types.h"
+#include "core/internal.h"
 #include "core/fault.h"
 #include "core/init.h"
 #include "core/thread.h"

@@ -75,6 +75,7 @@ extern "C" {
 #define DEVSTREAM_ALLOC_H_IMPLEMENTED
 #ifndef __cplusplus
 
+#include "alloc/internal.h"
 #include "alloc/types.h"
 #include "alloc/config.h"
 #include "alloc/config_text.h"

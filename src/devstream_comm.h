@@ -69,6 +69,7 @@ extern "C" {
 #ifndef __cplusplus
 
 #include "tensor/types.h"
+#include "tensor/internal.h"
 #include "tensor/dims.h"
 #include "tensor/storage.h"
 #include "tensor/tensor.h"

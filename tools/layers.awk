@@ -2,7 +2,8 @@
 #     awk -f tools/layers.awk src/*/*.h
 # Reports include lines and uses of functions that lead to a layer on the right of the list below, and
 # forward declarations of functions that another room defines: these belong into types.h of the layer, or
-# into its internal.h if other layers use them. Outside of os/ it reports processor instructions, calls of the
+# into its internal.h if other layers use them. From os/ and base/ any function may be used, from other layers
+# those that internal.h declares or types.h defines. Outside of os/ it reports processor instructions, calls of the
 # system and of the C library that other systems lack, and, except in core/drivers.h and api/, questions for
 # macros of the program. Prints the circles of rooms inside of a layer. Relies on the form that clang-format
 # gives the rooms: a definition or declaration begins in the first column.
@@ -12,6 +13,9 @@ BEGIN {
     # What stands on the core, and what does not know its neighbour.
     split("rng kernel check trace", list, " ")
     for (i in list) may[list[i]] = may["core"] + 0.5
+    # Layers that have an inside; api, os and base are for all others, and core/drivers.h alone names drivers.
+    split("core alloc tensor topology plan comm ranks rng kernel check trace", list, " ")
+    for (i in list) inside[list[i]] = 1
     machine = "(^|[^a-z0-9_])(__asm__|__builtin_(ia32|cpu)_[a-z0-9_]+|pthread_[a-z_]+|syscall|mmap|munmap|mprotect|madvise|open|close|" \
         "fcntl|getpid|fork|usleep|nanosleep|clock_gettime|sched_[a-z]+|sysconf|aligned_alloc|posix_memalign|dlopen|dlsym|popen|kill|" \
         "readlink|opendir|pipe|poll|socket|strdup|localtime_r|gmtime_r|strtok_r|strerror_r|rand_r)[ ]*\\("
@@ -32,6 +36,8 @@ FNR == 1 {
         to = target
         sub(/\/.*/, "", to)
         if (!allowed(layer, to) && room != "core/drivers.h") report("src/" room " includes " target)
+        if (to in inside && to != layer && target !~ /\/(types|internal)\.h$/)
+            report("src/" room " includes " target "; of other layers only types.h and internal.h are")
     }
 }
 {
@@ -129,6 +135,8 @@ function use(from, name,    to, a, b) {
     a = from; sub(/\/.*/, "", a)
     b = to; sub(/\/.*/, "", b)
     if (!allowed(a, b)) report("src/" from " uses " name " of src/" to)
+    else if (a != b && (b in inside) && to !~ /\/types\.h$/ && !((b "/internal.h", name) in only))
+        report("src/" from " uses " name " of src/" to ", which src/" b "/internal.h does not declare")
     if (a == b && !((from, to) in edge)) { edge[from, to] = 1; next_of[from] = next_of[from] " " to }
 }
 # Tarjan's strongly connected rooms.

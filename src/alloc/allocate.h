@@ -16,9 +16,7 @@
 #ifndef DS__ALLOC_ALLOCATE_H
 #define DS__ALLOC_ALLOCATE_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/stream.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

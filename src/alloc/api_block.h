@@ -13,10 +13,7 @@
 #ifndef DS__ALLOC_API_BLOCK_H
 #define DS__ALLOC_API_BLOCK_H
 
-#include "../core/init.h"
-#include "../core/sync_debug.h"
-#include "../core/stream.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

@@ -13,9 +13,7 @@
 #ifndef DS__ALLOC_API_CONFIG_H
 #define DS__ALLOC_API_CONFIG_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "config.h"
 #include "config_text.h"

@@ -13,9 +13,7 @@
 #ifndef DS__ALLOC_API_POOL_H
 #define DS__ALLOC_API_POOL_H
 
-#include "../core/init.h"
-#include "../core/sync_debug.h"
-#include "../core/device.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "config.h"
 #include "state.h"

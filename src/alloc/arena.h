@@ -17,12 +17,7 @@
 #ifndef DS__ALLOC_ARENA_H
 #define DS__ALLOC_ARENA_H
 
-#include "../core/thread.h"
-#include "../core/stream.h"
-#include "../core/stream_default.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

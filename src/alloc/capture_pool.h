@@ -18,9 +18,7 @@
 #ifndef DS__ALLOC_CAPTURE_POOL_H
 #define DS__ALLOC_CAPTURE_POOL_H
 
-#include "../core/init.h"
-#include "../core/stream.h"
-#include "../core/capture.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

@@ -17,7 +17,7 @@
 #ifndef DS__ALLOC_CHECKPOINT_H
 #define DS__ALLOC_CHECKPOINT_H
 
-#include "../core/init.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "history_ring.h"

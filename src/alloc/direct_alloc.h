@@ -27,7 +27,7 @@
 #ifndef DS__ALLOC_DIRECT_ALLOC_H
 #define DS__ALLOC_DIRECT_ALLOC_H
 
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "history_ring.h"

@@ -17,9 +17,7 @@
 #ifndef DS__ALLOC_DIRECT_FREE_H
 #define DS__ALLOC_DIRECT_FREE_H
 
-#include "../core/stream.h"
-#include "../core/event.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "history_ring.h"

@@ -32,7 +32,7 @@
 #ifndef DS__ALLOC_FALLBACK_H
 #define DS__ALLOC_FALLBACK_H
 
-#include "../core/thread.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "config.h"
 #include "state.h"

@@ -17,7 +17,7 @@
 #ifndef DS__ALLOC_FREE_H
 #define DS__ALLOC_FREE_H
 
-#include "../core/init.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "history_ring.h"

@@ -19,9 +19,7 @@
 #ifndef DS__ALLOC_HISTORY_H
 #define DS__ALLOC_HISTORY_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "history_state.h"

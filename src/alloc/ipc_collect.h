@@ -16,7 +16,7 @@
 #ifndef DS__ALLOC_IPC_COLLECT_H
 #define DS__ALLOC_IPC_COLLECT_H
 
-#include "../core/init.h"
+#include "../core/internal.h"
 #include "pending.h"
 #include "ipc_types.h"
 #include "ipc_lease.h"

@@ -12,12 +12,7 @@
 #ifndef DS__ALLOC_IPC_EXPORT_H
 #define DS__ALLOC_IPC_EXPORT_H
 
-#include "../core/init.h"
-#include "../core/thread.h"
-#include "../core/stream.h"
-#include "../core/stream_sync.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
+#include "../core/internal.h"
 #include "../api/share.h"
 #include "types.h"
 #include "util.h"

@@ -17,13 +17,7 @@
 #define DS__ALLOC_IPC_IMPORT_H
 
 #include "../api/share.h"
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/stream.h"
-#include "../core/submit.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "pool.h"
 #include "stream_use.h"
 #include "ipc_types.h"

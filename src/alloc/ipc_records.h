@@ -18,9 +18,8 @@
 #ifndef DS__ALLOC_IPC_RECORDS_H
 #define DS__ALLOC_IPC_RECORDS_H
 
-#include "../core/thread.h"
+#include "../core/internal.h"
 #include "../base/memory_table.h"
-#include "../core/segment.h"
 #include "types.h"
 #include "stream_use.h"
 #include "ipc_types.h"

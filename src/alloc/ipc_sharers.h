@@ -11,7 +11,8 @@
 #ifndef DS__ALLOC_IPC_SHARERS_H
 #define DS__ALLOC_IPC_SHARERS_H
 
-#include "../core/graph_dot.h"
+#include "../base/text_writer.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "ipc_types.h"
 #include "ipc_lease.h"

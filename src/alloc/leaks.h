@@ -11,7 +11,7 @@
 #ifndef DS__ALLOC_LEAKS_H
 #define DS__ALLOC_LEAKS_H
 
-#include "../core/device.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "oom_owners.h"
 #include "oom_walk.h"

@@ -13,7 +13,7 @@
 #ifndef DS__ALLOC_OBSERVER_H
 #define DS__ALLOC_OBSERVER_H
 
-#include "../core/init.h"
+#include "../core/internal.h"
 #include "history_state.h"
 #include "pool.h"
 #include "history.h"

@@ -14,7 +14,7 @@
 #ifndef DS__ALLOC_OOM_HINT_H
 #define DS__ALLOC_OOM_HINT_H
 
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "pool.h"

@@ -14,8 +14,7 @@
 #ifndef DS__ALLOC_OOM_REPORT_H
 #define DS__ALLOC_OOM_REPORT_H
 
-#include "../core/thread.h"
-#include "../core/device.h"
+#include "../core/internal.h"
 #include "pool.h"
 #include "arena.h"
 #include "request.h"
@@ -116,7 +115,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
                     (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
     if (before + sizeof line > sizeof ds__tls.error)
         short_one.room = before + 200 < sizeof ds__tls.error ? sizeof ds__tls.error - before : 200;
-    ds__thread *t = ds__thread_state();
+    ds__caller *t = ds__my_caller();
     memset(&s, 0, sizeof s);
     s.dev = q->a->dev;
     s.pool = q->a->pool;
@@ -137,17 +136,16 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     if (page.text)
         ds__moom_page(&s, &page);
     if (t) {
-        ds__release(t->caller.module[DS__MODULE_ALLOC]);
-        t->caller.module[DS__MODULE_ALLOC] = page.text;
+        ds__release(t->module[DS__MODULE_ALLOC]);
+        t->module[DS__MODULE_ALLOC] = page.text;
     }
     ds__moom_line(&s, &short_one);
     ds__fail(why, "%s", line);
 }
 
 DSDEF const char *(ds_mem_last_report)(void) {
-    const ds__thread *t = ds__tls.thread;
-    const char *report =
-        t && ds__tls.epoch == ds__g.epoch ? t->caller.module[DS__MODULE_ALLOC] : NULL;
+    const ds__caller *t = ds__my_caller();
+    const char *report = t && ds__tls.epoch == ds__g.epoch ? t->module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";
 }
 

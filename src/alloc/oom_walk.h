@@ -16,7 +16,7 @@
 #ifndef DS__ALLOC_OOM_WALK_H
 #define DS__ALLOC_OOM_WALK_H
 
-#include "../core/thread.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "bins.h"
 #include "block.h"

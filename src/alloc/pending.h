@@ -19,7 +19,7 @@
 #ifndef DS__ALLOC_PENDING_H
 #define DS__ALLOC_PENDING_H
 
-#include "../core/event.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "history_ring.h"

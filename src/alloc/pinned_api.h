@@ -17,9 +17,8 @@
 #define DS__ALLOC_PINNED_API_H
 
 #include "../api/pinned.h"
-#include "../core/init.h"
-#include "../core/stream.h"
-#include "../core/capture.h"
+#include "../core/internal.h"
+#include "internal.h"
 #include "types.h"
 #include "util.h"
 #include "counters.h"

@@ -16,8 +16,7 @@
 
 #include "../base/touch.h"
 #include "../base/memory_table.h"
-#include "../core/memory.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "pinned.h"
 

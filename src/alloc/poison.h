@@ -14,10 +14,7 @@
 #ifndef DS__ALLOC_POISON_H
 #define DS__ALLOC_POISON_H
 
-#include "../core/stream.h"
-#include "../core/stream_sync.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "stream_use.h"

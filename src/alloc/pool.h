@@ -24,9 +24,8 @@
 #ifndef DS__ALLOC_POOL_H
 #define DS__ALLOC_POOL_H
 
-#include "../core/device.h"
-#include "../core/thread.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
+#include "internal.h"
 #include "types.h"
 #include "config.h"
 #include "config_text.h"

@@ -16,10 +16,8 @@
 #ifndef DS__ALLOC_RECORD_USE_H
 #define DS__ALLOC_RECORD_USE_H
 
-#include "../core/init.h"
-#include "../core/thread.h"
-#include "../core/stream.h"
-#include "../core/event.h"
+#include "../core/internal.h"
+#include "internal.h"
 #include "types.h"
 #include "util.h"
 #include "block.h"

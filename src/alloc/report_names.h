@@ -11,7 +11,7 @@
 #define DS__ALLOC_REPORT_NAMES_H
 
 #include "../api/mem_stats.h"
-#include "../core/init.h"
+#include "../core/internal.h"
 
 /* torch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \

@@ -11,10 +11,7 @@
 #ifndef DS__ALLOC_REPORT_PROCESSES_H
 #define DS__ALLOC_REPORT_PROCESSES_H
 
-#include "../core/init.h"
-#include "../core/thread.h"
-#include "../core/device.h"
-#include "../core/graph_dot.h"
+#include "../core/internal.h"
 #include "ipc_sharers.h"
 
 DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {

@@ -11,9 +11,8 @@
 #ifndef DS__ALLOC_REPORT_TABLE_H
 #define DS__ALLOC_REPORT_TABLE_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/graph_dot.h"
+#include "../base/text_writer.h"
+#include "../core/internal.h"
 #include "stats.h"
 
 /* The unit of a column is that of its first row, of all sizes. */

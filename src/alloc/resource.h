@@ -24,8 +24,9 @@
 #ifndef DS__ALLOC_RESOURCE_H
 #define DS__ALLOC_RESOURCE_H
 
+#include "internal.h"
 #include "../api/resource.h"
-#include "../core/capture.h"
+#include "../core/internal.h"
 
 enum {
     DS__RES_DEVICE,
@@ -124,13 +125,6 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                ? r
                : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
-
-typedef struct ds__outside {
-    const char *fn;
-    ds_site site;
-    ds_capture_mode mode;
-    int mute;
-} ds__outside;
 
 /* Before a function of the program: calls in it report their errors. */
 static ds__outside ds__leave(void) {

@@ -14,8 +14,7 @@
 #ifndef DS__ALLOC_RESOURCE_API_H
 #define DS__ALLOC_RESOURCE_API_H
 
-#include "../core/init.h"
-#include "../core/device.h"
+#include "../core/internal.h"
 #include "pool.h"
 #include "resource.h"
 #include "stats.h"

@@ -15,11 +15,8 @@
 #ifndef DS__ALLOC_RESOURCE_KINDS_H
 #define DS__ALLOC_RESOURCE_KINDS_H
 
-#include "../core/stream.h"
+#include "../core/internal.h"
 #include "../base/memory_table.h"
-#include "../core/memory.h"
-#include "../core/segment.h"
-#include "../core/user_memory.h"
 #include "util.h"
 #include "resource.h"
 #include "oom_owners.h"

@@ -17,7 +17,7 @@
 #ifndef DS__ALLOC_REUSE_H
 #define DS__ALLOC_REUSE_H
 
-#include "../core/event.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "counters.h"

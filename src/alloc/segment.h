@@ -17,7 +17,7 @@
 #ifndef DS__ALLOC_SEGMENT_H
 #define DS__ALLOC_SEGMENT_H
 
-#include "../core/thread.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

@@ -18,8 +18,7 @@
 #ifndef DS__ALLOC_SEGMENT_GROW_H
 #define DS__ALLOC_SEGMENT_GROW_H
 
-#include "../core/thread.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "config.h"
 #include "state.h"

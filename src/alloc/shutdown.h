@@ -17,8 +17,7 @@
 #ifndef DS__ALLOC_SHUTDOWN_H
 #define DS__ALLOC_SHUTDOWN_H
 
-#include "../core/stream.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

@@ -14,8 +14,8 @@
 #ifndef DS__ALLOC_SNAPSHOT_H
 #define DS__ALLOC_SNAPSHOT_H
 
-#include "../core/init.h"
-#include "../core/graph_dot.h"
+#include "../base/text_writer.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "history_state.h"
 #include "locks.h"
@@ -91,7 +91,7 @@ DSDEF ds_result(ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, cons
     FILE *f = fopen(path, "wb");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__dot_to_file, f);
+    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__pen_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;

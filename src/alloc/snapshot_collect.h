@@ -16,8 +16,7 @@
 #ifndef DS__ALLOC_SNAPSHOT_COLLECT_H
 #define DS__ALLOC_SNAPSHOT_COLLECT_H
 
-#include "../core/device.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "history_state.h"

@@ -11,7 +11,7 @@
 #ifndef DS__ALLOC_SNAPSHOT_WRITE_H
 #define DS__ALLOC_SNAPSHOT_WRITE_H
 
-#include "../core/device.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "history.h"
 #include "snapshot_types.h"

@@ -11,9 +11,7 @@
 #ifndef DS__ALLOC_STATS_H
 #define DS__ALLOC_STATS_H
 
-#include "../core/init.h"
-#include "../core/thread.h"
-#include "../core/device.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "counters.h"

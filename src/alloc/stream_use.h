@@ -19,10 +19,8 @@
 #ifndef DS__ALLOC_STREAM_USE_H
 #define DS__ALLOC_STREAM_USE_H
 
-#include "../core/thread.h"
-#include "../core/stream.h"
-#include "../core/event.h"
-#include "../core/event_sync.h"
+#include "../core/internal.h"
+#include "internal.h"
 #include "types.h"
 #include "util.h"
 

@@ -20,8 +20,7 @@
 #ifndef DS__ALLOC_TRIM_H
 #define DS__ALLOC_TRIM_H
 
-#include "../core/thread.h"
-#include "../core/stream_sync.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "bins.h"

@@ -17,7 +17,7 @@
 #define DS__ALLOC_UPSTREAM_H
 
 #include "../base/memory_table.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

@@ -19,9 +19,7 @@
 #define DS__ALLOC_UTIL_H
 
 #include "../api/mem.h"
-#include "../core/stream.h"
-#include "../core/stream_default.h"
-#include "../core/copy.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 
@@ -53,19 +51,6 @@ static void *ds__native_of(ds__arena *a) {
     ds__stream_unpin(s);
     return native;
 }
-
-/* Calls of public functions on the allocator's behalf: the user's call stays the one that runs. */
-#define DS__KEEPING(r, call)             \
-    do {                                 \
-        const char *ds__fn = ds__tls.fn; \
-        ds_site ds__site = ds__tls.site; \
-        ds__tls.next_site = ds__site;    \
-        ds__tls.unwatched++;             \
-        r = call;                        \
-        ds__tls.unwatched--;             \
-        ds__tls.fn = ds__fn;             \
-        ds__tls.site = ds__site;         \
-    } while (0)
 
 static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_t size) {
     ds_result r;

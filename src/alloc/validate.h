@@ -13,7 +13,7 @@
 #ifndef DS__ALLOC_VALIDATE_H
 #define DS__ALLOC_VALIDATE_H
 
-#include "../core/init.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "state.h"
 #include "util.h"

@@ -15,9 +15,7 @@
 #ifndef DS__ALLOC_WATCHED_H
 #define DS__ALLOC_WATCHED_H
 
-#include "../core/stream.h"
-#include "../core/stream_sync.h"
-#include "../core/copy.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "util.h"
 #include "pool.h"

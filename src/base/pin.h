@@ -56,8 +56,13 @@ static void ds__count_dead(int n) {
     atomic_fetch_add(&ds__dead, n);
 }
 
+/* The calling thread; NULL: it has no state. */
+static inline ds__caller *ds__my_caller(void) {
+    return (ds__caller *)(void *)ds__tls.thread;
+}
+
 static ds__pins *ds__my_pins(void) {
-    return &((ds__caller *)(void *)ds__tls.thread)->pins;
+    return &ds__my_caller()->pins;
 }
 
 /* Returns the thread's current device; on the library's own threads any. */

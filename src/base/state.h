@@ -72,6 +72,35 @@ static struct {
     _Atomic int mapping_taken;
 } ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
+/* The place of a device's driver in ds__g.driver, ds__g.backend and other tables. */
+static inline int ds__backend_of(ds_device device) {
+    return device.type == DS_DEVICE_CUDA ? 0 : 1;
+}
+
+static inline const ds__driver *ds__driver_of(ds_device device) {
+    return ds__g.driver[ds__backend_of(device)];
+}
+
+/* Devices of a type. */
+DS__SEAM static int ds__type_count(int type) {
+    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
+           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
+                                   : 0;
+}
+
+/* The name of a type of device, for messages. */
+DS__SEAM static const char *ds__type_name(int type) {
+    return type == DS_DEVICE_CUDA   ? "cuda"
+           : type == DS_DEVICE_CPU  ? "cpu"
+           : type == DS_DEVICE_HOST ? "host"
+                                    : "?";
+}
+
+/* One number of type and index. */
+DS__SEAM static int64_t ds__device_key(ds_device d) {
+    return (int64_t)d.type << 32 | d.index;
+}
+
 /* A number from the environment, 0 when unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);

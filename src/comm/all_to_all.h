@@ -14,10 +14,8 @@
 #ifndef DS__COMM_ALL_TO_ALL_H
 #define DS__COMM_ALL_TO_ALL_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
+#include "../core/internal.h"
+#include "../tensor/internal.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"

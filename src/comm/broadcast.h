@@ -12,11 +12,8 @@
 #ifndef DS__COMM_BROADCAST_H
 #define DS__COMM_BROADCAST_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
-#include "../tensor/view.h"
+#include "../core/internal.h"
+#include "../tensor/internal.h"
 #include "../topology/types.h"
 #include "types.h"
 #include "step.h"

@@ -12,13 +12,8 @@
 #ifndef DS__COMM_COALESCED_H
 #define DS__COMM_COALESCED_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/dtype.h"
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
-#include "../tensor/view.h"
-#include "../tensor/dlpack.h"
+#include "../core/internal.h"
+#include "../tensor/internal.h"
 #include "kernel.h"
 #include "types.h"
 #include "step.h"

@@ -15,12 +15,11 @@
 #ifndef DS__COMM_FOLLOW_PLAN_H
 #define DS__COMM_FOLLOW_PLAN_H
 
-#include "../core/device.h"
-#include "../alloc/util.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
 #include "../tensor/types.h"
 #include "../topology/types.h"
 #include "../plan/types.h"
-#include "../plan/plan.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"

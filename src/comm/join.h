@@ -18,13 +18,8 @@
 #ifndef DS__COMM_JOIN_H
 #define DS__COMM_JOIN_H
 
-#include "../core/sync_debug.h"
-#include "../core/event.h"
-#include "../alloc/util.h"
-#include "../alloc/allocate.h"
-#include "../alloc/free.h"
-#include "../alloc/record_use.h"
-#include "../alloc/pinned_api.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
 #include "../tensor/types.h"
 #include "kernel_arith.h"
 #include "types.h"
@@ -153,7 +148,7 @@ static ds_result ds__note_uses(const ds__work *w) {
 
 /* Events stay with their device, and are used again: a wait keeps the record that it found. */
 static ds_result ds__event_take(ds_device device, ds_event *out) {
-    ds__spare *e = &ds__spares[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     ds__lock_take(&ds__c.lock);
     *out = e->count ? e->at[--e->count] : (ds_event){ 0 };
     ds__lock_give(&ds__c.lock);
@@ -161,7 +156,7 @@ static ds_result ds__event_take(ds_device device, ds_event *out) {
 }
 
 static void ds__event_give(ds_device device, ds_event event) {
-    ds__spare *e = &ds__spares[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__spare *e = &ds__spares[ds__backend_of(device)][device.index];
     if (!event.id)
         return;
     ds__lock_take(&ds__c.lock);

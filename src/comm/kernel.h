@@ -18,9 +18,8 @@
 #define DS__COMM_KERNEL_H
 
 #include "../api/dtype.h"
-#include "../core/stream_info.h"
-#include "../core/kernel.h"
-#include "../alloc/util.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
 #include "kernel_arith.h"
 #include "kernel_cpu.h"
 #include "kernel_pack.h"

@@ -14,9 +14,7 @@
 #ifndef DS__COMM_MOVE_H
 #define DS__COMM_MOVE_H
 
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
-#include "../tensor/view.h"
+#include "../tensor/internal.h"
 #include "types.h"
 #include "step.h"
 

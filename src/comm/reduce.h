@@ -15,9 +15,7 @@
 #define DS__COMM_REDUCE_H
 
 #include "../api/reduce_op.h"
-#include "../alloc/util.h"
-#include "../alloc/allocate.h"
-#include "../alloc/free.h"
+#include "../alloc/internal.h"
 #include "kernel_arith.h"
 #include "kernel.h"
 

@@ -15,12 +15,8 @@
 #ifndef DS__COMM_REDUCTION_H
 #define DS__COMM_REDUCTION_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/dtype.h"
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
-#include "../tensor/view.h"
+#include "../core/internal.h"
+#include "../tensor/internal.h"
 #include "kernel.h"
 #include "types.h"
 #include "step.h"

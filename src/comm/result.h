@@ -15,15 +15,11 @@
 #ifndef DS__COMM_RESULT_H
 #define DS__COMM_RESULT_H
 
-#include "../core/device.h"
-#include "../core/dtype.h"
-#include "../alloc/util.h"
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
-#include "../tensor/tensor.h"
-#include "../tensor/view.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
+#include "../tensor/internal.h"
 #include "../topology/types.h"
-#include "../plan/search.h"
+#include "../plan/types.h"
 #include "kernel.h"
 #include "types.h"
 #include "step.h"

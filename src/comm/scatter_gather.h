@@ -14,10 +14,8 @@
 #ifndef DS__COMM_SCATTER_GATHER_H
 #define DS__COMM_SCATTER_GATHER_H
 
-#include "../core/init.h"
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
-#include "../tensor/view.h"
+#include "../core/internal.h"
+#include "../tensor/internal.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"

@@ -17,7 +17,7 @@
 #define DS__COMM_SIDE_STREAM_H
 
 #include "../api/plan.h"
-#include "../core/stream.h"
+#include "../core/internal.h"
 #include "../tensor/types.h"
 #include "types.h"
 #include "step.h"
@@ -65,7 +65,7 @@ static int ds__side_is_free(ds_stream stream, int *out_captures) {
 
 /* *out_number -1: all are in use. */
 static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number) {
-    ds__sides **at = &ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index];
+    ds__sides **at = &ds__sides_of[ds__backend_of(device)][device.index];
     ds__sides *fresh = NULL;
     ds_stream made = { 0 };
     ds_result r = DS_OK;

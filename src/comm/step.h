@@ -16,15 +16,10 @@
 #ifndef DS__COMM_STEP_H
 #define DS__COMM_STEP_H
 
+#include "../base/memory_table.h"
 #include "../base/driver.h"
-#include "../core/thread.h"
-#include "../core/device.h"
-#include "../core/stream.h"
-#include "../core/current_stream.h"
-#include "../core/memory.h"
-#include "../tensor/types.h"
-#include "../tensor/dims.h"
-#include "../tensor/tensor.h"
+#include "../core/internal.h"
+#include "../tensor/internal.h"
 #include "types.h"
 
 /* Member by member, here and in ds__step_add: what compilers make of a memset of this size takes
@@ -102,7 +97,7 @@ __attribute__((noinline)) static int ds__more_room(ds__work *w, void *array, siz
 /* Gives a side stream of a device back. */
 static void ds__side_give(ds_device device, int number) {
     ds__lock_take(&ds__c.lock);
-    ds__sides_of[device.type == DS_DEVICE_CUDA ? 0 : 1][device.index]->taken[number] = 0;
+    ds__sides_of[ds__backend_of(device)][device.index]->taken[number] = 0;
     ds__lock_give(&ds__c.lock);
 }
 
@@ -119,8 +114,7 @@ static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, i
         return DS_OK;
     ds_result r = DS_OK;
     if (!given.id) {
-        ds__thread *t = ds__thread_state();
-        r = t ? ds__current(t, device, &given) : DS_ERR_OUT_OF_MEMORY;
+        r = ds__stream_current(device, &given);
         if (r < 0)
             return r;
     }

@@ -17,11 +17,9 @@
 #define DS__COMM_SUBMIT_H
 
 #include "../base/driver.h"
-#include "../core/submit.h"
-#include "../core/copy.h"
-#include "../core/dtype.h"
-#include "../alloc/util.h"
-#include "../tensor/dims.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
+#include "../tensor/internal.h"
 #include "kernel_arith.h"
 #include "kernel_spread.h"
 #include "reduce.h"

@@ -245,8 +245,6 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
    devstream. launch_fn, or NULL: see ds__launch_fn. make_fn gets the number of the capture. The
    caller drops *out (ds__object_drop): meanwhile another thread may end the capture and destroy its
    graph. *out NULL: the stream does not capture. */
-typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
-
 __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
                                                                 ds__attachment_fn make_fn,
                                                                 void *user, ds_host_fn release_fn,

@@ -219,12 +219,12 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     const ds__found *to = ds__range_hit(dst);
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
-    unsigned to_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, to);
+    unsigned to_place = ds__place_known(ds__backend_of(s->device), to);
     const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
     if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
         ds__is_unmapped(from, src, size))
         return 0;
-    unsigned from_place = ds__place_known(s->device.type == DS_DEVICE_CUDA ? 0 : 1, from);
+    unsigned from_place = ds__place_known(ds__backend_of(s->device), from);
     if (to_place == DS__AT_OTHER || from_place == DS__AT_OTHER)
         return 0;
     if (to_place != from_place && to_place >= DS__AT_DEVICE && from_place >= DS__AT_DEVICE)

@@ -36,14 +36,18 @@ static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
     return DS_OK;
 }
 
+static ds_result ds__stream_current(ds_device device, ds_stream *out) {
+    ds__thread *t = ds__thread_state();
+    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+}
+
 DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
     DS__ENTER("ds_stream_current");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    ds__thread *t = ds__thread_state();
-    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+    return ds__stream_current(device, out);
 }
 
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {

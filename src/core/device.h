@@ -16,19 +16,6 @@
 #include "init.h"
 #include "thread.h"
 
-static const char *ds__type_name(int type) {
-    return type == DS_DEVICE_CUDA   ? "cuda"
-           : type == DS_DEVICE_CPU  ? "cpu"
-           : type == DS_DEVICE_HOST ? "host"
-                                    : "?";
-}
-
-static int ds__type_count(int type) {
-    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
-           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
-                                   : 0;
-}
-
 /* Makes a device that exists of what the user gave: the current one for a zeroed one. */
 static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
@@ -45,20 +32,13 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
-                        ds__g.backend[device.type == DS_DEVICE_CUDA ? 0 : 1].reason);
+                        ds__g.backend[ds__backend_of(device)].reason);
     if (device.index < 0 || device.index >= count)
         return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)",
                         ds__type_name(device.type), device.index, count);
     *out = device;
     return DS_OK;
 }
-
-#define DS__RESOLVE(device)                             \
-    do {                                                \
-        ds_result ds__r = ds__resolve(device, &device); \
-        if (DS__UNLIKELY(ds__r < 0))                    \
-            return ds__r;                               \
-    } while (0)
 
 DSDEF ds_result(ds_backend_get)(int index, ds_backend_info *out) {
     if (out)

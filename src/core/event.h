@@ -90,10 +90,6 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-static int64_t ds__device_key(ds_device d) {
-    return (int64_t)d.type << 32 | d.index;
-}
-
 /* Binds the event to the device and gives it a native event, unless that is done. With `any` the
    device that it has will do. The event is locked. */
 static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {

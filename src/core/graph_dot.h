@@ -1,7 +1,7 @@
 /* core/graph_dot.h - graphs as DOT text.
 
    Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
-   a file (ds_graph_dot_file). The text writer (ds__pen) hands over the text in pieces.
+   a file (ds_graph_dot_file).
 
    Invariants: once the user's function has returned a value other than 0, it is not invoked
    again, and the call reports DS_ERR_SYSTEM.
@@ -15,42 +15,7 @@
 #include "init.h"
 #include "device.h"
 #include "graph.h"
-
-typedef struct ds__pen {
-    ds_write_fn write_fn;
-    void *user;
-    int stopped;
-    unsigned flags;
-} ds__pen;
-
-__attribute__((format(printf, 2, 3))) static void ds__pen_print(ds__pen *p, const char *format,
-                                                                ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    if (p->stopped || !size)
-        return;
-    int outer = ds__tls.in_callback;
-    ds__tls.in_callback = 1; /* locks are held */
-    p->stopped = p->write_fn(text, size, p->user);
-    ds__tls.in_callback = outer;
-}
-
-/* Inside of a quoted string of DOT. */
-static void ds__pen_quote(ds__pen *p, const char *text) {
-    char quoted[2 * 256 + 1];
-    size_t n = 0;
-    for (; *text && n < sizeof quoted - 3; text++) {
-        if (*text == '"' || *text == '\\')
-            quoted[n++] = '\\';
-        quoted[n++] = *text == '\n' ? ' ' : *text;
-    }
-    quoted[n] = 0;
-    ds__pen_print(p, "%s", quoted);
-}
+#include "../base/text_writer.h"
 
 static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
     const ds__kernel *k = op->u.kernel.kernel;
@@ -165,17 +130,13 @@ DSDEF ds_result(ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_
     return ds__dot(graph, flags, write_fn, user);
 }
 
-static int ds__dot_to_file(const char *text, size_t size, void *user) {
-    return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO;
-}
-
 DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
     DS__ENTER("ds_graph_dot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "w");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__dot(graph, flags, ds__dot_to_file, f);
+    ds_result r = ds__dot(graph, flags, ds__pen_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;

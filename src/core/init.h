@@ -21,7 +21,7 @@
 
 #include "../base/pin.h"
 #include "../base/state.h"
-#include "types.h"
+#include "internal.h"
 #include "drivers.h"
 #include "fault.h"
 
@@ -209,13 +209,6 @@ static inline ds_result ds__enter_inline(const char *fn) {
 __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
     return ds__enter_inline(fn);
 }
-
-#define DS__ENTER(fn)                    \
-    do {                                 \
-        ds_result ds__r = ds__enter(fn); \
-        if (DS__UNLIKELY(ds__r < 0))     \
-            return ds__r;                \
-    } while (0)
 
 DSDEF int(ds_version)(void) {
     return DEVSTREAM_VERSION;

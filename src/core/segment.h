@@ -23,10 +23,6 @@
 #include "../base/memory_table.h"
 #include "memory.h"
 
-static int ds__backend_of(ds_device device) {
-    return device.type == DS_DEVICE_CUDA ? 0 : 1;
-}
-
 /* Address space for memory that the entries space_map and space_unmap of the device's driver
    bring and take. *out_page: in which unit. */
 DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page,

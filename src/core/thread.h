@@ -51,10 +51,6 @@ static int ds__ordinal(ds_device d) {
     return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index;
 }
 
-static const ds__driver *ds__driver_of(ds_device d) {
-    return ds__g.driver[d.type == DS_DEVICE_CUDA ? 0 : 1];
-}
-
 /* Marks the state of an ended thread; a later call of another thread frees it. Calls no driver,
    except for a wake-up. If another destructor of the program still calls devstream on this thread,
    the thread gets a new state. */

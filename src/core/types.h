@@ -15,16 +15,12 @@
 /* Functions that rooms call although a later room defines them. */
 
 /* core/event.h */
-static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 static void ds__event_free(void *object);
 static int ds__event_batched(const void *object);
 
 /* core/graph.h */
 static void ds__graph_free(void *object);
 static void ds__exec_free(void *object);
-
-/* core/host_func.h */
-static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
 /* core/kernel.h */
 static void ds__kernel_free(void *object);
@@ -35,7 +31,6 @@ static void ds__kernel_collect(void);
 static void ds__stream_free(void *object);
 static int ds__stream_batched(const void *object);
 static void ds__stream_drop(ds_stream handle);
-static void ds__stream_end(ds_stream handle);
 
 /* core/sync_debug.h */
 static ds_result ds__sync_debug_read(const char *text);

@@ -37,8 +37,8 @@ static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
     ds_result r =
         ds__device_error(device, ds__driver_of(device)->memory_alloc(device.index, size, &ptr));
     return r < 0 ? r
-                 : ds__memory_made(ptr, size, DS_MEMORY_DEVICE,
-                                   device.type == DS_DEVICE_CUDA ? 0 : 1, device.index, out);
+                 : ds__memory_made(ptr, size, DS_MEMORY_DEVICE, ds__backend_of(device),
+                                   device.index, out);
 }
 
 DSDEF ds_result(ds_alloc)(ds_device device, size_t size, void **out) {

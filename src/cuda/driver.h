@@ -19,6 +19,7 @@
 #include "types.h"
 #include "call.h"
 #include "device.h"
+#include "nvml.h"
 #include "stream.h"
 #include "stream_wait.h"
 #include "event.h"

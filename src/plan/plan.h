@@ -16,11 +16,10 @@
 #ifndef DS__PLAN_PLAN_H
 #define DS__PLAN_PLAN_H
 
-#include "../core/init.h"
-#include "../core/graph_dot.h"
+#include "../base/text_writer.h"
+#include "../core/internal.h"
 #include "../tensor/types.h"
 #include "../topology/types.h"
-#include "../topology/build.h"
 #include "types.h"
 #include "bound.h"
 #include "search.h"

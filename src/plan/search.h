@@ -24,26 +24,9 @@
 #include "mesh.h"
 #include "flows.h"
 
-#define DS__ALGO_NAMES 7
 static const char *const ds__algo_names[DS__ALGO_NAMES] = { "direct", "binomial", "chain",
                                                             "spread", "islands",  "trees",
                                                             "staged" };
-
-typedef struct ds__planned {
-    ds_plan plan; /* first: the user's pointer */
-    struct ds__planned *next;
-    uint64_t topology;
-    ds_allocator allocator; /* of all its memory */
-    ds_plan_desc asked;
-    char algorithm[16]; /* of what was asked for; empty: none */
-
-    /* of each algorithm; ns 0: it was not looked at to the end */
-    struct {
-        int64_t ns;
-        size_t pieces;
-        int ways;
-    } best[DS__ALGO_NAMES];
-} ds__planned;
 
 static ds__planned *ds__planned_list; /* under ds__c.lock */
 

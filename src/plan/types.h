@@ -134,6 +134,25 @@ DSDEF const char *(ds_collective_name)(ds_collective what) {
     return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none";
 }
 
+/* A plan. */
+#define DS__ALGO_NAMES 7
+
+typedef struct ds__planned {
+    ds_plan plan; /* first: the user's pointer */
+    struct ds__planned *next;
+    uint64_t topology;
+    ds_allocator allocator; /* of all its memory */
+    ds_plan_desc asked;
+    char algorithm[16]; /* of what was asked for; empty: none */
+
+    /* of each algorithm; ns 0: it was not looked at to the end */
+    struct {
+        int64_t ns;
+        size_t pieces;
+        int ways;
+    } best[DS__ALGO_NAMES];
+} ds__planned;
+
 #define DS__ADD(d, what) \
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 

@@ -13,11 +13,7 @@
 #ifndef DS__RNG_FILL_H
 #define DS__RNG_FILL_H
 
-#include "../core/init.h"
-#include "../core/device.h"
-#include "../core/stream.h"
-#include "../core/copy.h"
-#include "../core/capture.h"
+#include "../core/internal.h"
 #include "kernel_arith.h"
 #include "kernel_cpu.h"
 #include "kernel.h"

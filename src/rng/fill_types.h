@@ -14,8 +14,7 @@
 #ifndef DS__RNG_FILL_TYPES_H
 #define DS__RNG_FILL_TYPES_H
 
-#include "../core/submit.h"
-#include "../core/kernel.h"
+#include "../core/internal.h"
 #include "kernel_arith.h"
 #include "kernel.h"
 #include "generator.h"

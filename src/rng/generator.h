@@ -28,10 +28,7 @@
 
 #include "../base/module.h"
 #include "../api/rng.h"
-#include "../core/thread.h"
-#include "../core/device.h"
-#include "../core/device_query.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "kernel.h"
 
 typedef struct ds__generator {

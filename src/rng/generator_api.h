@@ -16,10 +16,7 @@
 #define DS__RNG_GENERATOR_API_H
 
 #include "../base/graph_body.h"
-#include "../core/init.h"
-#include "../core/thread.h"
-#include "../core/device.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "generator.h"
 
 enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */

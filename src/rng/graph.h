@@ -19,11 +19,7 @@
 #ifndef DS__RNG_GRAPH_H
 #define DS__RNG_GRAPH_H
 
-#include "../core/device.h"
-#include "../core/device_query.h"
-#include "../core/stream.h"
-#include "../core/event.h"
-#include "../core/segment.h"
+#include "../core/internal.h"
 #include "kernel_arith.h"
 #include "kernel.h"
 #include "generator.h"

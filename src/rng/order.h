@@ -13,7 +13,7 @@
 #define DS__RNG_ORDER_H
 
 #include "../api/rng_fill.h"
-#include "../core/dtype.h"
+#include "../core/internal.h"
 #include "kernel_arith.h"
 #include "kernel_cpu.h"
 #include "kernel.h"

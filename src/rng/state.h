@@ -14,8 +14,7 @@
 #ifndef DS__RNG_STATE_H
 #define DS__RNG_STATE_H
 
-#include "../core/init.h"
-#include "../core/device.h"
+#include "../core/internal.h"
 #include "generator.h"
 #include "generator_api.h"
 

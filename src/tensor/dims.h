@@ -13,9 +13,8 @@
 #ifndef DS__TENSOR_DIMS_H
 #define DS__TENSOR_DIMS_H
 
-#include "../core/device.h"
-#include "../core/dtype.h"
-#include "types.h"
+#include "../core/internal.h"
+#include "internal.h"
 
 /* "input tensor at index 3"; of index -1 only the words. */
 static const char *ds__nth(const char *what, int64_t index) {

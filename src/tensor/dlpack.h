@@ -15,8 +15,7 @@
 #ifndef DS__TENSOR_DLPACK_H
 #define DS__TENSOR_DLPACK_H
 
-#include "../core/init.h"
-#include "../core/memory.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "dims.h"
 #include "storage.h"

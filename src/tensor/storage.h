@@ -15,10 +15,7 @@
 #define DS__TENSOR_STORAGE_H
 
 #include "../api/dlpack.h"
-#include "../alloc/util.h"
-#include "../alloc/upstream.h"
-#include "../alloc/free.h"
-#include "../alloc/pinned_api.h"
+#include "../alloc/internal.h"
 #include "types.h"
 
 static int ds__of_now(uint32_t epoch) {

@@ -16,16 +16,9 @@
 #ifndef DS__TENSOR_TENSOR_H
 #define DS__TENSOR_TENSOR_H
 
-#include "../core/init.h"
-#include "../core/host_func.h"
-#include "../core/stream.h"
-#include "../core/dtype.h"
-#include "../alloc/util.h"
-#include "../alloc/upstream.h"
-#include "../alloc/allocate.h"
-#include "../alloc/free.h"
-#include "../alloc/pinned_api.h"
-#include "types.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
+#include "internal.h"
 #include "dims.h"
 #include "storage.h"
 

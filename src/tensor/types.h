@@ -29,7 +29,7 @@
 
 #include "../api/tensor.h"
 #include "../base/module.h"
-#include "../alloc/api_config.h"
+#include "../alloc/internal.h"
 
 /* A description that was checked. */
 typedef struct ds__dims {

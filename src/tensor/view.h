@@ -13,9 +13,8 @@
 #ifndef DS__TENSOR_VIEW_H
 #define DS__TENSOR_VIEW_H
 
-#include "../core/init.h"
-#include "../core/dtype.h"
-#include "types.h"
+#include "../core/internal.h"
+#include "internal.h"
 #include "dims.h"
 #include "tensor.h"
 
@@ -92,8 +91,6 @@ static const char *ds__shape_text(int ndim, const int64_t *shape, char *out, siz
     snprintf(out + at, size - at, "]");
     return out;
 }
-
-#define DS__SHAPE_TEXT 200
 
 DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t *shape,
                                 ds_tensor **out) {

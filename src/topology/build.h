@@ -92,9 +92,6 @@ static ds_topology *ds__topology_new(void) {
     return NULL;
 }
 
-/* Called before a topology is freed, if plans were made. */
-static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
-
 DSDEF void(ds_topology_free)(ds_topology *t) {
     if (!t)
         return;

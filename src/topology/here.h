@@ -14,12 +14,9 @@
 #ifndef DS__TOPOLOGY_HERE_H
 #define DS__TOPOLOGY_HERE_H
 
-#include "../core/init.h"
-#include "../core/thread.h"
-#include "../core/device.h"
-#include "../core/device_query.h"
-#include "../alloc/util.h"
-#include "../tensor/types.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
+#include "../tensor/internal.h"
 #include "types.h"
 #include "route.h"
 #include "build.h"

@@ -14,12 +14,8 @@
 #ifndef DS__TOPOLOGY_MEASURE_H
 #define DS__TOPOLOGY_MEASURE_H
 
-#include "../core/stream.h"
-#include "../core/stream_sync.h"
-#include "../core/copy.h"
-#include "../alloc/util.h"
-#include "../alloc/allocate.h"
-#include "../alloc/free.h"
+#include "../core/internal.h"
+#include "../alloc/internal.h"
 #include "../tensor/types.h"
 #include "types.h"
 

@@ -13,7 +13,7 @@
 #ifndef DS__TOPOLOGY_PARSE_H
 #define DS__TOPOLOGY_PARSE_H
 
-#include "../core/init.h"
+#include "../core/internal.h"
 #include "types.h"
 #include "route.h"
 #include "build.h"

@@ -129,4 +129,7 @@ static ds__troute *ds__route_of(const ds_topology *t, int from, int to) {
     return &t->route[from * (t->devices + 1) + to];
 }
 
+/* Called before a topology is freed, if plans were made. */
+static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
+
 #endif

@@ -13,8 +13,8 @@
 #ifndef DS__TOPOLOGY_WRITE_H
 #define DS__TOPOLOGY_WRITE_H
 
-#include "../core/init.h"
-#include "../core/graph_dot.h"
+#include "../base/text_writer.h"
+#include "../core/internal.h"
 #include "types.h"
 
 static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {

@@ -1,0 +1,190 @@
+/* core/internal.h - functions of the core that other layers use.
+
+   Declares what the allocator, generators, tensors, topologies, plans and collectives use of the
+   core beyond the public functions, driver entries and base/. No other function of core/ is for
+   them.
+
+   Invariants: if a function fails, it stores the sentence (base/error.h), its outputs are 0 or
+   NULL, and nothing has happened, unless its comment says more.
+   Locks: callers hold none that a driver call or a function of the user's may need.
+   Threads: any, with a state (ds__enter). Handles are pinned or found valid by the callee. */
+#ifndef DS__CORE_INTERNAL_H
+#define DS__CORE_INTERNAL_H
+
+#include "../api/init.h"
+#include "../api/device.h"
+#include "../api/stream.h"
+#include "../api/event.h"
+#include "../api/memory.h"
+#include "../api/copy.h"
+#include "../api/host_func.h"
+#include "../api/dtype.h"
+#include "../api/kernel.h"
+#include "../api/graph.h"
+#include "../api/capture.h"
+#include "../base/capture_list.h"
+#include "../base/graph_body.h"
+#include "../base/module.h"
+#include "../base/state.h"
+#include "types.h"
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* First in every public function: takes the call site, starts devstream when needed, refuses
+   what is not permitted. The second form is for functions whose cost counts. */
+static ds_result ds__enter(const char *fn);
+static inline ds_result ds__enter_inline(const char *fn);
+
+#define DS__ENTER(fn)                    \
+    do {                                 \
+        ds_result ds__r = ds__enter(fn); \
+        if (DS__UNLIKELY(ds__r < 0))     \
+            return ds__r;                \
+    } while (0)
+
+/* Calls a public function on behalf of the user's call, which keeps its name and site and is the
+   one that is reported. */
+#define DS__KEEPING(r, call)             \
+    do {                                 \
+        const char *ds__fn = ds__tls.fn; \
+        ds_site ds__site = ds__tls.site; \
+        ds__tls.next_site = ds__site;    \
+        ds__tls.unwatched++;             \
+        r = call;                        \
+        ds__tls.unwatched--;             \
+        ds__tls.fn = ds__fn;             \
+        ds__tls.site = ds__site;         \
+    } while (0)
+
+/* Whether waits of the host are to be reported, and the report; a negative result forbids the
+   wait. Only public functions ask, before they do anything. */
+static inline int ds__sync_watched(void);
+static ds_result ds__sync_tell(const char *format, ...);
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+/* Replaces a zeroed device by the current one, and refuses one that does not exist. */
+static ds_result ds__resolve(ds_device device, ds_device *out);
+
+#define DS__RESOLVE(device)                             \
+    do {                                                \
+        ds_result ds__r = ds__resolve(device, &device); \
+        if (DS__UNLIKELY(ds__r < 0))                    \
+            return ds__r;                               \
+    } while (0)
+
+/* Adds the device's label to the sentence of an error; returns the result. */
+static inline ds_result ds__device_error(ds_device device, ds_result r);
+/* The driver that pinned memory belongs to: the first that is available. */
+static int ds__host_backend(void);
+/* The name of a type of data, in a buffer of DS_DTYPE_NAME_SIZE. */
+static const char *ds__dtype_name(ds_dtype dtype, char *out);
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* Finds a stream and keeps it until ds__stream_unpin; NULL: the handle is not valid. */
+static ds__stream *ds__stream_pin(ds_stream handle);
+static inline void ds__stream_unpin(ds__stream *s);
+/* A new stream of a resolved device; kind: DS__STREAM_*. */
+static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
+                                const char *label, ds_stream *out);
+/* Ends a stream of the library's own; a zero handle is allowed. */
+static void ds__stream_end(ds_stream handle);
+/* The legacy stream of a device. */
+static ds_result ds__legacy(ds_device device, ds_stream *out);
+/* The thread's current stream of a device, the default one at first. */
+static ds_result ds__stream_current(ds_device device, ds_stream *out);
+/* Waits for all work of a stream; DS_NOT_READY: not within the time. */
+static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
+/* An operation of the running call; kind: DS__OP_*, and flags << 8. */
+static ds__op ds__op_make(int kind);
+/* Enqueues an operation. */
+static inline ds_result ds__submit(ds__stream *s, const ds__op *op);
+/* A stream waits for another one's work so far. */
+static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out);
+/* Finds an event and keeps it until ds__event_unpin; NULL: the handle is not valid. */
+static ds__event *ds__event_pin(ds_event handle);
+static inline void ds__event_unpin(ds__event *e);
+/* Records an event on a stream; kind: DS__OP_RECORD, with flags. The first record that succeeds
+   binds the event to the stream's device. */
+static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind);
+static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind);
+/* Records, unless a capture is open somewhere: DS_NOT_READY. A wait for the event afterwards
+   harms no capture that begins meanwhile. */
+static ds_result ds__event_record_outside(ds_event event, ds_stream stream);
+/* A stream waits for an event; kind: DS__OP_WAIT, with flags. */
+static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind);
+/* The host waits for an event; DS_NOT_READY: not within the time. */
+static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns);
+/* An event of another process, by the 64 bytes of event_export. */
+static ds_result ds__event_open(ds_device device, const unsigned char *handle, ds_event *out);
+
+/* ---- captures -------------------------------------------------------------------------------- */
+
+/* Makes what ds__capture_attachment attaches; gets the number of the capture. */
+typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
+
+/* What the capture of a stream has under a key; made by make_fn if it has nothing. release_fn
+   runs once, when the last graph, clone, executable or launch that has it is gone, on any thread,
+   and may not call devstream. launch_fn, or NULL: see ds__launch_fn. The caller drops *out
+   (ds__object_drop): meanwhile another thread may end the capture and destroy its graph. *out
+   NULL: the stream does not capture. */
+static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn,
+                                        void *user, ds_host_fn release_fn, ds__launch_fn launch_fn,
+                                        ds__object **out);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Segments of device memory, as ds_alloc, and of pinned memory, as ds_host_alloc. `idle`: the
+   caller knows that no work uses the memory; otherwise the functions wait. After a wait that fails
+   the memory is still there, otherwise it is gone, whatever the driver says. */
+static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
+static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
+static ds_result ds__pinned_segment_alloc(size_t size, void **out);
+static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle);
+/* The same by the kind of the memory: DS_MEMORY_*. */
+static ds_result ds__segment_end(void *ptr, int kind, int idle);
+/* Segments that other processes can open, by the 64 bytes of share_export. */
+static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out);
+static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t size, int idle);
+static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size,
+                                         void **out);
+static void ds__shared_segment_close(ds_device device, void *ptr);
+/* Address space for memory that the entries space_map and space_unmap bring and take. *out_page:
+   the unit. A release unmaps what is still mapped; no work uses it any more. */
+static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out);
+static void ds__space_release(ds_device device, void *at, size_t size);
+/* Memory of the driver's own allocator, in the order of the stream. */
+static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
+static ds_result ds__async_free(ds__stream *s, void *ptr);
+/* Memory of a resolved device, as ds_alloc. */
+static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
+/* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
+   that end the same memory one is refused. */
+static ds_result ds__memory_end(void *ptr, int kind, const char *what);
+
+/* ---- copies and kernels ---------------------------------------------------------------------- */
+
+/* Looks up the memory of an operand of `span` bytes and checks that it stays inside; *known 0: it
+   is no memory of the library. */
+static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
+                             int *known);
+/* Enqueues a copy of rows; pitches and width in bytes. Devices: where the operands are, or NULL to
+   look them up. */
+static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
+                                  size_t src_pitch, size_t width, size_t height,
+                                  const ds_device *dst_device, const ds_device *src_device,
+                                  unsigned flags);
+/* Enqueues the usual copy, between memory that is known on at most one device of the stream's
+   driver, for a tenth of the cost. Returns 0 if the copy is another one. */
+static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
+                                 ds_result *out);
+static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+/* Runs the destructor of a payload if the call was refused; returns the result. */
+static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
+
+#endif
