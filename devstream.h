@@ -4058,6 +4058,112 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
     return site;
 }
 
+/* base/observe.h - observers: what layers hear beside driver calls.
+
+   A layer (core/init.h) consists of a driver table in front of the driver's and of an observer,
+   for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
+   library with their operands, graph launches, ranges, hand-over between threads. ds__observe
+   tells all observers of one such thing (ds__seen).
+
+   Policy:
+   1. Observers are set at the start of devstream and removed by ds_shutdown. Without one,
+      ds__observed is 0, and no call pays more than a test of it. Allocations and frees do not
+      even test it: while there are observers, the allocator watches every device
+      (ds__mdevice.watch).
+   2. An observer is told of a block under the lock of its arena, so the order of what it hears is
+      the order in which the block changes hands.
+   3. With an observer, the table of the layer has inline_bytes 0 and declines run_together, so
+      that every operation is a call of `submit`.
+
+   Invariants: the order of the layers is fixed, and so is that of their observers.
+   Locks: an observer may run under locks of the allocator, of generators and of graphs. It takes
+   only locks of its own, and calls no public function.
+   Threads: the thread on which it happens. ds__observers changes in ds__start and ds_shutdown
+   only, while no other thread is inside of devstream. */
+
+enum {
+    DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, stream, device, label */
+    DS__SEEN_FREE,      /* the program gives it back, the same */
+    DS__SEEN_FREE_DONE, /* it may be given out again, the same */
+    DS__SEEN_USE,       /* another stream uses it: ptr, stream */
+    DS__SEEN_WAIT,      /* the host has waited: stream or event, or neither: device; result */
+    DS__SEEN_BEGIN,     /* a collective or a fill begins: operands */
+    DS__SEEN_END,       /* it is enqueued, or done: operands, result */
+    DS__SEEN_LAUNCH,    /* a graph was launched: exec, stream, result */
+    DS__SEEN_RANGE,     /* a mark, range or label: range */
+    DS__SEEN_RELEASE,   /* what this thread did so far is before the acquire of `ptr` */
+    DS__SEEN_ACQUIRE,
+    DS__SEEN_KINDS
+};
+
+typedef struct ds__seen_operand {
+    const void *ptr;
+    size_t bytes;
+    ds_device device;
+    ds_stream stream; /* on which it is used */
+    int reads;
+    int writes;
+} ds__seen_operand;
+
+typedef struct ds__seen {
+    int kind;       /* DS__SEEN_*; which members follow from it is said there */
+    const char *fn; /* the public function that runs, and its site; of the library's threads NULL */
+    ds_site site;
+    const void *ptr;
+    size_t bytes;
+    ds_device device;
+    ds_stream stream;
+    ds_event event;
+    ds_graph_exec exec;
+    const char *label;
+    ds_result result;
+    const ds__seen_operand *operand;
+    size_t operands;
+    const ds_range_event *range;
+} ds__seen;
+
+typedef void (*ds__observer_fn)(const ds__seen *seen);
+
+#define DS__OBSERVERS 4
+
+static struct {
+    int count;
+    ds__observer_fn fn[DS__OBSERVERS];
+} ds__observers;
+
+/* Who hears of ranges: observers and the hook of the program. Ranges test only this. */
+static _Atomic int ds__range_listeners;
+
+static inline int ds__observed(void) {
+    return DS__UNLIKELY(ds__observers.count != 0) != 0;
+}
+
+__attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
+    ds__seen seen = *what;
+    seen.fn = ds__tls.fn;
+    seen.site = ds__tls.site;
+    for (int i = 0; i < ds__observers.count; i++)
+        ds__observers.fn[i](&seen);
+}
+
+/* Tells of a wait of the host; returns its result. */
+static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
+                                   ds_device device) {
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_WAIT,
+                                 .stream = stream,
+                                 .event = event,
+                                 .device = device,
+                                 .result = r });
+    return r;
+}
+
+/* Tells of a hand-over between threads; kind: DS__SEEN_RELEASE or DS__SEEN_ACQUIRE. */
+static inline void ds__handed_over(int kind, const void *token) {
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = kind, .ptr = token });
+}
+
 /* base/bookkeeping.h - memory for the library's own records.
 
    Allocates and frees memory with the allocator of ds_init, or with calloc and free.
@@ -8187,6 +8293,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user);
     if (op->kind == DS__OP_CALLBACK) {
         ds_stream stream = { op->u.host.stream };
         if (f)
@@ -8197,6 +8304,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     }
     if (op->u.host.dtor_fn)
         op->u.host.dtor_fn(op->u.host.user);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user);
     ds__tls.in_callback = outer;
 }
 
@@ -14607,8 +14715,10 @@ static void ds__cuda_unlist_host(ds__cuda_host *h) {
 static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     int outer = ds__tls.in_callback;
     ds_stream stream = { h->stream };
+    void *user = h->user; /* the destructor may free what has it */
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
     if (h->callback)
         h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
     else if (!failed && h->fn)
@@ -14616,6 +14726,7 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     /* ends an embedded record too */
     if (h->dtor_fn)
         h->dtor_fn(h->user);
+    ds__handed_over(DS__SEEN_RELEASE, user);
     ds__tls.in_callback = outer;
 }
 
@@ -15744,8 +15855,10 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
     ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
     if (fn)
         fn(h->user);
+    ds__handed_over(DS__SEEN_RELEASE, h->user);
     ds__tls.in_callback = outer;
 }
 
@@ -19448,6 +19561,77 @@ static ds_result ds__fault_parse(const char *text) {
                     "the fault \"%s\" is not entry:n with an entry of the driver", text);
 }
 
+/* core/layers.h - layers: driver tables in front of a driver's, and observers.
+
+   Reads the list of layers of ds_init or DEVSTREAM_LAYERS (ds__layers_read), puts their tables in
+   front of the drivers' (ds__layers_apply), and sets their observers (ds__layers_observe).
+
+   Invariants: the order of the layers is that of DS__LAYERS, from the driver to the program,
+   whatever the order in the list. A layer that is not in the list costs nothing.
+   Locks: called in ds__start and ds_init, with ds__g.mutex.
+   Threads: the one that starts devstream. */
+
+/* Layers of a test program, which defines it before it includes the implementation. */
+#ifndef DS__TEST_LAYERS
+#define DS__TEST_LAYERS(X)
+#endif
+
+/* X(name, apply, observer): apply returns the table in front of `next`; observer: NULL, or what it
+   hears. Faults are nearest to the driver, so that the others see what they do. */
+#define DS__LAYERS(X)                 \
+    X("fault", ds__fault_layer, NULL) \
+    DS__TEST_LAYERS(X)
+
+typedef struct ds__layer {
+    const char *name;
+    const ds__driver *(*apply)(const ds__driver *next, int backend);
+    ds__observer_fn observer;
+} ds__layer;
+
+#define DS__LAYER(name, apply, observer) { name, apply, observer },
+static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
+#undef DS__LAYER
+#define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
+
+/* Reads the list, names with commas between them; *out has a bit for each layer. */
+static ds_result ds__layers_read(const char *list, unsigned *out) {
+    *out = 0;
+    while (list && *list) {
+        size_t n = strcspn(list, ",");
+        size_t i = 0;
+        while (i < DS__LAYER_COUNT &&
+               (strlen(ds__layers[i].name) != n || strncmp(list, ds__layers[i].name, n) != 0))
+            i++;
+        if (n && i == DS__LAYER_COUNT)
+            return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
+        if (n && *out & 1u << i)
+            return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"%s\" is named twice",
+                            ds__layers[i].name);
+        if (n)
+            *out |= 1u << i;
+        list += n + (list[n] == ',');
+    }
+    return DS_OK;
+}
+
+/* The table of the outermost layer. */
+static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *driver, int backend) {
+    for (size_t i = 0; i < DS__LAYER_COUNT; i++)
+        if (layers & 1u << i)
+            driver = ds__layers[i].apply(driver, backend);
+    return driver;
+}
+
+/* Sets the observers; 0: removes them. */
+static void ds__layers_observe(unsigned layers) {
+    atomic_fetch_sub(&ds__range_listeners, ds__observers.count);
+    ds__observers.count = 0;
+    for (size_t i = 0; i < DS__LAYER_COUNT && ds__observers.count < DS__OBSERVERS; i++)
+        if (layers & 1u << i && ds__layers[i].observer)
+            ds__observers.fn[ds__observers.count++] = ds__layers[i].observer;
+    atomic_fetch_add(&ds__range_listeners, ds__observers.count);
+}
+
 /* core/init.h - lazy initialisation and the entry of public calls.
 
    Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
@@ -19467,35 +19651,6 @@ static ds_result ds__fault_parse(const char *text) {
    hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
    runs in the child of a fork. */
 
-/* X(name, apply) */
-#define DS__LAYERS(X) X("fault", ds__fault_layer)
-
-/* Applies the layers named in the list to a backend's table; table NULL: only checks the list. */
-static ds_result ds__layers_apply(const char *list, const ds__driver **table, int backend) {
-    unsigned seen = 0;
-    while (list && *list) {
-        unsigned bit = 1;
-        size_t n = strcspn(list, ",");
-        int known = n == 0;
-#define DS__LAYER(name, apply)                                                              \
-    if (n == sizeof name - 1 && strncmp(list, name, n) == 0) {                              \
-        if (seen & bit)                                                                     \
-            return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
-        seen |= bit;                                                                        \
-        known = 1;                                                                          \
-        if (table)                                                                          \
-            *table = apply(*table, backend);                                                \
-    }                                                                                       \
-    bit <<= 1;
-        DS__LAYERS(DS__LAYER)
-#undef DS__LAYER
-        if (!known)
-            return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
-        list += n + (list[n] == ',');
-    }
-    return DS_OK;
-}
-
 static int ds__ordinals(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
 }
@@ -19510,7 +19665,7 @@ static const char *ds__layer_list(void) {
 
 /* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
    in the report, not an error. */
-static ds_result ds__start_drivers(void) {
+static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
@@ -19547,7 +19702,7 @@ static ds_result ds__start_drivers(void) {
             continue;
         }
         if (r == DS_OK)
-            r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
+            ds__g.driver[b] = ds__layers_apply(layers, ds__g.driver[b], b);
     }
     return r;
 }
@@ -19562,7 +19717,8 @@ static ds_result ds__start(void) {
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
+    unsigned layers;
+    ds_result r = ds__layers_read(ds__layer_list(), &layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
@@ -19587,7 +19743,7 @@ static ds_result ds__start(void) {
         (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
-    r = ds__start_drivers();
+    r = ds__start_drivers(layers);
     if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
@@ -19607,6 +19763,7 @@ static ds_result ds__start(void) {
         ds__g.label = NULL;
         return r;
     }
+    ds__layers_observe(layers);
     ds__g.epoch++;
     return DS_OK;
 }
@@ -19706,11 +19863,12 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
     ds_result r = DS_OK;
+    unsigned layers;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
-        r = ds__layers_apply(desc->layers, NULL, 0);
+        r = ds__layers_read(desc->layers, &layers);
     if (r < 0)
         return r;
     /* before the lock, which may be held for ever */
@@ -20054,6 +20212,12 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
    the fields that are the same for all. */
 __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
     ds__tls_block *t = &ds__tls;
+    e->file = site.file;
+    e->line = site.file ? site.line : 0;
+    e->thread = ds__thread_number();
+    e->time_ns = ds__now_ns();
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
         if (atomic_load(&ds__notes.hook) != w) {
@@ -20061,10 +20225,6 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
             continue;
         }
         int outer = t->in_callback;
-        e->file = site.file;
-        e->line = site.file ? site.line : 0;
-        e->thread = ds__thread_number();
-        e->time_ns = ds__now_ns();
         t->in_callback = t->in_hook = 1;
         w->fn(e, w->user);
         t->in_hook = 0;
@@ -20075,7 +20235,7 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
 }
 
 static inline int ds__range_heard(void) {
-    return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL;
+    return atomic_load_explicit(&ds__range_listeners, memory_order_relaxed) != 0;
 }
 
 static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain,
@@ -20362,6 +20522,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         next->fn = fn;
         next->user = user;
     }
+    atomic_fetch_add(&ds__range_listeners, (fn != NULL) - (now != NULL));
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
         if (spins < 64)
@@ -20817,7 +20978,8 @@ DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_
 DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
-    return ds__device_error(device, ds__driver_of(device)->device_synchronize(device.index));
+    ds_result r = ds__driver_of(device)->device_synchronize(device.index);
+    return ds__waited(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_device_reset)(ds_device device) {
@@ -21203,9 +21365,10 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
     ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
     if (DS__UNLIKELY(r < 0))
         r = ds__stream_error(s, r);
+    ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
     ds__reclaim();
-    return r;
+    return ds__waited(r, stream, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_stream_query)(ds_stream stream) {
@@ -22093,7 +22256,7 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
     ds__reclaim();
-    return r;
+    return ds__waited(r, (ds_stream){ 0 }, event, (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_event_query)(ds_event event) {
@@ -22307,7 +22470,10 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     /* there is room: it was there before */
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device));
-    return r;
+    ds_device device = { DS_DEVICE_HOST, 0 };
+    if (f->kind == DS_MEMORY_DEVICE)
+        device = (ds_device){ (int32_t)ds__g.backend[f->backend].type, f->device };
+    return ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
@@ -22547,7 +22713,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
-    return r;
+    return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 /* A segment of another process, by the 64 bytes of share_export. */
@@ -23112,6 +23278,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     op.u.host.user = user;
     op.u.host.dtor_fn = dtor_fn;
     op.u.host.stream = stream.id;
+    ds__handed_over(DS__SEEN_RELEASE, user);
     ds_result r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
@@ -24553,6 +24720,12 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
                                                           : ds__launch_hooked(s, &op));
     }
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
+                                 .exec = exec,
+                                 .stream = stream,
+                                 .device = s->device,
+                                 .result = r });
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
@@ -25429,6 +25602,7 @@ DSDEF ds_result(ds_shutdown)(void) {
             ds__thread_free((ds__thread *)(void *)t);
         }
         ds__modules_forget();
+        ds__layers_observe(0);
         atomic_store(&ds__callers.count, 0);
         ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);

@@ -2759,7 +2759,7 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
 static void ds__history_apply(ds__mdevice *dev) {
     ds__mutex_lock(&ds__mh.watch);
     unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count ? DS__WATCHED : 0);
+                     (ds__mh.watcher_count || ds__observed() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
@@ -2855,9 +2855,32 @@ static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
+/* The handle of that stream; zero: it has ended. */
+static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
+    if (DS__UNLIKELY(b->lent && b->uses))
+        return b->uses->stream;
+    return a->orphan ? (ds_stream){ 0 } : a->stream;
+}
+
+/* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
+__attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
+                                                              ds_mem_action action,
+                                                              const ds__mblock *b) {
+    ds__observe(&(ds__seen){ .kind = action == DS_ACTION_ALLOC            ? DS__SEEN_ALLOC
+                                     : action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE
+                                                                          : DS__SEEN_FREE_DONE,
+                             .ptr = b->ptr,
+                             .bytes = b->asked,
+                             .device = a->dev->device,
+                             .stream = ds__stream_handle_of(a, b),
+                             .label = b->label });
+}
+
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
     ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
                  a->pool->id, b->file, b->line, b->label);
+    if (ds__observed())
+        ds__observe_block(a, action, b);
 }
 
 /* A free that is done at once: both of its events. */
@@ -6108,7 +6131,8 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
-    ds_result r = ds__driver_of(device)->memory_wait(device.index);
+    ds_result r = ds__waited(ds__driver_of(device)->memory_wait(device.index), (ds_stream){ 0 },
+                             (ds_event){ 0 }, device);
     ds__tls.quiet--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
@@ -9599,6 +9623,8 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     ds__arena_unlock(a);
     if (!own && foreign)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (!own && !foreign && ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = ptr, .stream = stream });
     if (own || foreign || (u && !now)) {
         ds__stream_unpin(s);
         return r;
@@ -12935,6 +12961,8 @@ static void ds__host_unlock(ds__arena *a) {
    if there is one. All is locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     size_t size = b->size;
+    if (ds__observed())
+        ds__observe_block(a, DS_ACTION_FREE_COMPLETED, b);
     b = ds__merge_in(a, b);
     if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
         ds__is_split(b) || ds__captures_open())
@@ -13067,6 +13095,8 @@ static int ds__pinned_take(ds__pinned_wish *q) {
         b = ds__take(a, q->kind, q->size, q->asked);
     if (b)
         q->ptr = b->ptr;
+    if (ds__observed() && b)
+        ds__observe_block(a, DS_ACTION_ALLOC, b);
     ds__host_unlock(a);
     return b != NULL;
 }
@@ -13224,6 +13254,8 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
     DS__REQUIRE(b, "%p is not the start of a block of pinned memory that is allocated", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
+    if (ds__observed())
+        ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
     if (b->uses) {
         ds__count_pending(a, b->seg->kind, (int64_t)b->size);

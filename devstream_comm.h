@@ -10831,7 +10831,8 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
 
 /* comm/join.h - running a list of steps, and its waits.
 
-   ds__work_run runs the list that a collective has written. It allocates temporary memory,
+   ds__work_run runs the list that a collective has written, and tells observers of its operands.
+   ds__work_steps allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
    frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
    extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
@@ -11008,11 +11009,32 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
-static ds_result ds__work_run(ds__work *w) {
+/* Tells observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+__attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
+    ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
+    size_t n = 0;
+    for (size_t i = 0; list && i < w->regions; i++) {
+        const ds__region *g = &w->region[i];
+        if (g->temporary || !g->bytes)
+            continue;
+        ds__seen_operand o = { g->at, g->bytes, g->device, w->lane[g->lane].stream, 0, 0 };
+        for (size_t k = 0; k < w->steps; k++) {
+            const ds__cstep *s = &w->step[k];
+            o.writes |= s->dst.region == i;
+            o.reads |= s->kind != DS__STEP_REDUCE && s->src.region == i;
+            for (uint32_t j = 0; j < s->count; j++)
+                o.reads |= w->spot[s->first + j].region == i;
+        }
+        list[n++] = o;
+    }
+    ds__observe(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
+}
+
+static ds_result ds__work_steps(ds__work *w) {
     int begun = 0;
     int part = 0;
     ds_result r = w->r;
-    if (r < 0 || !w->steps)
+    if (r < 0)
         return r;
     if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0)
         return r;
@@ -11082,6 +11104,17 @@ static ds_result ds__work_run(ds__work *w) {
     if (r == DS_OK)
         r = end < 0 ? end : noted;
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
+}
+
+static ds_result ds__work_run(ds__work *w) {
+    if (w->r < 0 || !w->steps)
+        return w->r;
+    if (ds__observed())
+        ds__work_observe(w, DS__SEEN_BEGIN, DS_OK);
+    ds_result r = ds__work_steps(w);
+    if (ds__observed())
+        ds__work_observe(w, DS__SEEN_END, r);
+    return r;
 }
 
 /* comm/result.h - checks, options and results of collectives.

@@ -3358,6 +3358,15 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
     return r;
 }
 
+/* Tells observers of a fill; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+__attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__rng_args *a,
+                                                            size_t bytes, ds__stream *s,
+                                                            ds_result r) {
+    ds__seen_operand out = { .ptr = a->out, .bytes = bytes, .device = s->device, .writes = 1 };
+    out.stream.id = ds__handle(&s->slot);
+    ds__observe(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
+}
+
 static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
     ds__rng_args a;
     ds__generator *g;
@@ -3412,6 +3421,9 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         uint64_t before = g->offset;
         if (r == DS_OK)
             r = ds__rng_kernel(which, &w.kernel);
+        if (ds__observed() && r == DS_OK)
+            ds__rng_observe(DS__SEEN_BEGIN, &a, bytes, s, r);
+        int begun = r == DS_OK;
         if (r == DS_OK)
             r = DS__CHANGED;
         /* until no capture begins or ends on the stream meanwhile */
@@ -3429,6 +3441,8 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (r == DS__CHANGED)
             r = ds__fail(DS_ERR_ILLEGAL_STATE,
                          "captures begin and end on the stream all the while");
+        if (ds__observed() && begun)
+            ds__rng_observe(DS__SEEN_END, &a, bytes, s, r);
         if (g->offset != before)
             g->changes++;
     }

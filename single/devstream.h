@@ -6619,6 +6619,112 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
     return site;
 }
 
+/* base/observe.h - observers: what layers hear beside driver calls.
+
+   A layer (core/init.h) consists of a driver table in front of the driver's and of an observer,
+   for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
+   library with their operands, graph launches, ranges, hand-over between threads. ds__observe
+   tells all observers of one such thing (ds__seen).
+
+   Policy:
+   1. Observers are set at the start of devstream and removed by ds_shutdown. Without one,
+      ds__observed is 0, and no call pays more than a test of it. Allocations and frees do not
+      even test it: while there are observers, the allocator watches every device
+      (ds__mdevice.watch).
+   2. An observer is told of a block under the lock of its arena, so the order of what it hears is
+      the order in which the block changes hands.
+   3. With an observer, the table of the layer has inline_bytes 0 and declines run_together, so
+      that every operation is a call of `submit`.
+
+   Invariants: the order of the layers is fixed, and so is that of their observers.
+   Locks: an observer may run under locks of the allocator, of generators and of graphs. It takes
+   only locks of its own, and calls no public function.
+   Threads: the thread on which it happens. ds__observers changes in ds__start and ds_shutdown
+   only, while no other thread is inside of devstream. */
+
+enum {
+    DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, stream, device, label */
+    DS__SEEN_FREE,      /* the program gives it back, the same */
+    DS__SEEN_FREE_DONE, /* it may be given out again, the same */
+    DS__SEEN_USE,       /* another stream uses it: ptr, stream */
+    DS__SEEN_WAIT,      /* the host has waited: stream or event, or neither: device; result */
+    DS__SEEN_BEGIN,     /* a collective or a fill begins: operands */
+    DS__SEEN_END,       /* it is enqueued, or done: operands, result */
+    DS__SEEN_LAUNCH,    /* a graph was launched: exec, stream, result */
+    DS__SEEN_RANGE,     /* a mark, range or label: range */
+    DS__SEEN_RELEASE,   /* what this thread did so far is before the acquire of `ptr` */
+    DS__SEEN_ACQUIRE,
+    DS__SEEN_KINDS
+};
+
+typedef struct ds__seen_operand {
+    const void *ptr;
+    size_t bytes;
+    ds_device device;
+    ds_stream stream; /* on which it is used */
+    int reads;
+    int writes;
+} ds__seen_operand;
+
+typedef struct ds__seen {
+    int kind;       /* DS__SEEN_*; which members follow from it is said there */
+    const char *fn; /* the public function that runs, and its site; of the library's threads NULL */
+    ds_site site;
+    const void *ptr;
+    size_t bytes;
+    ds_device device;
+    ds_stream stream;
+    ds_event event;
+    ds_graph_exec exec;
+    const char *label;
+    ds_result result;
+    const ds__seen_operand *operand;
+    size_t operands;
+    const ds_range_event *range;
+} ds__seen;
+
+typedef void (*ds__observer_fn)(const ds__seen *seen);
+
+#define DS__OBSERVERS 4
+
+static struct {
+    int count;
+    ds__observer_fn fn[DS__OBSERVERS];
+} ds__observers;
+
+/* Who hears of ranges: observers and the hook of the program. Ranges test only this. */
+static _Atomic int ds__range_listeners;
+
+static inline int ds__observed(void) {
+    return DS__UNLIKELY(ds__observers.count != 0) != 0;
+}
+
+__attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
+    ds__seen seen = *what;
+    seen.fn = ds__tls.fn;
+    seen.site = ds__tls.site;
+    for (int i = 0; i < ds__observers.count; i++)
+        ds__observers.fn[i](&seen);
+}
+
+/* Tells of a wait of the host; returns its result. */
+static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
+                                   ds_device device) {
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_WAIT,
+                                 .stream = stream,
+                                 .event = event,
+                                 .device = device,
+                                 .result = r });
+    return r;
+}
+
+/* Tells of a hand-over between threads; kind: DS__SEEN_RELEASE or DS__SEEN_ACQUIRE. */
+static inline void ds__handed_over(int kind, const void *token) {
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = kind, .ptr = token });
+}
+
 /* base/bookkeeping.h - memory for the library's own records.
 
    Allocates and frees memory with the allocator of ds_init, or with calloc and free.
@@ -10748,6 +10854,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user);
     if (op->kind == DS__OP_CALLBACK) {
         ds_stream stream = { op->u.host.stream };
         if (f)
@@ -10758,6 +10865,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     }
     if (op->u.host.dtor_fn)
         op->u.host.dtor_fn(op->u.host.user);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user);
     ds__tls.in_callback = outer;
 }
 
@@ -17168,8 +17276,10 @@ static void ds__cuda_unlist_host(ds__cuda_host *h) {
 static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     int outer = ds__tls.in_callback;
     ds_stream stream = { h->stream };
+    void *user = h->user; /* the destructor may free what has it */
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
     if (h->callback)
         h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
     else if (!failed && h->fn)
@@ -17177,6 +17287,7 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     /* ends an embedded record too */
     if (h->dtor_fn)
         h->dtor_fn(h->user);
+    ds__handed_over(DS__SEEN_RELEASE, user);
     ds__tls.in_callback = outer;
 }
 
@@ -18305,8 +18416,10 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
     ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
     if (fn)
         fn(h->user);
+    ds__handed_over(DS__SEEN_RELEASE, h->user);
     ds__tls.in_callback = outer;
 }
 
@@ -22009,6 +22122,77 @@ static ds_result ds__fault_parse(const char *text) {
                     "the fault \"%s\" is not entry:n with an entry of the driver", text);
 }
 
+/* core/layers.h - layers: driver tables in front of a driver's, and observers.
+
+   Reads the list of layers of ds_init or DEVSTREAM_LAYERS (ds__layers_read), puts their tables in
+   front of the drivers' (ds__layers_apply), and sets their observers (ds__layers_observe).
+
+   Invariants: the order of the layers is that of DS__LAYERS, from the driver to the program,
+   whatever the order in the list. A layer that is not in the list costs nothing.
+   Locks: called in ds__start and ds_init, with ds__g.mutex.
+   Threads: the one that starts devstream. */
+
+/* Layers of a test program, which defines it before it includes the implementation. */
+#ifndef DS__TEST_LAYERS
+#define DS__TEST_LAYERS(X)
+#endif
+
+/* X(name, apply, observer): apply returns the table in front of `next`; observer: NULL, or what it
+   hears. Faults are nearest to the driver, so that the others see what they do. */
+#define DS__LAYERS(X)                 \
+    X("fault", ds__fault_layer, NULL) \
+    DS__TEST_LAYERS(X)
+
+typedef struct ds__layer {
+    const char *name;
+    const ds__driver *(*apply)(const ds__driver *next, int backend);
+    ds__observer_fn observer;
+} ds__layer;
+
+#define DS__LAYER(name, apply, observer) { name, apply, observer },
+static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
+#undef DS__LAYER
+#define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
+
+/* Reads the list, names with commas between them; *out has a bit for each layer. */
+static ds_result ds__layers_read(const char *list, unsigned *out) {
+    *out = 0;
+    while (list && *list) {
+        size_t n = strcspn(list, ",");
+        size_t i = 0;
+        while (i < DS__LAYER_COUNT &&
+               (strlen(ds__layers[i].name) != n || strncmp(list, ds__layers[i].name, n) != 0))
+            i++;
+        if (n && i == DS__LAYER_COUNT)
+            return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
+        if (n && *out & 1u << i)
+            return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"%s\" is named twice",
+                            ds__layers[i].name);
+        if (n)
+            *out |= 1u << i;
+        list += n + (list[n] == ',');
+    }
+    return DS_OK;
+}
+
+/* The table of the outermost layer. */
+static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *driver, int backend) {
+    for (size_t i = 0; i < DS__LAYER_COUNT; i++)
+        if (layers & 1u << i)
+            driver = ds__layers[i].apply(driver, backend);
+    return driver;
+}
+
+/* Sets the observers; 0: removes them. */
+static void ds__layers_observe(unsigned layers) {
+    atomic_fetch_sub(&ds__range_listeners, ds__observers.count);
+    ds__observers.count = 0;
+    for (size_t i = 0; i < DS__LAYER_COUNT && ds__observers.count < DS__OBSERVERS; i++)
+        if (layers & 1u << i && ds__layers[i].observer)
+            ds__observers.fn[ds__observers.count++] = ds__layers[i].observer;
+    atomic_fetch_add(&ds__range_listeners, ds__observers.count);
+}
+
 /* core/init.h - lazy initialisation and the entry of public calls.
 
    Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
@@ -22028,35 +22212,6 @@ static ds_result ds__fault_parse(const char *text) {
    hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
    runs in the child of a fork. */
 
-/* X(name, apply) */
-#define DS__LAYERS(X) X("fault", ds__fault_layer)
-
-/* Applies the layers named in the list to a backend's table; table NULL: only checks the list. */
-static ds_result ds__layers_apply(const char *list, const ds__driver **table, int backend) {
-    unsigned seen = 0;
-    while (list && *list) {
-        unsigned bit = 1;
-        size_t n = strcspn(list, ",");
-        int known = n == 0;
-#define DS__LAYER(name, apply)                                                              \
-    if (n == sizeof name - 1 && strncmp(list, name, n) == 0) {                              \
-        if (seen & bit)                                                                     \
-            return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
-        seen |= bit;                                                                        \
-        known = 1;                                                                          \
-        if (table)                                                                          \
-            *table = apply(*table, backend);                                                \
-    }                                                                                       \
-    bit <<= 1;
-        DS__LAYERS(DS__LAYER)
-#undef DS__LAYER
-        if (!known)
-            return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
-        list += n + (list[n] == ',');
-    }
-    return DS_OK;
-}
-
 static int ds__ordinals(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
 }
@@ -22071,7 +22226,7 @@ static const char *ds__layer_list(void) {
 
 /* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
    in the report, not an error. */
-static ds_result ds__start_drivers(void) {
+static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
@@ -22108,7 +22263,7 @@ static ds_result ds__start_drivers(void) {
             continue;
         }
         if (r == DS_OK)
-            r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
+            ds__g.driver[b] = ds__layers_apply(layers, ds__g.driver[b], b);
     }
     return r;
 }
@@ -22123,7 +22278,8 @@ static ds_result ds__start(void) {
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
+    unsigned layers;
+    ds_result r = ds__layers_read(ds__layer_list(), &layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
@@ -22148,7 +22304,7 @@ static ds_result ds__start(void) {
         (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
-    r = ds__start_drivers();
+    r = ds__start_drivers(layers);
     if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
@@ -22168,6 +22324,7 @@ static ds_result ds__start(void) {
         ds__g.label = NULL;
         return r;
     }
+    ds__layers_observe(layers);
     ds__g.epoch++;
     return DS_OK;
 }
@@ -22267,11 +22424,12 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
     ds_result r = DS_OK;
+    unsigned layers;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
-        r = ds__layers_apply(desc->layers, NULL, 0);
+        r = ds__layers_read(desc->layers, &layers);
     if (r < 0)
         return r;
     /* before the lock, which may be held for ever */
@@ -22615,6 +22773,12 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
    the fields that are the same for all. */
 __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
     ds__tls_block *t = &ds__tls;
+    e->file = site.file;
+    e->line = site.file ? site.line : 0;
+    e->thread = ds__thread_number();
+    e->time_ns = ds__now_ns();
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
         if (atomic_load(&ds__notes.hook) != w) {
@@ -22622,10 +22786,6 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
             continue;
         }
         int outer = t->in_callback;
-        e->file = site.file;
-        e->line = site.file ? site.line : 0;
-        e->thread = ds__thread_number();
-        e->time_ns = ds__now_ns();
         t->in_callback = t->in_hook = 1;
         w->fn(e, w->user);
         t->in_hook = 0;
@@ -22636,7 +22796,7 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
 }
 
 static inline int ds__range_heard(void) {
-    return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL;
+    return atomic_load_explicit(&ds__range_listeners, memory_order_relaxed) != 0;
 }
 
 static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain,
@@ -22923,6 +23083,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         next->fn = fn;
         next->user = user;
     }
+    atomic_fetch_add(&ds__range_listeners, (fn != NULL) - (now != NULL));
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
         if (spins < 64)
@@ -23378,7 +23539,8 @@ DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_
 DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
-    return ds__device_error(device, ds__driver_of(device)->device_synchronize(device.index));
+    ds_result r = ds__driver_of(device)->device_synchronize(device.index);
+    return ds__waited(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_device_reset)(ds_device device) {
@@ -23764,9 +23926,10 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
     ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
     if (DS__UNLIKELY(r < 0))
         r = ds__stream_error(s, r);
+    ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
     ds__reclaim();
-    return r;
+    return ds__waited(r, stream, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_stream_query)(ds_stream stream) {
@@ -24654,7 +24817,7 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
     ds__reclaim();
-    return r;
+    return ds__waited(r, (ds_stream){ 0 }, event, (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_event_query)(ds_event event) {
@@ -24868,7 +25031,10 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     /* there is room: it was there before */
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device));
-    return r;
+    ds_device device = { DS_DEVICE_HOST, 0 };
+    if (f->kind == DS_MEMORY_DEVICE)
+        device = (ds_device){ (int32_t)ds__g.backend[f->backend].type, f->device };
+    return ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
@@ -25108,7 +25274,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
-    return r;
+    return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 /* A segment of another process, by the 64 bytes of share_export. */
@@ -25673,6 +25839,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     op.u.host.user = user;
     op.u.host.dtor_fn = dtor_fn;
     op.u.host.stream = stream.id;
+    ds__handed_over(DS__SEEN_RELEASE, user);
     ds_result r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
@@ -27114,6 +27281,12 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
                                                           : ds__launch_hooked(s, &op));
     }
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
+                                 .exec = exec,
+                                 .stream = stream,
+                                 .device = s->device,
+                                 .result = r });
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
@@ -27990,6 +28163,7 @@ DSDEF ds_result(ds_shutdown)(void) {
             ds__thread_free((ds__thread *)(void *)t);
         }
         ds__modules_forget();
+        ds__layers_observe(0);
         atomic_store(&ds__callers.count, 0);
         ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);
@@ -29549,7 +29723,7 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
 static void ds__history_apply(ds__mdevice *dev) {
     ds__mutex_lock(&ds__mh.watch);
     unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count ? DS__WATCHED : 0);
+                     (ds__mh.watcher_count || ds__observed() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
@@ -29645,9 +29819,32 @@ static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
+/* The handle of that stream; zero: it has ended. */
+static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
+    if (DS__UNLIKELY(b->lent && b->uses))
+        return b->uses->stream;
+    return a->orphan ? (ds_stream){ 0 } : a->stream;
+}
+
+/* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
+__attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
+                                                              ds_mem_action action,
+                                                              const ds__mblock *b) {
+    ds__observe(&(ds__seen){ .kind = action == DS_ACTION_ALLOC            ? DS__SEEN_ALLOC
+                                     : action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE
+                                                                          : DS__SEEN_FREE_DONE,
+                             .ptr = b->ptr,
+                             .bytes = b->asked,
+                             .device = a->dev->device,
+                             .stream = ds__stream_handle_of(a, b),
+                             .label = b->label });
+}
+
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
     ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
                  a->pool->id, b->file, b->line, b->label);
+    if (ds__observed())
+        ds__observe_block(a, action, b);
 }
 
 /* A free that is done at once: both of its events. */
@@ -32898,7 +33095,8 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
-    ds_result r = ds__driver_of(device)->memory_wait(device.index);
+    ds_result r = ds__waited(ds__driver_of(device)->memory_wait(device.index), (ds_stream){ 0 },
+                             (ds_event){ 0 }, device);
     ds__tls.quiet--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
@@ -36389,6 +36587,8 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     ds__arena_unlock(a);
     if (!own && foreign)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (!own && !foreign && ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = ptr, .stream = stream });
     if (own || foreign || (u && !now)) {
         ds__stream_unpin(s);
         return r;
@@ -39725,6 +39925,8 @@ static void ds__host_unlock(ds__arena *a) {
    if there is one. All is locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     size_t size = b->size;
+    if (ds__observed())
+        ds__observe_block(a, DS_ACTION_FREE_COMPLETED, b);
     b = ds__merge_in(a, b);
     if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
         ds__is_split(b) || ds__captures_open())
@@ -39857,6 +40059,8 @@ static int ds__pinned_take(ds__pinned_wish *q) {
         b = ds__take(a, q->kind, q->size, q->asked);
     if (b)
         q->ptr = b->ptr;
+    if (ds__observed() && b)
+        ds__observe_block(a, DS_ACTION_ALLOC, b);
     ds__host_unlock(a);
     return b != NULL;
 }
@@ -40014,6 +40218,8 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
     DS__REQUIRE(b, "%p is not the start of a block of pinned memory that is allocated", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
+    if (ds__observed())
+        ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
     if (b->uses) {
         ds__count_pending(a, b->seg->kind, (int64_t)b->size);
@@ -51354,7 +51560,8 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
 
 /* comm/join.h - running a list of steps, and its waits.
 
-   ds__work_run runs the list that a collective has written. It allocates temporary memory,
+   ds__work_run runs the list that a collective has written, and tells observers of its operands.
+   ds__work_steps allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
    frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
    extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
@@ -51531,11 +51738,32 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
-static ds_result ds__work_run(ds__work *w) {
+/* Tells observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+__attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int kind, ds_result r) {
+    ds__seen_operand *list = ds__work_take(w, w->regions, sizeof *list);
+    size_t n = 0;
+    for (size_t i = 0; list && i < w->regions; i++) {
+        const ds__region *g = &w->region[i];
+        if (g->temporary || !g->bytes)
+            continue;
+        ds__seen_operand o = { g->at, g->bytes, g->device, w->lane[g->lane].stream, 0, 0 };
+        for (size_t k = 0; k < w->steps; k++) {
+            const ds__cstep *s = &w->step[k];
+            o.writes |= s->dst.region == i;
+            o.reads |= s->kind != DS__STEP_REDUCE && s->src.region == i;
+            for (uint32_t j = 0; j < s->count; j++)
+                o.reads |= w->spot[s->first + j].region == i;
+        }
+        list[n++] = o;
+    }
+    ds__observe(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
+}
+
+static ds_result ds__work_steps(ds__work *w) {
     int begun = 0;
     int part = 0;
     ds_result r = w->r;
-    if (r < 0 || !w->steps)
+    if (r < 0)
         return r;
     if (DS__UNLIKELY(ds__sync_watched()) && (r = ds__work_watch(w)) < 0)
         return r;
@@ -51605,6 +51833,17 @@ static ds_result ds__work_run(ds__work *w) {
     if (r == DS_OK)
         r = end < 0 ? end : noted;
     return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
+}
+
+static ds_result ds__work_run(ds__work *w) {
+    if (w->r < 0 || !w->steps)
+        return w->r;
+    if (ds__observed())
+        ds__work_observe(w, DS__SEEN_BEGIN, DS_OK);
+    ds_result r = ds__work_steps(w);
+    if (ds__observed())
+        ds__work_observe(w, DS__SEEN_END, r);
+    return r;
 }
 
 /* comm/result.h - checks, options and results of collectives.
@@ -56445,6 +56684,15 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
     return r;
 }
 
+/* Tells observers of a fill; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+__attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__rng_args *a,
+                                                            size_t bytes, ds__stream *s,
+                                                            ds_result r) {
+    ds__seen_operand out = { .ptr = a->out, .bytes = bytes, .device = s->device, .writes = 1 };
+    out.stream.id = ds__handle(&s->slot);
+    ds__observe(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
+}
+
 static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
     ds__rng_args a;
     ds__generator *g;
@@ -56499,6 +56747,9 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         uint64_t before = g->offset;
         if (r == DS_OK)
             r = ds__rng_kernel(which, &w.kernel);
+        if (ds__observed() && r == DS_OK)
+            ds__rng_observe(DS__SEEN_BEGIN, &a, bytes, s, r);
+        int begun = r == DS_OK;
         if (r == DS_OK)
             r = DS__CHANGED;
         /* until no capture begins or ends on the stream meanwhile */
@@ -56516,6 +56767,8 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         if (r == DS__CHANGED)
             r = ds__fail(DS_ERR_ILLEGAL_STATE,
                          "captures begin and end on the stream all the while");
+        if (ds__observed() && begun)
+            ds__rng_observe(DS__SEEN_END, &a, bytes, s, r);
         if (g->offset != before)
             g->changes++;
     }

@@ -138,6 +138,7 @@ extern "C" {
 #include "os/os.h"
 
 #include "base/thread_block.h"
+#include "base/observe.h"
 #include "base/bookkeeping.h"
 #include "base/log.h"
 #include "base/error.h"
@@ -160,6 +161,7 @@ extern "C" {
 #include "core/types.h"
 #include "core/internal.h"
 #include "core/fault.h"
+#include "core/layers.h"
 #include "core/init.h"
 #include "core/thread.h"
 #include "core/sync_debug.h"

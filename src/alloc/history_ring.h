@@ -16,6 +16,7 @@
 #ifndef DS__ALLOC_HISTORY_RING_H
 #define DS__ALLOC_HISTORY_RING_H
 
+#include "../base/observe.h"
 #include "../api/snapshot.h"
 #include "types.h"
 #include "state.h"
@@ -67,9 +68,32 @@ static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
+/* The handle of that stream; zero: it has ended. */
+static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
+    if (DS__UNLIKELY(b->lent && b->uses))
+        return b->uses->stream;
+    return a->orphan ? (ds_stream){ 0 } : a->stream;
+}
+
+/* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
+__attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
+                                                              ds_mem_action action,
+                                                              const ds__mblock *b) {
+    ds__observe(&(ds__seen){ .kind = action == DS_ACTION_ALLOC            ? DS__SEEN_ALLOC
+                                     : action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE
+                                                                          : DS__SEEN_FREE_DONE,
+                             .ptr = b->ptr,
+                             .bytes = b->asked,
+                             .device = a->dev->device,
+                             .stream = ds__stream_handle_of(a, b),
+                             .label = b->label });
+}
+
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
     ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
                  a->pool->id, b->file, b->line, b->label);
+    if (ds__observed())
+        ds__observe_block(a, action, b);
 }
 
 /* A free that is done at once: both of its events. */

@@ -20,6 +20,7 @@
 #ifndef DS__ALLOC_HISTORY_STATE_H
 #define DS__ALLOC_HISTORY_STATE_H
 
+#include "../base/observe.h"
 #include "../base/log.h"
 #include "../api/snapshot.h"
 #include "types.h"
@@ -110,7 +111,7 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
 static void ds__history_apply(ds__mdevice *dev) {
     ds__mutex_lock(&ds__mh.watch);
     unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count ? DS__WATCHED : 0);
+                     (ds__mh.watcher_count || ds__observed() ? DS__WATCHED : 0);
     ds__mutex_unlock(&ds__mh.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);

@@ -18,6 +18,7 @@
 #ifndef DS__ALLOC_IPC_RECORDS_H
 #define DS__ALLOC_IPC_RECORDS_H
 
+#include "../base/observe.h"
 #include "../core/internal.h"
 #include "../base/memory_table.h"
 #include "types.h"
@@ -135,7 +136,8 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
-    ds_result r = ds__driver_of(device)->memory_wait(device.index);
+    ds_result r = ds__waited(ds__driver_of(device)->memory_wait(device.index), (ds_stream){ 0 },
+                             (ds_event){ 0 }, device);
     ds__tls.quiet--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */

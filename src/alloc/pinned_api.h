@@ -85,6 +85,8 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
     DS__REQUIRE(b, "%p is not the start of a block of pinned memory that is allocated", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
+    if (ds__observed())
+        ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
     if (b->uses) {
         ds__count_pending(a, b->seg->kind, (int64_t)b->size);

@@ -18,6 +18,7 @@
 #define DS__ALLOC_PINNED_BLOCK_H
 
 #include "types.h"
+#include "history_ring.h"
 #include "util.h"
 #include "counters.h"
 #include "bins.h"
@@ -69,6 +70,8 @@ static void ds__host_unlock(ds__arena *a) {
    if there is one. All is locked. */
 static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     size_t size = b->size;
+    if (ds__observed())
+        ds__observe_block(a, DS_ACTION_FREE_COMPLETED, b);
     b = ds__merge_in(a, b);
     if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
         ds__is_split(b) || ds__captures_open())
@@ -201,6 +204,8 @@ static int ds__pinned_take(ds__pinned_wish *q) {
         b = ds__take(a, q->kind, q->size, q->asked);
     if (b)
         q->ptr = b->ptr;
+    if (ds__observed() && b)
+        ds__observe_block(a, DS_ACTION_ALLOC, b);
     ds__host_unlock(a);
     return b != NULL;
 }

@@ -16,6 +16,7 @@
 #ifndef DS__ALLOC_RECORD_USE_H
 #define DS__ALLOC_RECORD_USE_H
 
+#include "../base/observe.h"
 #include "../core/internal.h"
 #include "internal.h"
 #include "types.h"
@@ -87,6 +88,8 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     ds__arena_unlock(a);
     if (!own && foreign)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
+    if (!own && !foreign && ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = ptr, .stream = stream });
     if (own || foreign || (u && !now)) {
         ds__stream_unpin(s);
         return r;

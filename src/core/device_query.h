@@ -12,6 +12,7 @@
 #ifndef DS__CORE_DEVICE_QUERY_H
 #define DS__CORE_DEVICE_QUERY_H
 
+#include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
 #include "range_api.h"
@@ -110,7 +111,8 @@ DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_
 DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
-    return ds__device_error(device, ds__driver_of(device)->device_synchronize(device.index));
+    ds_result r = ds__driver_of(device)->device_synchronize(device.index);
+    return ds__waited(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_device_reset)(ds_device device) {

@@ -11,6 +11,7 @@
 #ifndef DS__CORE_EVENT_SYNC_H
 #define DS__CORE_EVENT_SYNC_H
 
+#include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
 #include "sync_debug.h"
@@ -26,7 +27,7 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
     ds__reclaim();
-    return r;
+    return ds__waited(r, (ds_stream){ 0 }, event, (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_event_query)(ds_event event) {

@@ -15,6 +15,7 @@
 #ifndef DS__CORE_GRAPH_EXEC_H
 #define DS__CORE_GRAPH_EXEC_H
 
+#include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
 #include "stream.h"
@@ -180,6 +181,12 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
                                                           : ds__launch_hooked(s, &op));
     }
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
+                                 .exec = exec,
+                                 .stream = stream,
+                                 .device = s->device,
+                                 .result = r });
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }

@@ -24,35 +24,7 @@
 #include "internal.h"
 #include "drivers.h"
 #include "fault.h"
-
-/* X(name, apply) */
-#define DS__LAYERS(X) X("fault", ds__fault_layer)
-
-/* Applies the layers named in the list to a backend's table; table NULL: only checks the list. */
-static ds_result ds__layers_apply(const char *list, const ds__driver **table, int backend) {
-    unsigned seen = 0;
-    while (list && *list) {
-        unsigned bit = 1;
-        size_t n = strcspn(list, ",");
-        int known = n == 0;
-#define DS__LAYER(name, apply)                                                              \
-    if (n == sizeof name - 1 && strncmp(list, name, n) == 0) {                              \
-        if (seen & bit)                                                                     \
-            return ds__fail(DS_ERR_INVALID_VALUE, "the layer \"" name "\" is named twice"); \
-        seen |= bit;                                                                        \
-        known = 1;                                                                          \
-        if (table)                                                                          \
-            *table = apply(*table, backend);                                                \
-    }                                                                                       \
-    bit <<= 1;
-        DS__LAYERS(DS__LAYER)
-#undef DS__LAYER
-        if (!known)
-            return ds__fail(DS_ERR_INVALID_VALUE, "there is no layer \"%.*s\"", (int)n, list);
-        list += n + (list[n] == ',');
-    }
-    return DS_OK;
-}
+#include "layers.h"
 
 static int ds__ordinals(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
@@ -68,7 +40,7 @@ static const char *ds__layer_list(void) {
 
 /* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
    in the report, not an error. */
-static ds_result ds__start_drivers(void) {
+static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
     memset(ds__g.backend, 0, sizeof ds__g.backend);
@@ -105,7 +77,7 @@ static ds_result ds__start_drivers(void) {
             continue;
         }
         if (r == DS_OK)
-            r = ds__layers_apply(ds__layer_list(), &ds__g.driver[b], b);
+            ds__g.driver[b] = ds__layers_apply(layers, ds__g.driver[b], b);
     }
     return r;
 }
@@ -120,7 +92,8 @@ static ds_result ds__start(void) {
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    ds_result r = ds__layers_apply(ds__layer_list(), NULL, 0);
+    unsigned layers;
+    ds_result r = ds__layers_read(ds__layer_list(), &layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
@@ -145,7 +118,7 @@ static ds_result ds__start(void) {
         (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
-    r = ds__start_drivers();
+    r = ds__start_drivers(layers);
     if (!ds__os_barrier_register())
         atomic_store(&ds__no_membarrier, 1);
     int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
@@ -165,6 +138,7 @@ static ds_result ds__start(void) {
         ds__g.label = NULL;
         return r;
     }
+    ds__layers_observe(layers);
     ds__g.epoch++;
     return DS_OK;
 }
@@ -264,11 +238,12 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
     ds_result r = DS_OK;
+    unsigned layers;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
-        r = ds__layers_apply(desc->layers, NULL, 0);
+        r = ds__layers_read(desc->layers, &layers);
     if (r < 0)
         return r;
     /* before the lock, which may be held for ever */

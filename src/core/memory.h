@@ -14,6 +14,7 @@
 #ifndef DS__CORE_MEMORY_H
 #define DS__CORE_MEMORY_H
 
+#include "../base/observe.h"
 #include "../base/driver.h"
 #include "../base/mapping.h"
 #include "../base/memory_table.h"
@@ -53,7 +54,10 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     /* there is room: it was there before */
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device));
-    return r;
+    ds_device device = { DS_DEVICE_HOST, 0 };
+    if (f->kind == DS_MEMORY_DEVICE)
+        device = (ds_device){ (int32_t)ds__g.backend[f->backend].type, f->device };
+    return ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {

@@ -22,6 +22,7 @@
 
 #include "../api/range.h"
 #include "../base/capture_list.h"
+#include "../base/observe.h"
 #include "../os/os.h"
 
 enum { DS__RANGES = 4096 };
@@ -86,6 +87,12 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
    the fields that are the same for all. */
 __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
     ds__tls_block *t = &ds__tls;
+    e->file = site.file;
+    e->line = site.file ? site.line : 0;
+    e->thread = ds__thread_number();
+    e->time_ns = ds__now_ns();
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
         if (atomic_load(&ds__notes.hook) != w) {
@@ -93,10 +100,6 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
             continue;
         }
         int outer = t->in_callback;
-        e->file = site.file;
-        e->line = site.file ? site.line : 0;
-        e->thread = ds__thread_number();
-        e->time_ns = ds__now_ns();
         t->in_callback = t->in_hook = 1;
         w->fn(e, w->user);
         t->in_hook = 0;
@@ -107,7 +110,7 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
 }
 
 static inline int ds__range_heard(void) {
-    return atomic_load_explicit(&ds__notes.hook, memory_order_relaxed) != NULL;
+    return atomic_load_explicit(&ds__range_listeners, memory_order_relaxed) != 0;
 }
 
 static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32_t domain,

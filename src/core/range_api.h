@@ -232,6 +232,7 @@ DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
         next->fn = fn;
         next->user = user;
     }
+    atomic_fetch_add(&ds__range_listeners, (fn != NULL) - (now != NULL));
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
         if (spins < 64)

@@ -19,6 +19,7 @@
 #ifndef DS__CORE_SEGMENT_H
 #define DS__CORE_SEGMENT_H
 
+#include "../base/observe.h"
 #include "thread.h"
 #include "../base/memory_table.h"
 #include "memory.h"
@@ -174,7 +175,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
-    return r;
+    return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 /* A segment of another process, by the 64 bytes of share_export. */

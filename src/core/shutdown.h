@@ -140,6 +140,7 @@ DSDEF ds_result(ds_shutdown)(void) {
             ds__thread_free((ds__thread *)(void *)t);
         }
         ds__modules_forget();
+        ds__layers_observe(0);
         atomic_store(&ds__callers.count, 0);
         ds__tls_forget(tls);
         ds__end_table(&ds__g.execs);

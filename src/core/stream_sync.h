@@ -12,6 +12,7 @@
 #ifndef DS__CORE_STREAM_SYNC_H
 #define DS__CORE_STREAM_SYNC_H
 
+#include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
 #include "sync_debug.h"
@@ -73,9 +74,10 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
     ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
     if (DS__UNLIKELY(r < 0))
         r = ds__stream_error(s, r);
+    ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
     ds__reclaim();
-    return r;
+    return ds__waited(r, stream, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_stream_query)(ds_stream stream) {

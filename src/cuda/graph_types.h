@@ -30,6 +30,7 @@
 #ifndef DS__CUDA_GRAPH_TYPES_H
 #define DS__CUDA_GRAPH_TYPES_H
 
+#include "../base/observe.h"
 #include "../base/graph_body.h"
 #include "types.h"
 #include "copy_plain.h"
@@ -119,8 +120,10 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
     ds_host_fn fn = atomic_load(&h->fn);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
     if (fn)
         fn(h->user);
+    ds__handed_over(DS__SEEN_RELEASE, h->user);
     ds__tls.in_callback = outer;
 }
 

@@ -16,6 +16,7 @@
 #ifndef DS__CUDA_HOST_FUNC_H
 #define DS__CUDA_HOST_FUNC_H
 
+#include "../base/observe.h"
 #include "types.h"
 #include "call.h"
 
@@ -34,8 +35,10 @@ static void ds__cuda_unlist_host(ds__cuda_host *h) {
 static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     int outer = ds__tls.in_callback;
     ds_stream stream = { h->stream };
+    void *user = h->user; /* the destructor may free what has it */
     ds__cuda_unlist_host(h);
     ds__tls.in_callback = 1;
+    ds__handed_over(DS__SEEN_ACQUIRE, h->user);
     if (h->callback)
         h->callback(stream, failed ? DS_ERR_FAILED : DS_OK, h->user);
     else if (!failed && h->fn)
@@ -43,6 +46,7 @@ static void ds__cuda_run_host(ds__cuda_host *h, int failed) {
     /* ends an embedded record too */
     if (h->dtor_fn)
         h->dtor_fn(h->user);
+    ds__handed_over(DS__SEEN_RELEASE, user);
     ds__tls.in_callback = outer;
 }
 

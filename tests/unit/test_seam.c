@@ -1,9 +1,11 @@
-/* The seam by which the allocator gives the memory of a capture to its graph (devstream.h,
-   ds__capture_attachment): one object for each capture and key, made at the first use, released
-   with the last that may still run the graph. */
+/* The seams by which modules attach to the core. What the allocator gives of a capture to its graph
+   (ds__capture_attachment): one object for each capture and key, made at the first use, released
+   with the last that may still run the graph. And the list of modules with its hooks
+   (base/module.h). */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
 #include "core/capture.h"
+#include "base/module.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -202,6 +204,47 @@ static void test_a_capture_that_fails_releases_its_object(void **state) {
     await_released(1);
 }
 
+static int ended[DS__MODULES], ends;
+
+static void end_first(void) {
+    ended[ends++] = 0;
+}
+
+static void end_last(void) {
+    ended[ends++] = DS__MODULES - 1;
+}
+
+static void free_own(void *own) {
+    ++*(int *)own;
+}
+
+/* A module uses those before it, so it ends before them; what it has of threads and devices is
+   its own. */
+static void test_modules_end_from_the_last_to_the_first(void **state) {
+    static const ds__module first = { .shutdown = end_first, .thread_end = free_own };
+    static const ds__module last = { .shutdown = end_last };
+    static const ds__module late = { .shutdown = end_last };
+    int freed = 0;
+    void *own[DS__MODULES] = { &freed };
+    (void)state;
+    ends = 0;
+    ds__module_start(0, &first);
+    ds__module_start(DS__MODULES - 1, &last);
+    ds__module_start(0, &late); /* it has started already */
+    atomic_store(ds__module_device(0, 1, 0), &freed);
+    assert_null(atomic_load(ds__module_device(1, 1, 0)));
+    ds__modules_thread_end(own);
+    ds__modules_shutdown();
+    assert_int_equal(freed, 1);
+    assert_int_equal(ends, 2);
+    assert_int_equal(ended[0], DS__MODULES - 1);
+    assert_int_equal(ended[1], 0);
+    ds__modules_forget();
+    assert_null(atomic_load(ds__module_device(0, 1, 0)));
+    ds__modules_shutdown();
+    assert_int_equal(ends, 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_stream_that_does_not_capture_has_no_object, begin,
@@ -214,6 +257,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_an_object_that_cannot_be_made_leaves_the_capture_alone,
                                         begin, end),
         cmocka_unit_test_setup_teardown(test_a_capture_that_fails_releases_its_object, begin, end),
+        cmocka_unit_test(test_modules_end_from_the_last_to_the_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

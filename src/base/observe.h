@@ -1,0 +1,114 @@
+/* base/observe.h - observers: what layers hear beside driver calls.
+
+   A layer (core/init.h) consists of a driver table in front of the driver's and of an observer,
+   for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
+   library with their operands, graph launches, ranges, hand-over between threads. ds__observe
+   tells all observers of one such thing (ds__seen).
+
+   Policy:
+   1. Observers are set at the start of devstream and removed by ds_shutdown. Without one,
+      ds__observed is 0, and no call pays more than a test of it. Allocations and frees do not
+      even test it: while there are observers, the allocator watches every device
+      (ds__mdevice.watch).
+   2. An observer is told of a block under the lock of its arena, so the order of what it hears is
+      the order in which the block changes hands.
+   3. With an observer, the table of the layer has inline_bytes 0 and declines run_together, so
+      that every operation is a call of `submit`.
+
+   Invariants: the order of the layers is fixed, and so is that of their observers.
+   Locks: an observer may run under locks of the allocator, of generators and of graphs. It takes
+   only locks of its own, and calls no public function.
+   Threads: the thread on which it happens. ds__observers changes in ds__start and ds_shutdown
+   only, while no other thread is inside of devstream. */
+#ifndef DS__BASE_OBSERVE_H
+#define DS__BASE_OBSERVE_H
+
+#include "../api/event.h"
+#include "../api/range.h"
+#include "../os/os.h"
+#include "thread_block.h"
+
+enum {
+    DS__SEEN_ALLOC,     /* a block is given out: ptr, bytes, stream, device, label */
+    DS__SEEN_FREE,      /* the program gives it back, the same */
+    DS__SEEN_FREE_DONE, /* it may be given out again, the same */
+    DS__SEEN_USE,       /* another stream uses it: ptr, stream */
+    DS__SEEN_WAIT,      /* the host has waited: stream or event, or neither: device; result */
+    DS__SEEN_BEGIN,     /* a collective or a fill begins: operands */
+    DS__SEEN_END,       /* it is enqueued, or done: operands, result */
+    DS__SEEN_LAUNCH,    /* a graph was launched: exec, stream, result */
+    DS__SEEN_RANGE,     /* a mark, range or label: range */
+    DS__SEEN_RELEASE,   /* what this thread did so far is before the acquire of `ptr` */
+    DS__SEEN_ACQUIRE,
+    DS__SEEN_KINDS
+};
+
+typedef struct ds__seen_operand {
+    const void *ptr;
+    size_t bytes;
+    ds_device device;
+    ds_stream stream; /* on which it is used */
+    int reads;
+    int writes;
+} ds__seen_operand;
+
+typedef struct ds__seen {
+    int kind;       /* DS__SEEN_*; which members follow from it is said there */
+    const char *fn; /* the public function that runs, and its site; of the library's threads NULL */
+    ds_site site;
+    const void *ptr;
+    size_t bytes;
+    ds_device device;
+    ds_stream stream;
+    ds_event event;
+    ds_graph_exec exec;
+    const char *label;
+    ds_result result;
+    const ds__seen_operand *operand;
+    size_t operands;
+    const ds_range_event *range;
+} ds__seen;
+
+typedef void (*ds__observer_fn)(const ds__seen *seen);
+
+#define DS__OBSERVERS 4
+
+static struct {
+    int count;
+    ds__observer_fn fn[DS__OBSERVERS];
+} ds__observers;
+
+/* Who hears of ranges: observers and the hook of the program. Ranges test only this. */
+static _Atomic int ds__range_listeners;
+
+static inline int ds__observed(void) {
+    return DS__UNLIKELY(ds__observers.count != 0) != 0;
+}
+
+__attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
+    ds__seen seen = *what;
+    seen.fn = ds__tls.fn;
+    seen.site = ds__tls.site;
+    for (int i = 0; i < ds__observers.count; i++)
+        ds__observers.fn[i](&seen);
+}
+
+/* Tells of a wait of the host; returns its result. */
+static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
+                                   ds_device device) {
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_WAIT,
+                                 .stream = stream,
+                                 .event = event,
+                                 .device = device,
+                                 .result = r });
+    return r;
+}
+
+/* Tells of a hand-over between threads; kind: DS__SEEN_RELEASE or DS__SEEN_ACQUIRE. */
+static inline void ds__handed_over(int kind, const void *token) {
+    if (ds__observed())
+        ds__observe(&(ds__seen){ .kind = kind, .ptr = token });
+}
+
+#endif
