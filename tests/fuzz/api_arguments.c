@@ -124,7 +124,7 @@ const char *any_text(void) {
     for (size_t i = 0; i < n; i++)
         text[i] = (char)byte();
     text[n] = 0;
-    return strstr(text, "(null)") ? NULL : text; /* which the check looks for */
+    return strstr(text, "(null") ? NULL : text; /* what the check looks for, before a bracket */
 }
 
 /* ---- devices ---- */
