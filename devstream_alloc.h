@@ -9661,7 +9661,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
 
 /* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
    allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
-static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
+DS__SEAM static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
     ds__arena *a = NULL;
     const ds__mblock *b = ds__find_live(ptr, 0, &a);
     if (!b)
@@ -13339,7 +13339,7 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
 }
 
 /* As ds__mem_operand, for pinned memory. */
-static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
+DS__SEAM static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
     ds_result r = DS_OK;
     if (ds__pinned_known(ptr))
         DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));

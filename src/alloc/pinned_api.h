@@ -170,7 +170,7 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
 }
 
 /* As ds__mem_operand, for pinned memory. */
-static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
+DS__SEAM static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
     ds_result r = DS_OK;
     if (ds__pinned_known(ptr))
         DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));

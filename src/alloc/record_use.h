@@ -126,7 +126,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
 
 /* Notes that a stream, which the caller has pinned, uses memory. Memory that is not the
    allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
-static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
+DS__SEAM static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
     ds__arena *a = NULL;
     const ds__mblock *b = ds__find_live(ptr, 0, &a);
     if (!b)
