@@ -55,7 +55,7 @@ enum {
 /** What ds_init takes; zero means default. */
 typedef struct ds_init_desc {
     const struct ds_cpu_desc *cpu; /**< options of the CPU driver, or NULL */
-    /** comma-separated names of layers ("fault"); NULL: DEVSTREAM_LAYERS */
+    /** comma-separated names of layers ("fault"), in any order; NULL: DEVSTREAM_LAYERS */
     const char *layers;
     /** what the fault layer does: "entry:n" fails the n-th call of a driver entry ("*:n" of
         any); NULL: DEVSTREAM_FAULT */
