@@ -5053,8 +5053,8 @@ static void ds__modules_forget(void) {
    Threads: any thread may call an entry, several at once. drain and stop are called by
    ds_shutdown only. */
 
-/* What device_sensor reads, with the names for messages: percent of time and of memory's time, degrees
-   Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
+/* What device_sensor reads, with the names for messages: percent of time and of memory's time,
+   degrees Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
 enum { DS__SENSOR_UTILIZATION, DS__SENSOR_TEMPERATURE, DS__SENSOR_POWER, DS__SENSOR_CLOCK };
 
 static const char *const ds__sensor_names[] = { "utilisation", "temperature", "power draw",
@@ -5105,9 +5105,9 @@ typedef struct ds__processes {
    Several streams at once:
    run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
                   is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
-                  these streams. run_fn copies and sums, at most inline_bytes in each step, and calls no
-                  entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
-                  correct.
+                  these streams. run_fn copies and sums, at most inline_bytes in each step, and
+                  calls no entry. *out_ran 0: the caller must enqueue the work on the streams. That
+                  is always correct.
 
    Memory for several processes:
    share_alloc    Like memory_alloc, for the entries that follow.

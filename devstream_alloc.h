@@ -2401,8 +2401,9 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
    labels, running upstreams. ds__mem_device_at finds a device that was used.
 
-   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
-   without a lock and changes under `registry` only.
+   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it.
+   Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read without a
+   lock and changes under `registry` only.
    Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
    callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
    guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
@@ -11026,7 +11027,8 @@ static void ds__share_list(ds_device device, ds__pen *p) {
 
    Invariants: if the driver does not know the processes, the report says why and the call still
    succeeds.
-   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called after they are released.
+   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called
+   after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {

@@ -7614,8 +7614,8 @@ static void ds__modules_forget(void) {
    Threads: any thread may call an entry, several at once. drain and stop are called by
    ds_shutdown only. */
 
-/* What device_sensor reads, with the names for messages: percent of time and of memory's time, degrees
-   Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
+/* What device_sensor reads, with the names for messages: percent of time and of memory's time,
+   degrees Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
 enum { DS__SENSOR_UTILIZATION, DS__SENSOR_TEMPERATURE, DS__SENSOR_POWER, DS__SENSOR_CLOCK };
 
 static const char *const ds__sensor_names[] = { "utilisation", "temperature", "power draw",
@@ -7666,9 +7666,9 @@ typedef struct ds__processes {
    Several streams at once:
    run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
                   is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
-                  these streams. run_fn copies and sums, at most inline_bytes in each step, and calls no
-                  entry. *out_ran 0: the caller must enqueue the work on the streams. That is always
-                  correct.
+                  these streams. run_fn copies and sums, at most inline_bytes in each step, and
+                  calls no entry. *out_ran 0: the caller must enqueue the work on the streams. That
+                  is always correct.
 
    Memory for several processes:
    share_alloc    Like memory_alloc, for the entries that follow.
@@ -29365,8 +29365,9 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
    labels, running upstreams. ds__mem_device_at finds a device that was used.
 
-   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
-   without a lock and changes under `registry` only.
+   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it.
+   Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read without a
+   lock and changes under `registry` only.
    Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
    callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
    guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
@@ -37990,7 +37991,8 @@ static void ds__share_list(ds_device device, ds__pen *p) {
 
    Invariants: if the driver does not know the processes, the report says why and the call still
    succeeds.
-   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called after they are released.
+   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called
+   after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
@@ -42998,8 +43000,8 @@ static ds__comm_masks ds__comm_masks_of(uint32_t kind, uint32_t op) {
    Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
    its place in the result is written, so the result may be one of the inputs. If `around` is
    set, the result starts at a multiple of the vector size, and the caller executes the store
-   fence. Functions with 32-byte vectors run only if ds__os_vector returns at least 32. Complex products
-   are not in the tables.
+   fence. Functions with 32-byte vectors run only if ds__os_vector returns at least 32. Complex
+   products are not in the tables.
    Locks: none.
    Threads: any; the functions have no state. */
 

@@ -6,7 +6,8 @@
 
    Invariants: if the driver does not know the processes, the report says why and the call still
    succeeds.
-   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called after they are released.
+   Locks: none of its own. ds__share_list takes those of the exports. The user's writer is called
+   after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 #ifndef DS__ALLOC_REPORT_PROCESSES_H
 #define DS__ALLOC_REPORT_PROCESSES_H

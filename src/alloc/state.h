@@ -3,8 +3,9 @@
    Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
    labels, running upstreams. ds__mem_device_at finds a device that was used.
 
-   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it. Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read
-   without a lock and changes under `registry` only.
+   Invariants: A device gets its record once that is complete, and only ds_shutdown removes it.
+   Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read without a
+   lock and changes under `registry` only.
    Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
    callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
    guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all

@@ -9,8 +9,8 @@
    Invariants: a function takes a multiple of DS__COMM_BLOCK bytes. Every input is read before
    its place in the result is written, so the result may be one of the inputs. If `around` is
    set, the result starts at a multiple of the vector size, and the caller executes the store
-   fence. Functions with 32-byte vectors run only if ds__os_vector returns at least 32. Complex products
-   are not in the tables.
+   fence. Functions with 32-byte vectors run only if ds__os_vector returns at least 32. Complex
+   products are not in the tables.
    Locks: none.
    Threads: any; the functions have no state. */
 #ifndef DS__COMM_KERNEL_VECTOR_H
