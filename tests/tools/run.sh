@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests of the tools that write C and pictures from src/. Breaks each rule of tools/amalgamate.awk in a small
-# source tree and expects the sentence that says so.
+# Tests of the tools that write C and pictures from src/ and check its layers. Breaks each rule of
+# tools/amalgamate.awk and tools/layers.awk in a small source tree and expects the sentence that says so.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 work=$(mktemp -d) || exit 2
@@ -87,6 +87,38 @@ tree && awk -f tools/tree.awk "$work"/src/*/*.h >"$work/said" 2>&1 && [ "$(grep 
 verdict 'the picture of the folders' $?
 tree && room base/up.h '#include "../core/mid.h"' && ! awk -f tools/tree.awk "$work"/src/*/*.h >"$work/said" 2>&1 && grep -q 'a circle of folders goes through src/' "$work/said"
 verdict 'folders that include each other' $?
+
+# The layers. The rooms of a tree as clang-format leaves them: definitions begin in the first column.
+layers() { # NAME SENTENCE: tools/layers.awk must say it of the tree as it is now, and fail; no sentence: it must not fail
+    local status=0
+    (cd "$work" && awk -f "$OLDPWD/tools/layers.awk" src/*/*.h) >"$work/said" 2>&1 || status=$?
+    if [ -z "$2" ]; then [ $status -eq 0 ]; else [ $status -ne 0 ] && grep -qF -- "$2" "$work/said"; fi
+    verdict "$1" $?
+}
+layered() { # a tree whose rng/ uses a function of core/ that core/internal.h declares
+    tree
+    room core/internal.h '#include "../base/low.h"' 'static int ds__mid(void);'
+    room core/mid.h '#include "internal.h"' 'static int ds__mid(void) {' '    return 1;' '}' 'static int ds__own(void) {' '    return 1;' '}'
+    room rng/fill.h '#include "../core/internal.h"' 'static int ds__fill(void) {' '    return ds__mid();' '}'
+}
+layered
+layers 'layers that keep the rules' ''
+layered && room base/low.h '#include "../core/internal.h"' 'int low(void);'
+layers 'an include of a layer above' 'src/base/low.h includes core/internal.h'
+layered && room base/low.h 'static int ds__low(void) {' '    return ds__mid();' '}'
+layers 'a use of a layer above' 'src/base/low.h uses ds__mid of src/core/mid.h'
+layered && room rng/fill.h '#include "../core/mid.h"' 'int x;'
+layers 'an include of a room of another layer' 'src/rng/fill.h includes core/mid.h; of other layers only types.h and internal.h are'
+layered && room rng/fill.h '#include "../core/internal.h"' 'static int ds__fill(void) {' '    return ds__own();' '}'
+layers 'a use that internal.h does not declare' 'src/rng/fill.h uses ds__own of src/core/mid.h, which src/core/internal.h does not declare'
+layered && room core/other.h '#include "internal.h"' 'static int ds__own(void);' 'static int ds__other(void) {' '    return ds__own();' '}'
+layers 'a forward declaration in another room' 'src/core/other.h declares ds__own, which src/core/mid.h defines'
+layered && room core/mid.h '#include "internal.h"' 'static int ds__mid(void) {' '    return (int)getpid();' '}'
+layers 'a call of the system outside of os/' 'src/core/mid.h:6: is for src/os:     return (int)getpid();'
+layered && room core/mid.h '#include "internal.h"' 'static void ds__mid(void) {' '    __asm__("nop");' '}'
+layers 'an instruction outside of os/' 'src/core/mid.h:6: is for src/os'
+layered && room core/mid.h '#include "internal.h"' '#ifdef DEVSTREAM_CUDA' 'int x;' '#endif'
+layers 'a question for a macro of the program' 'src/core/mid.h:5: asks for a macro of the program'
 
 # Templates.
 template() { printf '%s\n' "$@" | put comm/t.tmpl; awk -f tools/expand.awk path="$work/src/comm/t.tmpl" >"$work/said" 2>&1; }
