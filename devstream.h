@@ -4060,7 +4060,7 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
 
 /* base/observe.h - observers: what layers hear beside driver calls.
 
-   A layer (core/init.h) consists of a driver table in front of the driver's and of an observer,
+   A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
    for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
    library with their operands, graph launches, ranges, hand-over between threads. ds__observe
    tells all observers of one such thing (ds__seen).
@@ -19903,7 +19903,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
    then returns at once.
-   Threads: any calling thread. ds__thread_ends is the pthread destructor of an ending thread and
+   Threads: any calling thread. ds__thread_ends runs on an ending thread (ds__os_thread_key) and
    calls no driver. */
 
 enum { DS__FRAME_DEVICE, DS__FRAME_STREAM, DS__FRAME_NOTHING };

@@ -1,6 +1,6 @@
 /* base/observe.h - observers: what layers hear beside driver calls.
 
-   A layer (core/init.h) consists of a driver table in front of the driver's and of an observer,
+   A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
    for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
    library with their operands, graph launches, ranges, hand-over between threads. ds__observe
    tells all observers of one such thing (ds__seen).

@@ -15,7 +15,7 @@
    user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
    and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
    then returns at once.
-   Threads: any calling thread. ds__thread_ends is the pthread destructor of an ending thread and
+   Threads: any calling thread. ds__thread_ends runs on an ending thread (ds__os_thread_key) and
    calls no driver. */
 #ifndef DS__CORE_THREAD_H
 #define DS__CORE_THREAD_H
