@@ -15803,7 +15803,9 @@ static struct {
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; made when first needed */
     cudaStream_t side[DS__MAX_DEVICES];
-    /* modules, side streams: held across calls that compile or create */
+    /* waits for what was pending on destroyed streams; made when first needed */
+    _Atomic(cudaStream_t) ended[DS__MAX_DEVICES];
+    /* modules, side and ended streams: held across calls that compile or create */
     ds__mutex mutex;
     /* in use, and without users until the device has been waited for */
     ds__cuda_module *modules;
@@ -16230,6 +16232,7 @@ static ds_result ds__cuda_start(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
+        atomic_store(&ds__cuda.ended[i], NULL);
         atomic_store(&ds__cuda.used[i], 0);
         atomic_store(&ds__cuda.page[i], 0);
         atomic_store(&ds__cuda.peer[i][i], 2);
@@ -16607,6 +16610,206 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
     return DS_OK;
 }
 
+/* cuda/stream_wait.h - queries of streams and waits of the host.
+
+   Tells whether the work of a stream is done (ds__cuda_stream_query) and waits for it
+   (ds__cuda_stream_synchronize). Records an event for later waits (ds__cuda_mark). Waits with a
+   time limit by polling (ds__cuda_poll), also for events.
+
+   Invariants: The query and the wait of the legacy stream include each blocking stream of its
+   device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
+   stream, since that would be a barrier for all blocking streams. Per-thread streams of other
+   threads are left out.
+   Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
+   cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
+   Waits and error reports come after their release.
+   Threads: any. If a capture is open, queries run in relaxed capture mode. */
+
+/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
+   counts its own work only, and to put something on it would be a barrier for all of them. So
+   they are asked one by one, those of other threads excepted. */
+static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
+    return s->blocking && s->device == legacy->device &&
+           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
+}
+
+static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
+    ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int code;
+    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    if (r < 0)
+        return r;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
+    ds__lock_take(&ds__cuda.lock);
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
+        if (ds__cuda_with_legacy(s, legacy))
+            DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_query_end(&scope, relaxed, mode);
+    r = code == 0                    ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* Makes an event and records it. The sentence of a failure is the caller's to make, once it
+   holds no lock of a stream or of their list any more: one about captures takes the capture
+   lock, under which others take those. *call: what failed. */
+static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const char **call) {
+    cudaError_t code =
+        *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    *call = "cudaEventCreateWithFlags";
+    if (DS__UNLIKELY(code != cudaSuccess)) {
+        *event = NULL;
+        return code;
+    }
+    *call = "cudaEventRecord";
+    return cudaEventRecord(*event, stream);
+}
+
+static void ds__cuda_unlock_for_events(void) {
+    ds__lock_give(&ds__cuda.lock);
+    ds__cuda_unlock();
+}
+
+/* Returns room for an event for each stream of the list and for the legacy stream, and takes the
+   capture lock, so that no stream begins to capture before its event is recorded, and
+   ds__cuda.lock. NULL: no memory, and the locks are not held. Memory is allocated without locks; if
+   the list has grown meanwhile, once more. */
+static cudaEvent_t *ds__cuda_lock_for_events(void) {
+    cudaEvent_t *events = NULL;
+    size_t room = 0;
+    for (;;) {
+        size_t count = 2; /* the legacy stream and `ended` */
+        ds__cuda_lock();
+        ds__lock_take(&ds__cuda.lock);
+        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
+            count++;
+        if (count <= room)
+            return events;
+        ds__cuda_unlock_for_events();
+        ds__release(events);
+        room = count;
+        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
+            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
+            return NULL;
+        }
+    }
+}
+
+/* Puts an event on each blocking stream that has work; inside of a scope with the device
+   current. The events are the caller's to destroy, their list (or NULL) to release. */
+static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
+                                    cudaEvent_t **out_events, size_t *out_count) {
+    cudaError_t failed = cudaSuccess;
+    const char *call = "";
+    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
+    if (!events)
+        return DS_ERR_OUT_OF_MEMORY;
+    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
+        int code;
+        if (!ds__cuda_with_legacy(s, legacy))
+            continue;
+        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
+        if (code != DS__CUDA_NOT_READY)
+            continue;
+        failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
+        *out_count += events[*out_count] != NULL;
+    }
+    ds__cuda_unlock_for_events();
+    return ds__cuda_check(scope, failed, call);
+}
+
+static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
+    ds__cuda_scope scope;
+    cudaEvent_t *events = NULL;
+    size_t count = 0;
+    ds_result r = ds__cuda_enter(&scope, legacy->device);
+    if (r < 0)
+        return r;
+    /* first: while a blocking stream captures this one is refused, and to ask that one would
+       spoil the capture as well */
+    int code;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
+    r = code == 0 || code == DS__CUDA_NOT_READY
+            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
+            : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    ds__cuda_query_end(&scope, relaxed, mode);
+    if (r == DS_OK)
+        r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
+    for (size_t i = 0; i < count; i++) {
+        if (r == DS_OK)
+            r = DS__RT(scope, cudaEventSynchronize, (events[i]));
+        ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
+    }
+    ds__cuda_leave(&scope);
+    ds__release(events);
+    return r;
+}
+
+static ds_result ds__cuda_stream_query(void *stream) {
+    ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int code;
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_legacy_query(s);
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0)
+        return r;
+    int relaxed = ds__cuda_query_begin(&scope, &mode);
+    DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
+    ds__cuda_query_end(&scope, relaxed, mode);
+    r = DS__LIKELY(code == 0)        ? DS_OK
+        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
+                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
+    ds__cuda_leave(&scope);
+    return r;
+}
+
+/* CUDA has no wait with a limit: asks again and again, in short order at first. */
+static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
+                               uint64_t timeout_ns) {
+    uint64_t begin = ds__now_ns();
+    uint64_t passed = 0;
+    uint64_t nap = 5000;
+    for (;;) {
+        ds_result r = query(object);
+        if (r != DS_NOT_READY || passed >= timeout_ns)
+            return r;
+        if (passed < 20000) {
+            ds__pause();
+        } else {
+            uint64_t left = timeout_ns - passed;
+            uint64_t ns = nap < left ? nap : left;
+            ds__os_sleep(ns);
+            if (nap < 100000)
+                nap *= 2;
+        }
+        passed = ds__now_ns() - begin;
+    }
+}
+
+static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) {
+    const ds__cuda_stream *s = stream;
+    ds__cuda_scope scope;
+    if (timeout_ns != DS__FOREVER)
+        return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
+    if (s->kind == DS__STREAM_LEGACY)
+        return ds__cuda_legacy_synchronize(s);
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0)
+        return r;
+    r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
+    ds__cuda_leave(&scope);
+    return r;
+}
+
 /* cuda/stream.h - stream objects.
 
    Creates, wraps and ends the driver's stream objects (ds__cuda_stream) and keeps the list of them.
@@ -16616,7 +16819,7 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
    Invariants: Every stream object except those of the legacy streams is in ds__cuda.streams. At
    most one of them owns a native handle. If the last object of a handle is ended or hidden, the
    captures that began on the handle are over. A destroyed native stream is freed by CUDA when its
-   work is done.
+   work is done; the device's stream `ended` waits for that work.
    Locks: The list functions take ds__cuda.lock; this room calls no driver under it. Ending or
    hiding a stream may take the capture lock, so the caller must not hold it. Creating a stream is
    allowed under the capture lock.
@@ -16743,6 +16946,45 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     return o != NULL;
 }
 
+/* The stream `ended` of the scope's device; NULL: cudart made none. */
+static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
+    ds__mutex_lock(&ds__cuda.mutex);
+    cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
+    if (!ended) {
+        cudaError_t code = cudaStreamCreateWithPriority(&ended, cudaStreamNonBlocking, 0);
+        ds__cuda_ignore(scope, code);
+        if (code != cudaSuccess)
+            ended = NULL;
+        atomic_store(&ds__cuda.ended[scope->device], ended);
+    }
+    ds__mutex_unlock(&ds__cuda.mutex);
+    return ended;
+}
+
+/* A native stream is destroyed next. If work is pending on it, the device's stream `ended` waits
+   for that work: beside an open capture CUDA refuses to wait for the device, and nothing else
+   would name the work (ds__cuda_wait_streams_of). A stream that captures cannot be asked. */
+static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    const char *call;
+    int busy;
+    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
+    ds__cuda_ignore(scope, code);
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+        return;
+    int relaxed = ds__cuda_query_begin(scope, &mode);
+    DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
+    ds__cuda_query_end(scope, relaxed, mode);
+    cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
+    if (!ended)
+        return;
+    code = ds__cuda_mark(&s->mark, s->handle, &call);
+    if (code == cudaSuccess)
+        code = cudaStreamWaitEvent(ended, s->mark, 0);
+    ds__cuda_ignore(scope, code);
+}
+
 /* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
@@ -16752,6 +16994,8 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_enter_or_not(&scope, s->device);
     if (DS__UNLIKELY(ds__captures_open()) && (owned || ds__cuda_ends_captures(s)))
         ds__cuda_stop_capture(&scope, s, owned);
+    if (owned)
+        ds__cuda_note_ended(&scope, s);
     if (s->mark)
         ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned)
@@ -16870,206 +17114,6 @@ static ds_result ds__cuda_stream_native(void *stream, void **out) {
 static const void *ds__cuda_stream_identity(void *stream) {
     const ds__cuda_stream *s = stream;
     return s->kind == DS__STREAM_PER_THREAD ? (const void *)s : (const void *)s->handle;
-}
-
-/* cuda/stream_wait.h - queries of streams and waits of the host.
-
-   Tells whether the work of a stream is done (ds__cuda_stream_query) and waits for it
-   (ds__cuda_stream_synchronize). Records an event for later waits (ds__cuda_mark). Waits with a
-   time limit by polling (ds__cuda_poll), also for events.
-
-   Invariants: The query and the wait of the legacy stream include each blocking stream of its
-   device. CUDA's query of its handle counts only its own work. Nothing is enqueued on the legacy
-   stream, since that would be a barrier for all blocking streams. Per-thread streams of other
-   threads are left out.
-   Locks: ds__cuda_legacy_query and ds__cuda_mark_busy hold ds__cuda.lock across cuStreamQuery,
-   cudaEventCreateWithFlags and cudaEventRecord, ds__cuda_mark_busy inside of the capture lock.
-   Waits and error reports come after their release.
-   Threads: any. If a capture is open, queries run in relaxed capture mode. */
-
-/* The legacy stream's work comes after that of the blocking streams, but asking CUDA for it
-   counts its own work only, and to put something on it would be a barrier for all of them. So
-   they are asked one by one, those of other threads excepted. */
-static int ds__cuda_with_legacy(const ds__cuda_stream *s, const ds__cuda_stream *legacy) {
-    return s->blocking && s->device == legacy->device &&
-           (s->kind != DS__STREAM_PER_THREAD || s->thread == ds__cuda_this_thread());
-}
-
-static ds_result ds__cuda_legacy_query(const ds__cuda_stream *legacy) {
-    ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int code;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0)
-        return r;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    ds__lock_take(&ds__cuda.lock);
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && code == 0; s = s->next)
-        if (ds__cuda_with_legacy(s, legacy))
-            DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__lock_give(&ds__cuda.lock);
-    ds__cuda_query_end(&scope, relaxed, mode);
-    r = code == 0                    ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
-    ds__cuda_leave(&scope);
-    return r;
-}
-
-/* Makes an event and records it. The sentence of a failure is the caller's to make, once it
-   holds no lock of a stream or of their list any more: one about captures takes the capture
-   lock, under which others take those. *call: what failed. */
-static cudaError_t ds__cuda_mark(cudaEvent_t *event, cudaStream_t stream, const char **call) {
-    cudaError_t code =
-        *event ? cudaSuccess : cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-    *call = "cudaEventCreateWithFlags";
-    if (DS__UNLIKELY(code != cudaSuccess)) {
-        *event = NULL;
-        return code;
-    }
-    *call = "cudaEventRecord";
-    return cudaEventRecord(*event, stream);
-}
-
-static void ds__cuda_unlock_for_events(void) {
-    ds__lock_give(&ds__cuda.lock);
-    ds__cuda_unlock();
-}
-
-/* Returns room for an event for each stream of the list and for the legacy stream, and takes the
-   capture lock, so that no stream begins to capture before its event is recorded, and
-   ds__cuda.lock. NULL: no memory, and the locks are not held. Memory is allocated without locks; if
-   the list has grown meanwhile, once more. */
-static cudaEvent_t *ds__cuda_lock_for_events(void) {
-    cudaEvent_t *events = NULL;
-    size_t room = 0;
-    for (;;) {
-        size_t count = 1;
-        ds__cuda_lock();
-        ds__lock_take(&ds__cuda.lock);
-        for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)
-            count++;
-        if (count <= room)
-            return events;
-        ds__cuda_unlock_for_events();
-        ds__release(events);
-        room = count;
-        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
-            ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
-            return NULL;
-        }
-    }
-}
-
-/* Puts an event on each blocking stream that has work; inside of a scope with the device
-   current. The events are the caller's to destroy, their list (or NULL) to release. */
-static ds_result ds__cuda_mark_busy(const ds__cuda_scope *scope, const ds__cuda_stream *legacy,
-                                    cudaEvent_t **out_events, size_t *out_count) {
-    cudaError_t failed = cudaSuccess;
-    const char *call = "";
-    cudaEvent_t *events = *out_events = ds__cuda_lock_for_events();
-    if (!events)
-        return DS_ERR_OUT_OF_MEMORY;
-    for (const ds__cuda_stream *s = ds__cuda.streams; s && failed == cudaSuccess; s = s->next) {
-        int code;
-        if (!ds__cuda_with_legacy(s, legacy))
-            continue;
-        DS__DR_CODE(*scope, code, cuStreamQuery, (s->handle));
-        if (code != DS__CUDA_NOT_READY)
-            continue;
-        failed = ds__cuda_mark(&events[*out_count], s->handle, &call);
-        *out_count += events[*out_count] != NULL;
-    }
-    ds__cuda_unlock_for_events();
-    return ds__cuda_check(scope, failed, call);
-}
-
-static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
-    ds__cuda_scope scope;
-    cudaEvent_t *events = NULL;
-    size_t count = 0;
-    ds_result r = ds__cuda_enter(&scope, legacy->device);
-    if (r < 0)
-        return r;
-    /* first: while a blocking stream captures this one is refused, and to ask that one would
-       spoil the capture as well */
-    int code;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (legacy->handle));
-    r = code == 0 || code == DS__CUDA_NOT_READY
-            ? ds__cuda_mark_busy(&scope, legacy, &events, &count)
-            : ds__cuda_fail(&scope, "cuStreamQuery", code);
-    ds__cuda_query_end(&scope, relaxed, mode);
-    if (r == DS_OK)
-        r = DS__RT(scope, cudaStreamSynchronize, (legacy->handle));
-    for (size_t i = 0; i < count; i++) {
-        if (r == DS_OK)
-            r = DS__RT(scope, cudaEventSynchronize, (events[i]));
-        ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
-    }
-    ds__cuda_leave(&scope);
-    ds__release(events);
-    return r;
-}
-
-static ds_result ds__cuda_stream_query(void *stream) {
-    ds__cuda_stream *s = stream;
-    ds__cuda_scope scope;
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int code;
-    if (s->kind == DS__STREAM_LEGACY)
-        return ds__cuda_legacy_query(s);
-    ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0)
-        return r;
-    int relaxed = ds__cuda_query_begin(&scope, &mode);
-    DS__DR_CODE(scope, code, cuStreamQuery, (s->handle));
-    ds__cuda_query_end(&scope, relaxed, mode);
-    r = DS__LIKELY(code == 0)        ? DS_OK
-        : code == DS__CUDA_NOT_READY ? DS_NOT_READY
-                                     : ds__cuda_fail(&scope, "cuStreamQuery", code);
-    ds__cuda_leave(&scope);
-    return r;
-}
-
-/* CUDA has no wait with a limit: asks again and again, in short order at first. */
-static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
-                               uint64_t timeout_ns) {
-    uint64_t begin = ds__now_ns();
-    uint64_t passed = 0;
-    uint64_t nap = 5000;
-    for (;;) {
-        ds_result r = query(object);
-        if (r != DS_NOT_READY || passed >= timeout_ns)
-            return r;
-        if (passed < 20000) {
-            ds__pause();
-        } else {
-            uint64_t left = timeout_ns - passed;
-            uint64_t ns = nap < left ? nap : left;
-            ds__os_sleep(ns);
-            if (nap < 100000)
-                nap *= 2;
-        }
-        passed = ds__now_ns() - begin;
-    }
-}
-
-static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) {
-    const ds__cuda_stream *s = stream;
-    ds__cuda_scope scope;
-    if (timeout_ns != DS__FOREVER)
-        return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
-    if (s->kind == DS__STREAM_LEGACY)
-        return ds__cuda_legacy_synchronize(s);
-    ds_result r = ds__cuda_on(&scope, s);
-    if (r < 0)
-        return r;
-    r = DS__RT(scope, cudaStreamSynchronize, (s->handle));
-    ds__cuda_leave(&scope);
-    return r;
 }
 
 /* cuda/event.h - events.
@@ -18702,8 +18746,8 @@ static int ds__cuda_forbidden(void) {
     return forbids;
 }
 
-/* Waits for what is on the streams that do not capture; other threads' own streams cannot be
-   named. Inside of a scope of the device. */
+/* Waits for what is on the streams that do not capture, and for what was on destroyed streams;
+   other threads' own streams cannot be named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
@@ -18725,6 +18769,11 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
         if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
             continue;
         failed = ds__cuda_mark(&events[count], s->handle, &call);
+        count += events[count] != NULL;
+    }
+    cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
+    if (ended && failed == cudaSuccess) {
+        failed = ds__cuda_mark(&events[count], ended, &call);
         count += events[count] != NULL;
     }
     ds__cuda_unlock_for_events();
@@ -21741,7 +21790,10 @@ static void ds__cuda_stop(void) {
         ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
         if (ds__cuda.side[i])
             ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
+        if (atomic_load(&ds__cuda.ended[i]))
+            ds__cuda_ignore(&scope, cudaStreamDestroy(atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
+        atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_pool_end(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_leave(&scope);
@@ -28075,8 +28127,9 @@ static ds_capture_mode ds__shutdown_mode(ds_capture_mode mode) {
     return before;
 }
 
-/* Waits for all devices and drains the drivers. reported: captures were open, and their reports
-   explain why CUDA may refuse to wait for a device; the drain waits for its streams. */
+/* Waits for all devices and drains the drivers, the CPU driver first: its streams copy memory of
+   GPUs by the CUDA driver. reported: captures were open, and their reports explain why CUDA may
+   refuse to wait for a device; the drain waits for its streams. */
 static ds_result ds__shutdown_wait(int reported) {
     ds_result r = DS_OK;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -28088,7 +28141,7 @@ static ds_result ds__shutdown_wait(int reported) {
             if (r == DS_OK)
                 r = one;
         }
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+    for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
         if (ds__g.driver[b])
             ds__g.driver[b]->drain(); /* whatever the result above */
     return r;

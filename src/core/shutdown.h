@@ -52,8 +52,9 @@ static ds_capture_mode ds__shutdown_mode(ds_capture_mode mode) {
     return before;
 }
 
-/* Waits for all devices and drains the drivers. reported: captures were open, and their reports
-   explain why CUDA may refuse to wait for a device; the drain waits for its streams. */
+/* Waits for all devices and drains the drivers, the CPU driver first: its streams copy memory of
+   GPUs by the CUDA driver. reported: captures were open, and their reports explain why CUDA may
+   refuse to wait for a device; the drain waits for its streams. */
 static ds_result ds__shutdown_wait(int reported) {
     ds_result r = DS_OK;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
@@ -65,7 +66,7 @@ static ds_result ds__shutdown_wait(int reported) {
             if (r == DS_OK)
                 r = one;
         }
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
+    for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
         if (ds__g.driver[b])
             ds__g.driver[b]->drain(); /* whatever the result above */
     return r;

@@ -216,8 +216,8 @@ static int ds__cuda_forbidden(void) {
     return forbids;
 }
 
-/* Waits for what is on the streams that do not capture; other threads' own streams cannot be
-   named. Inside of a scope of the device. */
+/* Waits for what is on the streams that do not capture, and for what was on destroyed streams;
+   other threads' own streams cannot be named. Inside of a scope of the device. */
 static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
     size_t count = 0;
     cudaError_t failed = cudaSuccess;
@@ -239,6 +239,11 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
         if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
             continue;
         failed = ds__cuda_mark(&events[count], s->handle, &call);
+        count += events[count] != NULL;
+    }
+    cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
+    if (ended && failed == cudaSuccess) {
+        failed = ds__cuda_mark(&events[count], ended, &call);
         count += events[count] != NULL;
     }
     ds__cuda_unlock_for_events();

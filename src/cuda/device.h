@@ -99,6 +99,7 @@ static ds_result ds__cuda_start(void) {
     ds_result r = DS_OK;
     for (int i = 0; i < ds__cuda.devices && r == DS_OK; i++) {
         ds__cuda.side[i] = NULL;
+        atomic_store(&ds__cuda.ended[i], NULL);
         atomic_store(&ds__cuda.used[i], 0);
         atomic_store(&ds__cuda.page[i], 0);
         atomic_store(&ds__cuda.peer[i][i], 2);

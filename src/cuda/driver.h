@@ -114,7 +114,10 @@ static void ds__cuda_stop(void) {
         ds__cuda_enter_or_not(&scope, i); /* nobody comes after this to try again */
         if (ds__cuda.side[i])
             ds__cuda_ignore(&scope, cudaStreamDestroy(ds__cuda.side[i]));
+        if (atomic_load(&ds__cuda.ended[i]))
+            ds__cuda_ignore(&scope, cudaStreamDestroy(atomic_load(&ds__cuda.ended[i])));
         ds__cuda.side[i] = NULL;
+        atomic_store(&ds__cuda.ended[i], NULL);
         ds__cuda_pool_end(&scope, i);
         ds__cuda_unload(&scope, ds__cuda_take_modules(i, 1));
         ds__cuda_leave(&scope);

@@ -7,7 +7,7 @@
    Invariants: Every stream object except those of the legacy streams is in ds__cuda.streams. At
    most one of them owns a native handle. If the last object of a handle is ended or hidden, the
    captures that began on the handle are over. A destroyed native stream is freed by CUDA when its
-   work is done.
+   work is done; the device's stream `ended` waits for that work.
    Locks: The list functions take ds__cuda.lock; this room calls no driver under it. Ending or
    hiding a stream may take the capture lock, so the caller must not hold it. Creating a stream is
    allowed under the capture lock.
@@ -17,6 +17,7 @@
 
 #include "types.h"
 #include "call.h"
+#include "stream_wait.h"
 
 /* The lock is held. */
 static void ds__cuda_link_stream(ds__cuda_stream *s) {
@@ -139,6 +140,45 @@ static int ds__cuda_leave_stream(const ds__cuda_stream *s) {
     return o != NULL;
 }
 
+/* The stream `ended` of the scope's device; NULL: cudart made none. */
+static cudaStream_t ds__cuda_ended_stream(const ds__cuda_scope *scope) {
+    ds__mutex_lock(&ds__cuda.mutex);
+    cudaStream_t ended = atomic_load(&ds__cuda.ended[scope->device]);
+    if (!ended) {
+        cudaError_t code = cudaStreamCreateWithPriority(&ended, cudaStreamNonBlocking, 0);
+        ds__cuda_ignore(scope, code);
+        if (code != cudaSuccess)
+            ended = NULL;
+        atomic_store(&ds__cuda.ended[scope->device], ended);
+    }
+    ds__mutex_unlock(&ds__cuda.mutex);
+    return ended;
+}
+
+/* A native stream is destroyed next. If work is pending on it, the device's stream `ended` waits
+   for that work: beside an open capture CUDA refuses to wait for the device, and nothing else
+   would name the work (ds__cuda_wait_streams_of). A stream that captures cannot be asked. */
+static void ds__cuda_note_ended(const ds__cuda_scope *scope, ds__cuda_stream *s) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    const char *call;
+    int busy;
+    cudaError_t code = cudaStreamIsCapturing(s->handle, &status);
+    ds__cuda_ignore(scope, code);
+    if (code != cudaSuccess || status != cudaStreamCaptureStatusNone)
+        return;
+    int relaxed = ds__cuda_query_begin(scope, &mode);
+    DS__DR_CODE(*scope, busy, cuStreamQuery, (s->handle));
+    ds__cuda_query_end(scope, relaxed, mode);
+    cudaStream_t ended = busy == DS__CUDA_NOT_READY ? ds__cuda_ended_stream(scope) : NULL;
+    if (!ended)
+        return;
+    code = ds__cuda_mark(&s->mark, s->handle, &call);
+    if (code == cudaSuccess)
+        code = cudaStreamWaitEvent(ended, s->mark, 0);
+    ds__cuda_ignore(scope, code);
+}
+
 /* owned: ends the native stream too. CUDA frees it when its work is done. */
 static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_scope scope;
@@ -148,6 +188,8 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     ds__cuda_enter_or_not(&scope, s->device);
     if (DS__UNLIKELY(ds__captures_open()) && (owned || ds__cuda_ends_captures(s)))
         ds__cuda_stop_capture(&scope, s, owned);
+    if (owned)
+        ds__cuda_note_ended(&scope, s);
     if (s->mark)
         ds__cuda_ignore(&scope, cudaEventDestroy(s->mark));
     if (owned)

@@ -76,7 +76,7 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
     cudaEvent_t *events = NULL;
     size_t room = 0;
     for (;;) {
-        size_t count = 1;
+        size_t count = 2; /* the legacy stream and `ended` */
         ds__cuda_lock();
         ds__lock_take(&ds__cuda.lock);
         for (const ds__cuda_stream *s = ds__cuda.streams; s; s = s->next)

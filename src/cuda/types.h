@@ -245,7 +245,9 @@ static struct {
     _Atomic(void *) context[DS__MAX_DEVICES];
     /* for copies of streams of the CPU driver; made when first needed */
     cudaStream_t side[DS__MAX_DEVICES];
-    /* modules, side streams: held across calls that compile or create */
+    /* waits for what was pending on destroyed streams; made when first needed */
+    _Atomic(cudaStream_t) ended[DS__MAX_DEVICES];
+    /* modules, side and ended streams: held across calls that compile or create */
     ds__mutex mutex;
     /* in use, and without users until the device has been waited for */
     ds__cuda_module *modules;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Seeded defects: each is put into a copy of src/, the tests are built with it, and one must fail.
 #     run.sh [PART]     the defects whose file or title contains PART
+# Without PART and SHARE the tests are run without a defect first, and must pass.
 # Prints a table; exit 1 if a defect survives, does not compile, or does not fit the code any more
 # (regenerate it with tests/defects/refit.py). A file has the defects of one room; each is a title, the
 # tests that are run first, and a unified diff, which must apply without fuzz:
@@ -48,11 +49,22 @@ run() { # PROGRAM [PART]; fails when no test was run
         "[       OK ] "*) running='the end' ;;
         "[  FAILED  ] test_"* | "[  ERROR   ] test_"*) failed=${line#*] } && break ;;
         esac
-    done < <(timeout -k 5 300 stdbuf -oL "$@" 2>&1 & echo "process $!"; wait $!; echo "status $?")
+    done < <(timeout -k 5 600 stdbuf -oL "$@" 2>&1 & echo "process $!"; wait $!; echo "status $?")
     kill -KILL -- "-$process" 2>/dev/null # timeout has a group of its own
     if [ -n "$failed" ]; then caught=${failed%% *}
     elif [ "$status" -ne 0 ]; then caught="${running%% *} (ended with $status)"; fi
     [ -n "$caught" ] || [ "$ran" -gt 0 ]
+}
+
+# Runs tests in the folder `dir` with the environment that they need. Some hang on a defect, others take their
+# time without the optimiser.
+run_in() { # cpu, suite, fault or unit; PART
+    local driver=cuda deadline=20
+    [ -n "${2:-}" ] || deadline=120
+    [ "$1" != cpu ] || driver=cpu
+    ln -sf "$(realpath "$built")"/*.so "$dir"/ # tests look for them beside the program
+    DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=$deadline DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$dir/plugin.so" \
+        run "$dir/$1" ${2:+"$2"}
 }
 
 compile() { $cc -O0 -w -I"$dir/src" "$@" 2>"$dir/log" || { verdict BROKEN "$title: $(head -n 1 "$dir/log")"; return 1; }; }
@@ -71,7 +83,7 @@ program() { # cpu, suite, fault, or unit TEST, which has the library in it: buil
 }
 
 one() { # FOLDER: writes its line of the table to FOLDER/result
-    local test part others caught='' began=$SECONDS driver
+    local test part others caught='' began=$SECONDS
     dir=$1 title=$(cat "$1/title") room=$(cat "$1/room")
     mutate "$dir" || return
     # The tests that are named, then the others.
@@ -83,22 +95,34 @@ one() { # FOLDER: writes its line of the table to FOLDER/result
     esac
     for tests in "$test $part" "${others[@]}" "$test $part" "$test $part"; do # some show in some interleavings only
         read -r test part <<<"$tests"
-        driver=cuda; [ "$test" = cpu ] && driver=cpu
         program "$test" "$part" || return
         [ "$test" = unit ] && part=
-        DS_TEST_DRIVER=$driver DS_TEST_TIMEOUT=20 DEVSTREAM_CPU_DEVICES=2 DS_TEST_LOG= DS_TEST_PLUGIN="$(realpath "$built/plugin.so")" \
-            run "$dir/$test" $part || { verdict BROKEN "$title: no test is called so: $tests"; return; }
+        run_in "$test" "$part" || { verdict BROKEN "$title: no test is called so: $tests"; return; }
         [ -z "$caught" ] || break
     done
     if [ -n "$caught" ]; then verdict caught "$(printf '%-24s %-62s %s' "${room#src/}" "$title" "$caught")"; else verdict SURVIVED "$room: $title"; fi
     echo "$((SECONDS - began)) s $title" >"$dir/seconds"
     rm -rf "$dir"/*.o "$dir"/{cpu,suite,fault,unit} "$dir/src"
 }
+# All tests without a defect: one that fails would catch every defect.
+sound() { # FOLDER
+    local test caught=''
+    dir=$1 title='no defect'
+    cp -al src "$dir/src"
+    for test in cpu suite fault $(sed -n 's/^unit //p' "$work"/*/by | sort -u); do
+        case $test in
+        test_*) rm -f "$dir/unit" && program unit "$test" && run_in unit ;;
+        *) program "$test" && run_in "$test" ;;
+        esac
+        [ -z "$caught" ] || verdict UNSOUND "$test fails without a defect: $caught"
+        [ -z "$caught" ] || return
+    done
+}
 # Whether the defect can be put into the code.
 fits() { # FOLDER
     git apply --check -p1 "$1/diff" 2>/dev/null || printf '%-9s %s\n' STALE "$(cat "$1/room"): $(cat "$1/title")" >"$1/result"
 }
-export -f one program compile run verdict mutate fits
+export -f one program compile run run_in verdict mutate fits
 export cc built work CUDA_HOME
 
 find "$work" -mindepth 1 -maxdepth 1 -type d | xargs -P "$jobs" -I{} bash -c 'fits {}'
@@ -112,6 +136,9 @@ chosen=()
 for dir in "$work"/*/; do
     if grep -q -- "$part" "$dir/title" "$dir/room" && [ ! -e "$dir/result" ]; then chosen+=("${dir%/}"); fi
 done
+if [ -z "$part${SHARE:-}" ]; then
+    mkdir "$work/sound" && sound "$work/sound"
+fi
 tests/turn.sh "${chosen[@]}" | xargs -P "$jobs" -I{} bash -c 'one {}'
 
 cat "$work"/*/result 2>/dev/null

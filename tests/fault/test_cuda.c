@@ -1155,6 +1155,16 @@ static void test_host_memory_is_freed_while_a_capture_is_open_when_other_streams
         ok(ds_host_free(m));
         pthread_join(thread, NULL);
     }
+    _Atomic int opened = 0; /* work on a destroyed stream */
+    ds_stream gone;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &gone));
+    ok(ds_host_alloc(N, &m));
+    ok(ds_launch_host_func(gone, block_until, &opened, NULL));
+    ok(ds_copy(w->d, m, N, gone));
+    ok(ds_stream_destroy(gone));
+    assert_int_equal(pthread_create(&thread, NULL, open_in_a_moment, &opened), 0);
+    ok(ds_host_free(m));
+    pthread_join(thread, NULL);
     ok(ds_capture_end(w->s, &g));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(blocking));
@@ -1810,6 +1820,145 @@ static void test_shutdown_drains_streams_beside_a_capture_it_cannot_end(void **s
     assert_int_equal(x.called, 1);
     assert_int_equal(x.early, 0);
     assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+/* The allocator's memory of the first GPU, which no call that waits by itself gives back. */
+static void in_expandable_segments(void) {
+    ds_mem_config c = ds_mem_config_default();
+    c.expandable_segments = 1;
+    ok(ds_mem_configure(ds_cuda(0), &c));
+}
+
+static void wait_while_held(void *user) {
+    const borrowed_capture *x = user;
+    while (x->held)
+        sched_yield();
+}
+
+/* Long after the shutdown has begun to wait for streams. */
+static void *release_stream(void *user) {
+    borrowed_capture *x = user;
+    for (int i = 0; i < 10000 && standin_calls("cudaEventSynchronize") == x->waits; i++)
+        usleep(100);
+    x->late = standin_calls("cudaEventSynchronize") == x->waits;
+    usleep(100000);
+    x->held = 0;
+    return NULL;
+}
+
+/* The stand-in fails the test if memory goes away that the destroyed stream still fills. A host
+   function of cudart is not among those that devstream counts. */
+static void test_shutdown_drains_destroyed_streams_beside_a_capture_it_cannot_end(void **state) {
+    (void)state;
+    borrowed_capture x = { .held = 1 };
+    pthread_t capturer, releaser;
+    ds_stream s, gone;
+    ds_stream_native n;
+    void *m;
+    cuda(cudaSetDevice(0));
+    cuda(cudaStreamCreateWithFlags(&x.native, cudaStreamNonBlocking));
+    ds_stream_native native = { .device = ds_cuda(0), .handle = x.native };
+    ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &x.s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &gone));
+    in_expandable_segments();
+    ok(ds_mem_alloc(N, s, &m));
+    ok(ds_stream_export(gone, &n));
+    cuda(cudaLaunchHostFunc(n.handle, wait_while_held, &x));
+    ok(ds_fill(m, 1, 1, N, gone));
+    ok(ds_stream_destroy(gone));
+    unsigned long ended = standin_calls("cudaStreamDestroy");
+    for (int i = 0; standin_calls("cudaStreamDestroy") == ended; i++) { /* they end in batches */
+        assert_true(i < 1000);
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &gone));
+        ok(ds_stream_destroy(gone));
+    }
+    assert_int_equal(pthread_create(&capturer, NULL, capture_until_over, &x), 0);
+    while (!x.begun)
+        sched_yield();
+    x.waits = standin_calls("cudaEventSynchronize");
+    assert_int_equal(pthread_create(&releaser, NULL, release_stream, &x), 0);
+
+    ds_result r = ds_shutdown();
+
+    pthread_join(releaser, NULL);
+    x.over = 1;
+    pthread_join(capturer, NULL);
+    cuda(cudaStreamDestroy(x.native));
+    ok(r);
+    assert_int_equal(x.late, 0);
+    assert_int_equal(standin_live(NULL, 0), 0);
+}
+
+/* A CPU stream that copies a GPU's memory while devstream shuts down. */
+typedef struct late_copy {
+    unsigned long nth;   /* the call of cudart that fails, counted from before the copy */
+    unsigned long waits; /* calls of cudaDeviceSynchronize before the copy */
+    _Atomic int entered, open;
+} late_copy;
+
+static void before_copy(void *user) {
+    late_copy *x = user;
+    x->entered = 1;
+    while (!x->open)
+        sched_yield();
+    standin_hold(1);
+    x->waits = standin_calls("cudaDeviceSynchronize");
+    standin_fail(x->nth, cudaErrorUnknown);
+}
+
+/* Opens the stream when the shutdown has waited for the GPU, and lets the GPU go on when it
+   waits again, or after a while. */
+static void *open_during_shutdown(void *user) {
+    late_copy *x = user;
+    unsigned long before = x->waits;
+    for (int i = 0; i < 10000 && standin_calls("cudaDeviceSynchronize") == before; i++)
+        usleep(100);
+    usleep(20000);
+    x->open = 1;
+    usleep(20000);
+    for (int i = 0; i < 2000 && standin_calls("cudaDeviceSynchronize") == x->waits; i++)
+        usleep(100);
+    standin_hold(0);
+    return NULL;
+}
+
+/* The CPU driver's wait is refused, so its stream copies during the drain; and each call of the
+   copy fails in turn, the wait for the GPU too. */
+static void test_shutdown_drains_gpus_after_cpu_streams_that_copy_their_memory(void **state) {
+    (void)state;
+    int came = 1;
+    for (unsigned long n = 1; came; n++) {
+        late_copy x = { .nth = n };
+        pthread_t thread;
+        ds_stream s, gpu;
+        char *d;
+        ds_init_desc desc = { .layers = "fault", .fault = "device_synchronize:2" };
+        assert_true(n < 100);
+        ok(ds_init(&desc));
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &gpu));
+        in_expandable_segments();
+        ok(ds_mem_alloc(2 * N, gpu, (void **)&d));
+        ok(ds_fill(d, 1, 1, 2 * N, gpu));
+        ok(ds_stream_synchronize(gpu));
+        ok(ds_copy(d + N, d, N, s)); /* makes the stream that copies */
+        ok(ds_stream_synchronize(s));
+        ok(ds_launch_host_func(s, before_copy, &x, NULL));
+        ok(ds_copy(d + N, d, N, s));
+        while (!x.entered)
+            sched_yield();
+        x.waits = standin_calls("cudaDeviceSynchronize");
+        assert_int_equal(pthread_create(&thread, NULL, open_during_shutdown, &x), 0);
+
+        ds_result r = ds_shutdown();
+
+        pthread_join(thread, NULL);
+        came = standin_failed();
+        standin_fail(0, 0);
+        assert_true(r < 0); /* at least the wait that the layer refuses */
+        assert_int_equal(standin_live(NULL, 0), 0);
+    }
 }
 
 /* ---- faults ---- */
@@ -2709,6 +2858,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_shutdown_releases_what_was_left, setup),
         cmocka_unit_test_setup(test_shutdown_frees_what_another_thread_captured, setup),
         cmocka_unit_test_setup(test_shutdown_drains_streams_beside_a_capture_it_cannot_end, setup),
+        cmocka_unit_test_setup(
+            test_shutdown_drains_destroyed_streams_beside_a_capture_it_cannot_end, setup),
+        cmocka_unit_test_setup(test_shutdown_drains_gpus_after_cpu_streams_that_copy_their_memory,
+                               setup),
         cmocka_unit_test_setup(
             test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out, setup),
         cmocka_unit_test_setup(test_a_graph_of_others_may_be_launched_after_shutdown, setup),
