@@ -962,6 +962,56 @@ static void test_each_launch_of_a_graph_takes_numbers_anew(void **state) {
     end_scene(&c);
 }
 
+/* An allocator that overwrites what is freed and keeps it until the end. */
+typedef struct stale_block {
+    struct stale_block *next;
+    size_t size;
+} stale_block;
+
+static stale_block *stale;
+static pthread_mutex_t stale_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *stale_alloc(size_t size, void *user) {
+    stale_block *b = malloc(sizeof *b + size);
+    (void)user;
+    if (!b)
+        return NULL;
+    b->size = size;
+    return b + 1;
+}
+
+static void stale_free(void *ptr, void *user) {
+    (void)user;
+    if (!ptr)
+        return;
+    stale_block *b = (stale_block *)ptr - 1;
+    memset(ptr, 0xDB, b->size);
+    pthread_mutex_lock(&stale_lock);
+    b->next = stale;
+    stale = b;
+    pthread_mutex_unlock(&stale_lock);
+}
+
+static void test_a_graph_keeps_a_generator_that_is_destroyed(void **state) {
+    (void)state;
+    harness_restart(&(ds_init_desc){ .allocator = { stale_alloc, stale_free, NULL } });
+    scene c;
+    record_scene(&c, 50);
+    ok(ds_rng_destroy(c.r));
+    for (uint64_t i = 0; i < 3; i++) {
+        ok(ds_graph_launch(c.x, c.s));
+        expect_words(&c, 50, 108 * i);
+    }
+    ok(ds_graph_exec_destroy(c.x));
+    end_scene(&c);
+    harness_restart(NULL);
+    while (stale) {
+        stale_block *b = stale;
+        stale = b->next;
+        free(b);
+    }
+}
+
 static void test_the_numbers_of_a_graph_and_of_its_copies_are_in_order(void **state) {
     (void)state;
     ds_graph g, twice;
@@ -1598,6 +1648,7 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_a_generator_is_made_copied_and_destroyed, "rng: torch 114"),
     DS_TEST(test_threads_that_draw_at_once_get_numbers_of_their_own, "rng: torch 114"),
     DS_TEST(test_each_launch_of_a_graph_takes_numbers_anew, "rng: graphs"),
+    DS_TEST(test_a_graph_keeps_a_generator_that_is_destroyed, "rng: graphs"),
     DS_TEST(test_the_numbers_of_a_graph_and_of_its_copies_are_in_order, "rng: graphs"),
     DS_TEST(test_a_launch_waits_for_those_who_read_the_state, "rng: graphs"),
     DS_TEST(test_a_child_graph_takes_numbers_too, "rng: graphs"),
