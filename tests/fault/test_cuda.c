@@ -1892,8 +1892,8 @@ static void test_shutdown_drains_destroyed_streams_beside_a_capture_it_cannot_en
 
 /* A CPU stream that copies a GPU's memory while devstream shuts down. */
 typedef struct late_copy {
-    unsigned long nth;   /* the call of cudart that fails, counted from before the copy */
-    unsigned long waits; /* calls of cudaDeviceSynchronize before the copy */
+    unsigned long nth;           /* the call of cudart that fails, counted from before the copy */
+    _Atomic unsigned long waits; /* calls of cudaDeviceSynchronize before the copy */
     _Atomic int entered, open;
 } late_copy;
 
