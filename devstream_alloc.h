@@ -6721,17 +6721,29 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
 
+/* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
+   and the error is not reported: the program called another function. */
+static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
+    ds_result code = ds__tls.code;
+    ds__tls.mute++;
+    if ((ds_capture_exchange_mode)(&mode) < 0)
+        mode = ds__tls.mode;
+    ds__tls.mute--;
+    ds__tls.code = code;
+    return mode;
+}
+
 /* Before a function of the program: calls in it report their errors. */
 static ds__outside ds__leave(void) {
-    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
-    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
+    o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
     ds__tls.mute = 0; /* errors of the user's code are the user's */
     return o;
 }
 
 static void ds__return(ds__outside o) {
-    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
         memcpy(ds__tls.aside, ds__tls.error, sizeof ds__tls.aside);

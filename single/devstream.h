@@ -6840,6 +6840,22 @@ DSDEF const char *(ds_last_error)(void) {
     return ds__tls.error;
 }
 
+/* The thread's last error, kept while calls that may fail report errors of their own. */
+typedef struct ds__kept_error {
+    ds_result code;
+    char text[sizeof ds__tls.error];
+} ds__kept_error;
+
+DS__SEAM static void ds__error_keep(ds__kept_error *to) {
+    to->code = ds__tls.code;
+    memcpy(to->text, ds__tls.error, sizeof to->text);
+}
+
+DS__SEAM static void ds__error_restore(const ds__kept_error *from) {
+    ds__tls.code = from->code;
+    memcpy(ds__tls.error, from->text, sizeof from->text);
+}
+
 /* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
                                                                                 const char *format,
@@ -22297,10 +22313,10 @@ static ds_result ds__start_drivers(unsigned layers) {
     if (!ds__g.legacy || !ds__g.label)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
-        char before[sizeof ds__tls.error];
+        ds__kept_error before;
         if (!ds__g.backend[b].available)
             continue;
-        memcpy(before, ds__tls.error, sizeof before);
+        ds__error_keep(&before);
         r = backends[b].driver->start();
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
@@ -22310,7 +22326,7 @@ static ds_result ds__start_drivers(unsigned layers) {
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
             snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s",
                      why ? why + strlen(ds__tls.fn) + 2 : ds__tls.error);
-            memcpy(ds__tls.error, before, sizeof before);
+            ds__error_restore(&before);
             r = DS_OK;
             continue;
         }
@@ -25901,10 +25917,13 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn) {
     if (r >= 0 || !dtor_fn)
         return r;
+    ds__kept_error refusal; /* calls of the destructor may fail */
     int outer = ds__tls.in_callback;
+    ds__error_keep(&refusal);
     ds__tls.in_callback = 1;
     dtor_fn(user);
     ds__tls.in_callback = outer;
+    ds__error_restore(&refusal);
     return r;
 }
 
@@ -27865,20 +27884,20 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
         return r;
     ds__tls.code = DS_OK;
     r = fn(stream, user);
-    char before[sizeof ds__tls.error];
+    ds__kept_error reason;
     ds_graph graph = { 0 };
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
     /* otherwise the sentence is that of the call of devstream that failed in it */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
-    memcpy(before, ds__tls.error, sizeof before);
+    ds__error_keep(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;
         return end;
     }
-    memcpy(ds__tls.error, before, sizeof before); /* why it gave up */
+    ds__error_restore(&reason);
     if (end == DS_OK) {
         ds__graph *g = ds__graph_take(graph);
         if (g) {
@@ -33738,17 +33757,29 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
 }
 
+/* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
+   and the error is not reported: the program called another function. */
+static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
+    ds_result code = ds__tls.code;
+    ds__tls.mute++;
+    if ((ds_capture_exchange_mode)(&mode) < 0)
+        mode = ds__tls.mode;
+    ds__tls.mute--;
+    ds__tls.code = code;
+    return mode;
+}
+
 /* Before a function of the program: calls in it report their errors. */
 static ds__outside ds__leave(void) {
-    ds__outside o = { ds__tls.fn, ds__tls.site, DS_CAPTURE_RELAXED, ds__tls.mute };
-    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
+    o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
     ds__tls.mute = 0; /* errors of the user's code are the user's */
     return o;
 }
 
 static void ds__return(ds__outside o) {
-    DS_IGNORE((ds_capture_exchange_mode)(&o.mode));
+    (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
         memcpy(ds__tls.aside, ds__tls.error, sizeof ds__tls.aside);
@@ -42320,9 +42351,12 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (storage)
         return ds__tensor_new(&d, storage, flags, out);
     if (release_fn) {
+        ds__kept_error refusal; /* calls of the release function may fail */
+        ds__error_keep(&refusal);
         ds__outside o = ds__leave();
         release_fn(user);
         ds__return(o);
+        ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }

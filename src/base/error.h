@@ -49,6 +49,22 @@ DSDEF const char *(ds_last_error)(void) {
     return ds__tls.error;
 }
 
+/* The thread's last error, kept while calls that may fail report errors of their own. */
+typedef struct ds__kept_error {
+    ds_result code;
+    char text[sizeof ds__tls.error];
+} ds__kept_error;
+
+DS__SEAM static void ds__error_keep(ds__kept_error *to) {
+    to->code = ds__tls.code;
+    memcpy(to->text, ds__tls.error, sizeof to->text);
+}
+
+DS__SEAM static void ds__error_restore(const ds__kept_error *from) {
+    ds__tls.code = from->code;
+    memcpy(ds__tls.error, from->text, sizeof from->text);
+}
+
 /* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
                                                                                 const char *format,

@@ -213,20 +213,20 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
         return r;
     ds__tls.code = DS_OK;
     r = fn(stream, user);
-    char before[sizeof ds__tls.error];
+    ds__kept_error reason;
     ds_graph graph = { 0 };
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
     /* otherwise the sentence is that of the call of devstream that failed in it */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
-    memcpy(before, ds__tls.error, sizeof before);
+    ds__error_keep(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
         *out = graph;
         return end;
     }
-    memcpy(ds__tls.error, before, sizeof before); /* why it gave up */
+    ds__error_restore(&reason);
     if (end == DS_OK) {
         ds__graph *g = ds__graph_take(graph);
         if (g) {

@@ -40,10 +40,13 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn) {
     if (r >= 0 || !dtor_fn)
         return r;
+    ds__kept_error refusal; /* calls of the destructor may fail */
     int outer = ds__tls.in_callback;
+    ds__error_keep(&refusal);
     ds__tls.in_callback = 1;
     dtor_fn(user);
     ds__tls.in_callback = outer;
+    ds__error_restore(&refusal);
     return r;
 }
 

@@ -59,10 +59,10 @@ static ds_result ds__start_drivers(unsigned layers) {
     if (!ds__g.legacy || !ds__g.label)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
-        char before[sizeof ds__tls.error];
+        ds__kept_error before;
         if (!ds__g.backend[b].available)
             continue;
-        memcpy(before, ds__tls.error, sizeof before);
+        ds__error_keep(&before);
         r = backends[b].driver->start();
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
@@ -72,7 +72,7 @@ static ds_result ds__start_drivers(unsigned layers) {
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
             snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s",
                      why ? why + strlen(ds__tls.fn) + 2 : ds__tls.error);
-            memcpy(ds__tls.error, before, sizeof before);
+            ds__error_restore(&before);
             r = DS_OK;
             continue;
         }

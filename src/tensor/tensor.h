@@ -220,9 +220,12 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (storage)
         return ds__tensor_new(&d, storage, flags, out);
     if (release_fn) {
+        ds__kept_error refusal; /* calls of the release function may fail */
+        ds__error_keep(&refusal);
         ds__outside o = ds__leave();
         release_fn(user);
         ds__return(o);
+        ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }

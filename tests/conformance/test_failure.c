@@ -451,6 +451,22 @@ static void test_a_capture_mode_that_is_refused_stays_as_it_is(void **state) {
     harness_restart(NULL);
 }
 
+static void call_that_fails_inside(void *user) {
+    ds_stream s;
+    ((payload *)user)->destroyed++;
+    refused(ds_stream_create(NULL, &s), DS_ERR_NOT_PERMITTED);
+}
+
+static void test_a_refused_call_keeps_its_sentence(void **state) {
+    (void)state;
+    payload p = { 0 };
+    refused(ds_launch_host_func((ds_stream){ 0 }, payload_run, &p, call_that_fails_inside),
+            DS_ERR_INVALID_HANDLE);
+    assert_int_equal(p.destroyed, 1);
+    if (!strstr(ds_last_error(), "ds_launch_host_func"))
+        fail_msg("\"%s\" is of the destructor's call", ds_last_error());
+}
+
 /* ---- a little program that uses everything once, for faults and for memory that runs out ---- */
 
 typedef struct bank {
@@ -746,6 +762,7 @@ const struct CMUnitTest tests_failure[] = {
     DS_TEST_ALONE(test_shutdown_reports_a_failed_device_and_frees_all_the_same, "failure"),
     DS_TEST(test_an_unknown_layer_is_refused, "failure"),
     DS_TEST(test_a_capture_mode_that_is_refused_stays_as_it_is, "failure"),
+    DS_TEST(test_a_refused_call_keeps_its_sentence, "failure"),
     DS_TEST(test_a_fault_at_a_driver_entry_fails_that_call_only, "failure"),
     DS_TEST(test_every_failed_allocation_is_a_result_and_leaks_nothing, "failure"),
     DS_TEST(test_memory_that_stays_exhausted_is_a_result_and_leaks_nothing, "failure"),

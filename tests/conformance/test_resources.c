@@ -414,6 +414,27 @@ static void test_user_code_of_the_allocator_reads_its_errors(void **state) {
     ok(ds_stream_destroy(s));
 }
 
+/* devstream sets the capture mode around the function, which fails with the same code */
+static void test_a_refused_mode_does_not_become_the_reason(void **state) {
+    (void)state;
+    for (int n = 1; n <= 4; n++) {
+        heap h = { .fail = 1, .code = DS_ERR_DRIVER };
+        ds_resource upstream = heap_resource(&h), counted;
+        char fault[40];
+        void *p;
+        snprintf(fault, sizeof fault, "capture_mode:%d", n);
+        harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
+        ok(ds_resource_statistics(&upstream, &counted));
+
+        refused(ds_resource_alloc(&counted, 64, 0, harness_stream(0, 0), &p), DS_ERR_DRIVER);
+
+        if (!strstr(ds_last_error(), "the resource's own alloc_fn returned DS_ERR_DRIVER"))
+            fail_msg("the error is: %s", ds_last_error());
+        ok(ds_resource_destroy(&counted));
+    }
+    harness_restart(NULL);
+}
+
 static void test_alignment_is_made_where_the_upstream_has_less(void **state) {
     (void)state;
     heap h = { .code = DS_ERR_DRIVER };
@@ -774,6 +795,7 @@ const struct CMUnitTest tests_resources[] = {
     DS_TEST(test_a_log_has_a_line_for_each_call, "alloc"),
     DS_TEST(test_a_failure_callback_is_asked_until_it_gives_up, "resources"),
     DS_TEST(test_user_code_of_the_allocator_reads_its_errors, "resources"),
+    DS_TEST(test_a_refused_mode_does_not_become_the_reason, "resources"),
     DS_TEST(test_alignment_is_made_where_the_upstream_has_less, "resources"),
     DS_TEST(test_adaptors_stand_upon_each_other_in_any_order, "resources"),
     DS_TEST(test_a_fault_deep_down_passes_through_every_adaptor, "resources"),

@@ -469,6 +469,43 @@ static void test_a_wrap_refused_in_a_host_function_tells_the_owner(void **state)
     ok(ds_stream_destroy(s));
 }
 
+static void call_that_fails(void *user) {
+    ds_stream s;
+    ((payload *)user)->destroyed++;
+    refused(ds_stream_create(&(ds_stream_desc){ .device = { 99, 0 } }, &s), DS_ERR_INVALID_DEVICE);
+}
+
+static void expect_no_data(ds_result r) {
+    assert_int_equal(r, DS_ERR_INVALID_VALUE);
+    if (!strstr(ds_last_error(), "ds_tensor_wrap") || !strstr(ds_last_error(), "data is NULL"))
+        fail_msg("\"%s\" is not the sentence of ds_tensor_wrap", ds_last_error());
+}
+
+/* devstream sets the capture mode around the release function; 1 and 2: before and after it with
+   one driver, 3 and 4: with two */
+static void test_a_refused_wrap_keeps_its_sentence_and_the_mode(void **state) {
+    (void)state;
+    ds_tensor d = ds_tensor_of(NULL, host(), ds_int32(), 1, SHAPE(4)), *t;
+    for (int n = 0; n <= 4; n++) {
+        payload p = { 0 };
+        char fault[40];
+        ds_capture_mode mode = DS_CAPTURE_THREAD_LOCAL;
+        snprintf(fault, sizeof fault, "capture_mode:%d", n ? n : 1000);
+        harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
+
+        expect_no_data(ds_tensor_wrap(&d, 0, n ? payload_destroy : call_that_fails, &p, &t));
+
+        assert_int_equal(p.destroyed, 1);
+        DS_IGNORE(ds_capture_exchange_mode(&mode));
+        if (n == 0 || n == 1) /* the fault was before the mode changed, or there was none */
+            assert_int_equal(mode, DS_CAPTURE_GLOBAL);
+        mode = DS_CAPTURE_GLOBAL;
+        if (ds_capture_exchange_mode(&mode) == DS_ERR_DRIVER) /* one call fails at most */
+            ok(ds_capture_exchange_mode(&mode));
+    }
+    harness_restart(NULL);
+}
+
 /* ---- views ---- */
 
 static void test_views_show_the_elements_that_python_would(void **state) {
@@ -1010,6 +1047,7 @@ const struct CMUnitTest tests_tensors[] = {
     DS_TEST(test_memory_stays_as_long_as_a_view_of_it, "tensors: memory"),
     DS_TEST(test_a_wrapped_tensor_tells_its_owner_when_it_is_over, "tensors: memory"),
     DS_TEST(test_a_wrap_refused_in_a_host_function_tells_the_owner, "tensors: memory"),
+    DS_TEST(test_a_refused_wrap_keeps_its_sentence_and_the_mode, "tensors: memory"),
     DS_TEST(test_views_show_the_elements_that_python_would, "tensors: views"),
     DS_TEST(test_a_view_of_another_shape, "tensors: views"),
     DS_TEST(test_random_views_agree_with_copies, "tensors: views"),
