@@ -22,8 +22,10 @@
        static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
        int main(void) {
            ds_stream s;
-           if (ds_stream_create(NULL, &s) < 0 || ds_launch_host_func(s, hello, "world", NULL) < 0 ||
-               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           if (ds_stream_create(NULL, &s) < 0 || ds_stream_launch_host_func(s, hello, "world", NULL)
+           < 0 ||
+               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_error_get_last()); return
+               1; }
            return ds_shutdown() < 0;
        }
 
@@ -41,7 +43,7 @@
        DEVSTREAM_CUDA            with the implementation: adds the CUDA driver. Needs the headers of
                                  cudart 11.8 or newer and its library, static or shared; needs no
                                  nvcc, and no libcuda at link time
-       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_get_default() is the
                                  per-thread stream
        DEVSTREAM_NO_NVTX         with the implementation: ranges are not sent to NVIDIA's tools. By
                                  default they are sent if the compiler finds <nvtx3/nvToolsExt.h>,
@@ -63,7 +65,8 @@
      concurrently with other calls.
    - Host functions, callbacks, payload destructors and kernels may only call functions marked
      "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
-   - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
+   - Bad input gets a negative result and a sentence in ds_error_get_last(), and nothing is
+   enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value. A destroyed or invented handle gives
      DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
@@ -159,7 +162,7 @@ extern "C" {
     X(DS_ERR_INVALID_VALUE, -1, "an argument is wrong; the call has done nothing") \
     X(DS_ERR_INVALID_HANDLE, -2, "the handle was never valid or its object was destroyed") \
     X(DS_ERR_INVALID_DEVICE, -3, "the text or struct does not name a device") \
-    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_report") \
+    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_format") \
     X(DS_ERR_DEVICE_RANGE, -5, "the device index is outside of the available range") \
     X(DS_ERR_DEVICE_MISMATCH, -6, "the objects belong to different devices") \
     X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free some and try again") \
@@ -216,13 +219,13 @@ typedef struct ds_site {
 } ds_site;
 
 /** Name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
-DSDEF const char *ds_result_name(ds_result result);
+DSDEF const char *ds_result_get_name(ds_result result);
 /** One sentence on what a result means; never NULL. Callable anywhere. */
-DSDEF const char *ds_result_text(ds_result result);
+DSDEF const char *ds_result_get_text(ds_result result);
 /** The sentence of the last negative result of the calling thread: where it was called from,
     which function, which object, what was wrong. "" when there was none. Valid until the
     thread's next failing call. Callable anywhere. */
-DSDEF const char *ds_last_error(void);
+DSDEF const char *ds_error_get_last(void);
 
 /* ---- initialisation -------------------------------------------------------------------------- */
 
@@ -251,7 +254,7 @@ typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
 /** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
     must be set. Topologies outlive ds_shutdown: they and their plans return their memory to the
-    allocator that they were made with, so it must stay valid until ds_topology_free. */
+    allocator that they were made with, so it must stay valid until ds_topology_destroy. */
 typedef struct ds_allocator {
     /** NULL means malloc; returns NULL when out of memory */
     void *(*alloc_fn)(size_t size, void *user);
@@ -262,7 +265,7 @@ typedef struct ds_allocator {
 struct ds_cpu_desc; /* of the CPU driver, below */
 
 enum {
-    /** ds_stream_default() is the per-thread stream instead of the legacy one */
+    /** ds_stream_get_default() is the per-thread stream instead of the legacy one */
     DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
 };
 
@@ -286,7 +289,7 @@ typedef struct ds_init_desc {
 
 /** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
     Starts nothing. Callable anywhere. */
-DSDEF int ds_version(void);
+DSDEF int ds_version_get(void);
 
 /** Configures devstream before its first use. Not needed: everything initialises itself at the
     first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
@@ -312,20 +315,20 @@ typedef enum ds_sync_debug_mode {
 /** Sets the sync debug mode of the process, until ds_shutdown: with it the waits of a program
     are found that keep its devices from being busy. It is about ds_stream_synchronize,
     ds_event_synchronize and their timed forms (unless the time is 0), copies and fills of
-    pageable memory, ds_free, ds_host_free, ds_host_unregister, ds_mem_empty_cache, ds_mem_trim,
-    ds_pool_empty_cache and collectives with tensors in pageable memory, and counts what may
-    wait, whether or not there is anything to wait for just now. As in torch,
-    ds_device_synchronize is left alone, which nobody calls by mistake, and so are
-    ds_device_reset and ds_shutdown; what devstream waits for by itself, as an allocation may
-    when memory is short, is too, and so is what a capturing stream takes as a node. A warning is
-    a log item with id DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error,
-    whatever DEVSTREAM_LOG says. DS_ERR_INVALID_VALUE: not a mode. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
+    pageable memory, ds_device_free, ds_pinned_free, ds_pinned_unregister, ds_mem_empty_cache,
+    ds_mem_trim, ds_pool_empty_cache and collectives with tensors in pageable memory, and counts
+    what may wait, whether or not there is anything to wait for just now. As in torch,
+    ds_device_synchronize is left alone, which nobody calls by mistake, and so are ds_device_reset
+    and ds_shutdown; what devstream waits for by itself, as an allocation may when memory is short,
+    is too, and so is what a capturing stream takes as a node. A warning is a log item with id
+    DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error, whatever DEVSTREAM_LOG
+    says. DS_ERR_INVALID_VALUE: not a mode. */
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode(ds_sync_debug_mode mode);
 /** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the
     environment variable DEVSTREAM_SYNC_DEBUG. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode_text(const char *text);
 /** The mode in effect, for all threads. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_get_mode(ds_sync_debug_mode *out);
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
@@ -343,7 +346,7 @@ typedef struct ds_device {
     int32_t index; /**< from 0 */
 } ds_device;
 
-/** Longest text that ds_device_print writes, with the terminating zero. */
+/** Longest text that ds_device_format writes, with the terminating zero. */
 #define DS_DEVICE_NAME_SIZE 32
 /** Number of backends: CUDA and CPU, in the order in which they are tried. A program can use the
     devices of both. */
@@ -360,13 +363,13 @@ typedef struct ds_backend_info {
 } ds_backend_info;
 
 /** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
-DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
+DSDEF DS_MUST_USE ds_result ds_backend_get_info(int index, ds_backend_info *out);
 /** Writes the whole report, one line per backend, into out (at most size bytes, always
     terminated). */
-DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format(char *out, size_t size);
 /** 1 when there is a device of the type that can be used, else 0 (the host is none);
-    ds_backend_get has the reason. Starts devstream. */
-DSDEF int ds_is_available(ds_device_type type); /* takes a call site */
+    ds_backend_get_info has the reason. Starts devstream. */
+DSDEF int ds_backend_is_available(ds_device_type type); /* takes a call site */
 /** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing.
     Callable anywhere. */
 DSDEF int ds_is_initialized(void);
@@ -376,7 +379,8 @@ DSDEF int ds_is_initialized(void);
     GPUs than those that are listed run it too. "" when CUDA is not compiled in. On CPU devices:
     the processor's architecture, and "avx2" where sums use it. DS_ERR_INVALID_VALUE: the words
     do not fit. */
-DSDEF DS_MUST_USE ds_result ds_arch_list(ds_device_type type, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format_arch_list(ds_device_type type, char *out,
+                                                        size_t size);
 
 /** What a device is. Fields that a driver does not know are 0 or "". */
 typedef struct ds_device_properties {
@@ -385,7 +389,7 @@ typedef struct ds_device_properties {
     int minor;              /**< compute capability, second number */
     size_t total_memory;    /**< bytes */
     int multiprocessors;    /**< GPU: multiprocessors; CPU: worker threads that serve it */
-    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_print writes it */
+    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_format writes it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
     int unified_addressing; /**< 1 when host and device pointers share one address space */
     uint64_t reserved[16];  /**< 0 */
@@ -418,7 +422,7 @@ DSINLINE ds_device ds_device_current(void) {
 /** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current
     device. A type without any gives 0 and DS_OK; the host counts as one. A number that is no
     type is DS_ERR_INVALID_DEVICE. */
-DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count);
+DSDEF DS_MUST_USE ds_result ds_device_get_count(ds_device_type type, int *out_count);
 /** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
     [blanks]; the words in any case except custom_cpu. Without an index: the thread's current
     index when its device has that type, else 0. "host" takes no index but 0.
@@ -427,15 +431,15 @@ DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count)
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 /** Writes "cpu:0", "cuda:1" or "host"; the current device is resolved first.
     DS_ERR_INVALID_VALUE when size is too small (DS_DEVICE_NAME_SIZE always suffices). */
-DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
 /** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
-DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
 /** Makes a device current for the calling thread. A zeroed device or a negative index changes
     nothing. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
-DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
-/** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly
-    that one, whatever was set in between. Frames belong to the thread. A push that fails leaves
-    no frame. */
+DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
+/** As ds_device_set_current, and remembers the device that was current; ds_device_pop returns to
+    exactly that one, whatever was set in between. Frames belong to the thread. A push that fails
+    leaves no frame. */
 DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 /** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream
     was pushed after it. */
@@ -443,16 +447,17 @@ DSDEF DS_MUST_USE ds_result ds_device_pop(void);
 /** What a device is. Puts nothing on a GPU and waits for nothing. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** The name among the properties, copied into out (at most size bytes, always terminated). */
-DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size_t size);
 /** The compute capability among the properties; 0 and 0 on a CPU device. Either pointer may be
     NULL. */
-DSDEF DS_MUST_USE ds_result ds_device_capability(ds_device device, int *out_major, int *out_minor);
+DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
+                                                     int *out_minor);
 /** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
-DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_uuid_format(const unsigned char uuid[16], char *out, size_t size);
 /** Free and total bytes of a device; either pointer may be NULL. On a GPU other processes count
     too. */
-DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free,
-                                                  size_t *out_total);
+DSDEF DS_MUST_USE ds_result ds_device_get_memory_info(ds_device device, size_t *out_free,
+                                                      size_t *out_total);
 /** Blocks until all work of all streams of the device, as of the call, is done. Does not change
     the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
@@ -465,29 +470,29 @@ DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
     staged through host memory. */
 DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
 /** Lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a device. */
-DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least,
-                                                     int *out_greatest);
+DSDEF DS_MUST_USE ds_result ds_device_get_priority_range(ds_device device, int *out_least,
+                                                         int *out_greatest);
 /** How busy a GPU was in the driver's last sampling period: percent of the time in which a
     kernel ran, and in which its memory was read or written. Either pointer may be NULL. Asks
     NVML, the library of NVIDIA's driver, which is loaded by the first such question
     (DEVSTREAM_NVML: another name of libnvidia-ml.so.1) and kept until ds_shutdown.
     DS_ERR_UNSUPPORTED: the device is no GPU, there is no NVML, or it does not know that of this
     device, as of most parts of a GPU (MIG); DS_ERR_DRIVER: NVML failed. */
-DSDEF DS_MUST_USE ds_result ds_device_utilization(ds_device device, unsigned *out_gpu_percent,
-                                                  unsigned *out_memory_percent);
-/** Temperature of a GPU in degrees Celsius. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_temperature(ds_device device, unsigned *out_celsius);
-/** What a GPU draws, in milliwatts. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_power_draw(ds_device device, unsigned *out_milliwatts);
+DSDEF DS_MUST_USE ds_result ds_device_get_utilization(ds_device device, unsigned *out_gpu_percent,
+                                                      unsigned *out_memory_percent);
+/** Temperature of a GPU in degrees Celsius. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_temperature(ds_device device, unsigned *out_celsius);
+/** What a GPU draws, in milliwatts. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_power_draw(ds_device device, unsigned *out_milliwatts);
 /** Present clocks of a GPU's multiprocessors and of its memory, in MHz; either pointer may be
-    NULL. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out_sm_mhz,
-                                                 unsigned *out_memory_mhz);
+    NULL. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_clock_rate(ds_device device, unsigned *out_sm_mhz,
+                                                     unsigned *out_memory_mhz);
 /** Gives the device a label, for messages and timelines, of which 63 characters are copied;
     NULL: none. It stays until ds_shutdown. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
 /** The device's label, copied into out (at most size bytes, always terminated); "" without one. */
-DSDEF DS_MUST_USE ds_result ds_device_label(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_label(ds_device device, char *out, size_t size);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -555,14 +560,14 @@ DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
 
 /** Paddle's priority numbers (1 high, 2 normal; -1 and 0 are taken as Paddle's Python does) as
     ours. Anything else is DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
-DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *out_priority);
+DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, int *out_priority);
 
 /** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0,
     on the current device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
 /** Gives one more owner to a stream that was created or wrapped; each needs its own
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
-DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
 /** Ends one ownership. With the last one the handle is invalid at once, pending work still runs,
     and the stream is freed after it. Returns at once. The legacy and per-thread streams are not
     yours: DS_ERR_INVALID_VALUE. */
@@ -584,16 +589,16 @@ DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t
 /** The device's legacy null stream: its work starts after everything put earlier on the device's
     blocking streams, and their later work starts after it. Non-blocking streams take no part.
     (CUDA's stream 0.) */
-DSDEF DS_MUST_USE ds_result ds_stream_legacy(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_legacy(ds_device device, ds_stream *out);
 /** The calling thread's own default stream on the device (CUDA's stream 2): blocking with
     respect to the legacy stream, independent of others. The handle means this thread's stream;
     it goes with the thread, after its work is done. Other threads may use it on CPU devices; on
     CUDA they get DS_ERR_UNSUPPORTED, since CUDA has no name for it. */
-DSDEF DS_MUST_USE ds_result ds_stream_per_thread(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_per_thread(ds_device device, ds_stream *out);
 /** The legacy stream, or the per-thread one when that was opted for
     (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the environment variable
     DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
-DSDEF DS_MUST_USE ds_result ds_stream_default(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_default(ds_device device, ds_stream *out);
 
 /** Who ends a wrapped native stream. */
 typedef enum ds_ownership {
@@ -627,17 +632,17 @@ DSDEF DS_MUST_USE ds_result ds_stream_export(ds_stream stream, ds_stream_native 
 DSDEF DS_MUST_USE ds_result ds_stream_unwrap(ds_stream stream, ds_stream_native *out);
 
 /** A number that no other stream of this process ever had. */
-DSDEF DS_MUST_USE ds_result ds_stream_id(ds_stream stream, uint64_t *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_id(ds_stream stream, uint64_t *out);
 /** The stream's device. */
-DSDEF DS_MUST_USE ds_result ds_stream_device(ds_stream stream, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_device(ds_stream stream, ds_device *out);
 /** DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. The legacy and per-thread streams count as
     blocking. */
-DSDEF DS_MUST_USE ds_result ds_stream_flags(ds_stream stream, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_flags(ds_stream stream, unsigned *out);
 /** The priority in effect and the one asked for; either pointer may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective,
-                                               int *out_requested);
+DSDEF DS_MUST_USE ds_result ds_stream_get_priority(ds_stream stream, int *out_effective,
+                                                   int *out_requested);
 /** The stream's label, copied into out (at most size bytes, always terminated). */
-DSDEF DS_MUST_USE ds_result ds_stream_label(ds_stream stream, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_stream_get_label(ds_stream stream, char *out, size_t size);
 /** Gives the stream another label, for messages, reports and timelines, of which 255 characters
     are copied; NULL: none. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_stream_set_label(ds_stream stream, const char *label);
@@ -656,16 +661,16 @@ enum {
     DS_POP_WAIT_BACK = 4
 };
 
-/** The thread's current stream on a device; a new thread begins with ds_stream_default. If it
+/** The thread's current stream on a device; a new thread begins with ds_stream_get_default. If it
     was destroyed meanwhile, the handle comes back all the same and every use of it says
     DS_ERR_INVALID_HANDLE. */
-DSDEF DS_MUST_USE ds_result ds_stream_current(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_current(ds_device device, ds_stream *out);
 /** Makes a stream current on its device and that device current for the thread (torch). flags:
     DS_PUSH_STRICT or 0. *out_previous (may be NULL) is the stream that was current on that
     device. */
-DSDEF DS_MUST_USE ds_result ds_stream_use(ds_stream stream, unsigned flags,
-                                          ds_stream *out_previous);
-/** As ds_stream_use, and remembers the current device and that device's current stream;
+DSDEF DS_MUST_USE ds_result ds_stream_set_current(ds_stream stream, unsigned flags,
+                                                  ds_stream *out_previous);
+/** As ds_stream_set_current, and remembers the current device and that device's current stream;
     ds_stream_pop restores exactly that state, whatever was used in between. A zeroed stream
     pushes a frame that changes nothing. A push that fails leaves no frame. flags: DS_PUSH_*,
     DS_POP_WAIT_BACK. */
@@ -720,7 +725,7 @@ DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
 /** Creates an event with these flags and records it on the stream; it is the caller's to
     destroy. */
-DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
+DSDEF DS_MUST_USE ds_result ds_stream_record_event(ds_stream stream, unsigned flags, ds_event *out);
 /** Later work on the stream starts after the event's record as of this call, whatever is
     recorded afterwards. The stream may be on another device of the same driver; one of another
     driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
@@ -747,11 +752,11 @@ DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t ti
     in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED),
     both reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond
     clock, read when the stream reaches the record. */
-DSDEF DS_MUST_USE ds_result ds_event_elapsed_ms(ds_event start, ds_event end, double *out_ms);
+DSDEF DS_MUST_USE ds_result ds_event_get_elapsed_ms(ds_event start, ds_event end, double *out_ms);
 /** The device of the first record; a zeroed device before it. */
-DSDEF DS_MUST_USE ds_result ds_event_device(ds_event event, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_device(ds_event event, ds_device *out);
 /** The flags it was created with. */
-DSDEF DS_MUST_USE ds_result ds_event_flags(ds_event event, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_flags(ds_event event, unsigned *out);
 
 /** An event for other processes: bytes to send to them. */
 typedef struct ds_ipc_event_handle {
@@ -780,12 +785,12 @@ DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event
 /** Kinds of memory a pointer may point to. */
 typedef enum ds_memory_kind {
     DS_MEMORY_PAGEABLE = 0,   /**< ordinary host memory */
-    DS_MEMORY_PINNED = 1,     /**< host memory from ds_host_alloc */
-    DS_MEMORY_REGISTERED = 2, /**< host memory given to ds_host_register */
-    DS_MEMORY_DEVICE = 3      /**< memory from ds_alloc */
+    DS_MEMORY_PINNED = 1,     /**< host memory from ds_pinned_alloc */
+    DS_MEMORY_REGISTERED = 2, /**< host memory given to ds_pinned_register */
+    DS_MEMORY_DEVICE = 3      /**< memory from ds_device_alloc */
 } ds_memory_kind;
 
-/** What ds_pointer_query tells. */
+/** What ds_pointer_get_info tells. */
 typedef struct ds_pointer_info {
     ds_memory_kind kind; /**< kind of memory */
     ds_device device;    /**< device memory: its device; else host */
@@ -799,32 +804,32 @@ typedef struct ds_pointer_info {
     least). Does not wait for any work. size 0 gives NULL and DS_OK. Uninitialised.
     DS_ERR_OUT_OF_MEMORY: the device is full. (Plain; devstream_alloc.h has the caching
     allocator.) */
-DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
+DSDEF DS_MUST_USE ds_result ds_device_alloc(ds_device device, size_t size, void **out);
 /** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes.
-    DS_ERR_INVALID_VALUE: more bytes than a size_t counts. Else as ds_alloc. */
-DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height,
-                                           void **out, size_t *out_pitch);
+    DS_ERR_INVALID_VALUE: more bytes than a size_t counts. Else as ds_device_alloc. */
+DSDEF DS_MUST_USE ds_result ds_device_alloc_pitch(ds_device device, size_t width, size_t height,
+                                                  void **out, size_t *out_pitch);
 /** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that
     of other devices whose streams copy to or from it. NULL is allowed. Anything that is not the
     start of an allocation is DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_device_free(void *ptr);
 /** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels
     of GPUs at the same address; aligned to 512. All its pages are there when the call returns.
     size 0 gives NULL and DS_OK. */
-DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
+DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
-DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
-/** Pins memory of the caller's, which must stay until ds_host_unregister. A range that touches a
+DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
+/** Pins memory of the caller's, which must stay until ds_pinned_unregister. A range that touches a
     known one is DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_host_register(void *ptr, size_t size);
-/** Undoes ds_host_register; ptr is the start of the range. Blocks until the work of all devices
+DSDEF DS_MUST_USE ds_result ds_pinned_register(void *ptr, size_t size);
+/** Undoes ds_pinned_register; ptr is the start of the range. Blocks until the work of all devices
     is done. */
-DSDEF DS_MUST_USE ds_result ds_host_unregister(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_pinned_unregister(void *ptr);
 /** Tells what a pointer points to. Unknown addresses, NULL included, are pageable host memory. */
-DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *out);
+DSDEF DS_MUST_USE ds_result ds_pointer_get_info(const void *ptr, ds_pointer_info *out);
 /** The device of the memory at ptr, any address inside of an allocation; for host memory, of any
     kind, the host. */
-DSDEF DS_MUST_USE ds_result ds_device_of(const void *ptr, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_pointer_get_device(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
 
@@ -837,10 +842,10 @@ DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
     one to the host does, one from the host returns when the source may be changed. Others return
     at once, and both ranges must stay valid until the stream has passed the copy. On CUDA a copy
     between pinned memory, or between a GPU and a CPU device, is a host function as to what may
-    hold it up (ds_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be done
-    before the call returns. Memory that cudart or other libraries allocated is taken as what it
-    is. A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE.
-    size 0 does nothing. */
+    hold it up (ds_stream_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be
+    done before the call returns. Memory that cudart or other libraries allocated is taken as what
+    it is. A range that leaves an allocation of ds_device_alloc or ds_pinned_alloc is
+    DS_ERR_INVALID_VALUE. size 0 does nothing. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
 
 enum {
@@ -884,12 +889,13 @@ typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
     one that blocks holds up those of others). Skipped after a failure. dtor_fn(user), when
     given, runs exactly once in every case: after fn and before the stream goes on, when fn is
     skipped, and also when this call fails (then before it returns, on the caller's thread). */
-DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
-                                                ds_host_fn dtor_fn);
+DSDEF DS_MUST_USE ds_result ds_stream_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
+                                                       ds_host_fn dtor_fn);
 /** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too;
-    else as ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
-DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
-                                            ds_host_fn dtor_fn);
+    else as ds_stream_launch_host_func. When the call itself fails, fn does not run, dtor_fn does.
+    */
+DSDEF DS_MUST_USE ds_result ds_stream_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
+                                                   ds_host_fn dtor_fn);
 
 /* ---- data types ------------------------------------------------------------------------------ */
 
@@ -968,14 +974,14 @@ DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
 
 /** Bytes of an element; 0 when that is no whole number. Callable anywhere. */
-DSDEF size_t ds_dtype_size(ds_dtype dtype);
+DSDEF size_t ds_dtype_get_size(ds_dtype dtype);
 /** 1 when both are the same type. Callable anywhere. */
 DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
-/** Longest text that ds_dtype_print writes, with the terminating zero. */
+/** Longest text that ds_dtype_format writes, with the terminating zero. */
 #define DS_DTYPE_NAME_SIZE 32
 /** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes".
     DS_ERR_INVALID_VALUE when size is too small. */
-DSDEF DS_MUST_USE ds_result ds_dtype_print(ds_dtype dtype, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_dtype_format(ds_dtype dtype, char *out, size_t size);
 /** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf,
     cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
@@ -1075,19 +1081,20 @@ DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kern
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** The handle becomes invalid; launches that are pending still run. The code of an image stays
     on a GPU until no kernel of it is left and the device has been waited for
-    (ds_device_synchronize, ds_free, ds_shutdown). */
+    (ds_device_synchronize, ds_device_free, ds_shutdown). */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the
     desc; the struct is copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED
     when the kernel has no form for the stream's device. On CUDA more items than a grid holds are
     launched in parts if the kernel takes DS_PARAM_FIRST and DS_PARAM_COUNT in 8 bytes, else
     refused. */
-DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args,
-                                      size_t args_size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_kernel_launch(ds_kernel kernel, size_t items, const void *args,
+                                             size_t args_size, ds_stream stream);
 /** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread,
     block by block (x fastest), as its item. */
-DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args,
-                                           size_t args_size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_kernel_launch_grid(ds_kernel kernel, const ds_grid *grid,
+                                                  const void *args, size_t args_size,
+                                                  ds_stream stream);
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
@@ -1128,7 +1135,7 @@ typedef enum ds_node_kind {
     DS_NODE_NATIVE = 8
 } ds_node_kind;
 
-/** A launch as a node; see ds_launch and ds_launch_grid. */
+/** A launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
 typedef struct ds_kernel_node {
     ds_kernel kernel;     /**< the graph keeps it alive */
     size_t items;         /**< items, at least 1; with a grid: ignored */
@@ -1161,7 +1168,7 @@ typedef struct ds_fill_node {
     uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
-/** A host function as a node; see ds_launch_host_func. */
+/** A host function as a node; see ds_stream_launch_host_func. */
 typedef struct ds_host_node {
     ds_host_fn fn; /**< runs at every launch */
     void *user;    /**< its argument */
@@ -1248,7 +1255,7 @@ DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node
     must not block, and no function of devstream may be called there. Also when the call fails. */
 DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
 
-/** What ds_graph_dot shows; the numbers are cudaGraphDebugDotFlags'. */
+/** What ds_graph_write_dot shows; the numbers are cudaGraphDebugDotFlags'. */
 enum {
     DS_DOT_PLAIN = 0,        /**< kinds and names */
     DS_DOT_VERBOSE = 1,      /**< everything below */
@@ -1264,10 +1271,11 @@ enum {
     call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
 /** Writes the graph in Graphviz' language, by calls of write_fn on this thread. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
-                                         void *user);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                               void *user);
 /** The same into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot_file(ds_graph graph, unsigned flags, const char *path);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot_file(ds_graph graph, unsigned flags,
+                                                    const char *path);
 
 /** Flags of executables; the first four have CUDA's numbers. */
 enum {
@@ -1339,11 +1347,11 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_
                                                    const ds_node_desc *desc);
 /** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is
     passed as if it were empty. Other nodes are DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node,
-                                                      int enabled);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int enabled);
 /** 1 in *out when the node is on. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node,
-                                                       int *out);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_get_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int *out);
 /** For later launches: wherever a kernel's parameter that is a pointer, or an operand of a copy
     or fill, is old_pointers[i], puts new_pointers[i]; all at once, also in children.
     *out_replaced (may be NULL) counts the places. DS_ERR_ILLEGAL_STATE without
@@ -1364,10 +1372,10 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec,
    such call. docs/capture.md has the table. */
 
 /** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are
-    those that may wait for the device or touch the legacy stream: ds_alloc, ds_free,
-    ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister, ds_device_synchronize.
-    (ds_device_synchronize and ds_device_reset of a device with a stream that captures are
-    refused in every mode.) */
+    those that may wait for the device or touch the legacy stream: ds_device_alloc, ds_device_free,
+    ds_pinned_alloc, ds_pinned_free, ds_pinned_register, ds_pinned_unregister,
+    ds_device_synchronize. (ds_device_synchronize and ds_device_reset of a device with a stream that
+    captures are refused in every mode.) */
 typedef enum ds_capture_mode {
     DS_CAPTURE_GLOBAL = 0,       /**< in every thread whose own mode is global, as it is at first */
     DS_CAPTURE_THREAD_LOCAL = 1, /**< in the thread that began the capture */
@@ -1395,8 +1403,8 @@ typedef struct ds_capture_info {
 
 /** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
     captures already: DS_ERR_ILLEGAL_STATE, and that capture goes on. On CUDA it may block for 0.1 s
-    while another thread waits for a device in ds_free, ds_host_free or ds_host_unregister, since
-    that wait would invalidate the capture. */
+    while another thread waits for a device in ds_device_free, ds_pinned_free or
+    ds_pinned_unregister, since that wait would invalidate the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** As ds_capture_begin, into a graph that is there; the first node will start after
     `dependencies`. ds_capture_end gives the same graph; if the capture fails, the nodes that it
@@ -1412,7 +1420,7 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
 /** Whether the stream captures; never changes anything. On the legacy stream while a blocking
     stream of the device captures: DS_ERR_CAPTURE_IMPLICIT. */
-DSDEF DS_MUST_USE ds_result ds_capture_query(ds_stream stream, ds_capture_status *out);
+DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);
 /** The same with all that is known of the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_info(ds_stream stream, ds_capture_info *out);
 /** Writes the nodes after which the stream's next one will start, at most room of them;
@@ -1439,7 +1447,7 @@ DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
 /** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
     capture are refused in this thread and other threads are left alone. If fn fails the capture
-    is ended and its result returned; the stream is as before in any case. ds_last_error is then
+    is ended and its result returned; the stream is as before in any case. ds_error_get_last is then
     the sentence of the call that failed inside of fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
@@ -1547,7 +1555,7 @@ typedef struct ds_range_event {
     const char *file;        /**< the caller's file, or NULL */
     int line;                /**< the caller's line, or 0 */
     ds_device device;        /**< label of a stream or device: the device; else zeroed */
-    /** start, end: the range's id; label of a stream: ds_stream_id; else 0 */
+    /** start, end: the range's id; label of a stream: ds_stream_get_id; else 0 */
     uint64_t id;
     /** a number of the calling thread, from 1; no other thread of the process ever has it */
     uint64_t thread;
@@ -1560,7 +1568,7 @@ typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
 /** Sets the hook, which takes the place of the one before; fn NULL: none. When this returns, no
     thread is inside of the former one, so it must not be called with a lock held that the hook
     takes. What was labelled before is not told. Starts no device. Stays over ds_shutdown. */
-DSDEF DS_MUST_USE ds_result ds_range_hook(ds_range_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_range_set_hook(ds_range_fn fn, void *user);
 
 /** Labels the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is NULL.
     Callable anywhere. */
@@ -1588,8 +1596,8 @@ enum {
     DS_CPU_INLINE = 1,
     /** threads sleep at once instead of spinning for a few tens of microseconds first */
     DS_CPU_NO_SPIN = 2,
-    /** calls that a capture forbids on a GPU although the CPU driver could do them (ds_alloc,
-        ds_free, ...: see ds_capture_mode) are allowed */
+    /** calls that a capture forbids on a GPU although the CPU driver could do them
+        (ds_device_alloc, ds_device_free, ...: see ds_capture_mode) are allowed */
     DS_CPU_LAX_CAPTURE = 4
 };
 
@@ -1627,7 +1635,7 @@ enum {
      function runs the clock stands, unless it takes longer than some hundredths of a second: then
      it may be waiting for something, others go on, and times depend on it.
    Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1.
-   Times of events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels
+   Times of events (ds_event_get_elapsed_ms) are the clock's. One worker runs everything, so kernels
    that wait for each other never end. */
 
 /** The way of a copy from one device, or from the host, to another. */
@@ -1706,7 +1714,7 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 
 /** The virtual time now, in nanoseconds: all that the program has waited for so far was done by
     then. Runs nothing itself. DS_ERR_UNSUPPORTED without a fabric. */
-DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
+DSDEF DS_MUST_USE ds_result ds_cpu_get_clock(int64_t *out_ns);
 
 /* ---- call sites ------------------------------------------------------------------------------ */
 
@@ -1805,13 +1813,13 @@ struct ds_range_guard_ {
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
               ds_stream_scope_leave)
 /** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it
-    is left. When the push fails the block is not entered, and ds_last_error() says why. */
+    is left. When the push fails the block is not entered, and ds_error_get_last() says why. */
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
 /** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it
     is left (break, return and goto included). When the push fails the block is not entered, and
-    ds_last_error() says why. */
+    ds_error_get_last() says why. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
 /** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is
     left. The block runs in any case. */
@@ -1836,53 +1844,53 @@ static inline DS_MUST_USE ds_result ds_at_shutdown(const char *file_, int line_)
 }
 #define ds_shutdown() ds_at_shutdown(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_set(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode(const char *file_, int line_,
         ds_sync_debug_mode mode_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_set)(mode_);
+    return ds_site_set(file_, line_), (ds_sync_debug_set_mode)(mode_);
 }
-#define ds_sync_debug_set(...) ds_at_sync_debug_set(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_set_mode(...) ds_at_sync_debug_set_mode(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_set_text(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode_text(const char *file_, int line_,
         const char *text_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_set_text)(text_);
+    return ds_site_set(file_, line_), (ds_sync_debug_set_mode_text)(text_);
 }
-#define ds_sync_debug_set_text(...) ds_at_sync_debug_set_text(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_set_mode_text(...) ds_at_sync_debug_set_mode_text(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_get_mode(const char *file_, int line_,
         ds_sync_debug_mode *out_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_get)(out_);
+    return ds_site_set(file_, line_), (ds_sync_debug_get_mode)(out_);
 }
-#define ds_sync_debug_get(...) ds_at_sync_debug_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_get_mode(...) ds_at_sync_debug_get_mode(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_backend_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_get_info(const char *file_, int line_,
         int index_, ds_backend_info *out_) {
-    return ds_site_set(file_, line_), (ds_backend_get)(index_, out_);
+    return ds_site_set(file_, line_), (ds_backend_get_info)(index_, out_);
 }
-#define ds_backend_get(...) ds_at_backend_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_get_info(...) ds_at_backend_get_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_backend_report(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_format(const char *file_, int line_,
         char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_backend_report)(out_, size_);
+    return ds_site_set(file_, line_), (ds_backend_format)(out_, size_);
 }
-#define ds_backend_report(...) ds_at_backend_report(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_format(...) ds_at_backend_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline int ds_at_is_available(const char *file_, int line_,
+static inline int ds_at_backend_is_available(const char *file_, int line_,
         ds_device_type type_) {
-    return ds_site_set(file_, line_), (ds_is_available)(type_);
+    return ds_site_set(file_, line_), (ds_backend_is_available)(type_);
 }
-#define ds_is_available(...) ds_at_is_available(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_is_available(...) ds_at_backend_is_available(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_arch_list(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_format_arch_list(const char *file_, int line_,
         ds_device_type type_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_arch_list)(type_, out_, size_);
+    return ds_site_set(file_, line_), (ds_backend_format_arch_list)(type_, out_, size_);
 }
-#define ds_arch_list(...) ds_at_arch_list(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_format_arch_list(...) ds_at_backend_format_arch_list(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_count(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_count(const char *file_, int line_,
         ds_device_type type_, int *out_count_) {
-    return ds_site_set(file_, line_), (ds_device_count)(type_, out_count_);
+    return ds_site_set(file_, line_), (ds_device_get_count)(type_, out_count_);
 }
-#define ds_device_count(...) ds_at_device_count(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_count(...) ds_at_device_get_count(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int line_,
         const char *text_, ds_device *out_) {
@@ -1890,23 +1898,23 @@ static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int li
 }
 #define ds_device_parse(...) ds_at_device_parse(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_format(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_print)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_format)(device_, out_, size_);
 }
-#define ds_device_print(...) ds_at_device_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_format(...) ds_at_device_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_current(const char *file_, int line_,
         ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_device_get)(out_);
+    return ds_site_set(file_, line_), (ds_device_get_current)(out_);
 }
-#define ds_device_get(...) ds_at_device_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_current(...) ds_at_device_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_set(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, int line_,
         ds_device device_) {
-    return ds_site_set(file_, line_), (ds_device_set)(device_);
+    return ds_site_set(file_, line_), (ds_device_set_current)(device_);
 }
-#define ds_device_set(...) ds_at_device_set(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_set_current(...) ds_at_device_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_push(const char *file_, int line_,
         ds_device device_) {
@@ -1925,29 +1933,29 @@ static inline DS_MUST_USE ds_result ds_at_device_get_properties(const char *file
 }
 #define ds_device_get_properties(...) ds_at_device_get_properties(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_name(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_name(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_name)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_get_name)(device_, out_, size_);
 }
-#define ds_device_name(...) ds_at_device_name(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_name(...) ds_at_device_get_name(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_capability(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_capability(const char *file_, int line_,
         ds_device device_, int *out_major_, int *out_minor_) {
-    return ds_site_set(file_, line_), (ds_device_capability)(device_, out_major_, out_minor_);
+    return ds_site_set(file_, line_), (ds_device_get_capability)(device_, out_major_, out_minor_);
 }
-#define ds_device_capability(...) ds_at_device_capability(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_capability(...) ds_at_device_get_capability(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_uuid_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_uuid_format(const char *file_, int line_,
         const unsigned char uuid_[16], char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_uuid_print)(uuid_, out_, size_);
+    return ds_site_set(file_, line_), (ds_uuid_format)(uuid_, out_, size_);
 }
-#define ds_uuid_print(...) ds_at_uuid_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_uuid_format(...) ds_at_uuid_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_memory_info(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_memory_info(const char *file_, int line_,
         ds_device device_, size_t *out_free_, size_t *out_total_) {
-    return ds_site_set(file_, line_), (ds_device_memory_info)(device_, out_free_, out_total_);
+    return ds_site_set(file_, line_), (ds_device_get_memory_info)(device_, out_free_, out_total_);
 }
-#define ds_device_memory_info(...) ds_at_device_memory_info(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_memory_info(...) ds_at_device_get_memory_info(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_synchronize(const char *file_, int line_,
         ds_device device_) {
@@ -1967,35 +1975,35 @@ static inline DS_MUST_USE ds_result ds_at_device_can_access_peer(const char *fil
 }
 #define ds_device_can_access_peer(...) ds_at_device_can_access_peer(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_priority_range(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_priority_range(const char *file_, int line_,
         ds_device device_, int *out_least_, int *out_greatest_) {
-    return ds_site_set(file_, line_), (ds_device_priority_range)(device_, out_least_, out_greatest_);
+    return ds_site_set(file_, line_), (ds_device_get_priority_range)(device_, out_least_, out_greatest_);
 }
-#define ds_device_priority_range(...) ds_at_device_priority_range(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_priority_range(...) ds_at_device_get_priority_range(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_utilization(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_utilization(const char *file_, int line_,
         ds_device device_, unsigned *out_gpu_percent_, unsigned *out_memory_percent_) {
-    return ds_site_set(file_, line_), (ds_device_utilization)(device_, out_gpu_percent_, out_memory_percent_);
+    return ds_site_set(file_, line_), (ds_device_get_utilization)(device_, out_gpu_percent_, out_memory_percent_);
 }
-#define ds_device_utilization(...) ds_at_device_utilization(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_utilization(...) ds_at_device_get_utilization(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_temperature(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_temperature(const char *file_, int line_,
         ds_device device_, unsigned *out_celsius_) {
-    return ds_site_set(file_, line_), (ds_device_temperature)(device_, out_celsius_);
+    return ds_site_set(file_, line_), (ds_device_get_temperature)(device_, out_celsius_);
 }
-#define ds_device_temperature(...) ds_at_device_temperature(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_temperature(...) ds_at_device_get_temperature(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_power_draw(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_power_draw(const char *file_, int line_,
         ds_device device_, unsigned *out_milliwatts_) {
-    return ds_site_set(file_, line_), (ds_device_power_draw)(device_, out_milliwatts_);
+    return ds_site_set(file_, line_), (ds_device_get_power_draw)(device_, out_milliwatts_);
 }
-#define ds_device_power_draw(...) ds_at_device_power_draw(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_power_draw(...) ds_at_device_get_power_draw(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_clock_rate(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_clock_rate(const char *file_, int line_,
         ds_device device_, unsigned *out_sm_mhz_, unsigned *out_memory_mhz_) {
-    return ds_site_set(file_, line_), (ds_device_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
+    return ds_site_set(file_, line_), (ds_device_get_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
 }
-#define ds_device_clock_rate(...) ds_at_device_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_clock_rate(...) ds_at_device_get_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, int line_,
         ds_device device_, const char *label_) {
@@ -2003,17 +2011,17 @@ static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, in
 }
 #define ds_device_set_label(...) ds_at_device_set_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_label(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_label(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_label)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_get_label)(device_, out_, size_);
 }
-#define ds_device_label(...) ds_at_device_label(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_label(...) ds_at_device_get_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_priority_from_paddle(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_priority_from_paddle(const char *file_, int line_,
         int paddle_priority_, int *out_priority_) {
-    return ds_site_set(file_, line_), (ds_priority_from_paddle)(paddle_priority_, out_priority_);
+    return ds_site_set(file_, line_), (ds_stream_priority_from_paddle)(paddle_priority_, out_priority_);
 }
-#define ds_priority_from_paddle(...) ds_at_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_priority_from_paddle(...) ds_at_stream_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int line_,
         const ds_stream_desc *desc_, ds_stream *out_) {
@@ -2021,11 +2029,11 @@ static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int l
 }
 #define ds_stream_create(...) ds_at_stream_create(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_retain(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_ref(const char *file_, int line_,
         ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_stream_retain)(stream_);
+    return ds_site_set(file_, line_), (ds_stream_ref)(stream_);
 }
-#define ds_stream_retain(...) ds_at_stream_retain(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_ref(...) ds_at_stream_ref(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_destroy(const char *file_, int line_,
         ds_stream stream_) {
@@ -2051,23 +2059,23 @@ static inline DS_MUST_USE ds_result ds_at_stream_synchronize_for(const char *fil
 }
 #define ds_stream_synchronize_for(...) ds_at_stream_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_legacy(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_legacy(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_legacy)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_legacy)(device_, out_);
 }
-#define ds_stream_legacy(...) ds_at_stream_legacy(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_legacy(...) ds_at_stream_get_legacy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_per_thread(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_per_thread(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_per_thread)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_per_thread)(device_, out_);
 }
-#define ds_stream_per_thread(...) ds_at_stream_per_thread(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_per_thread(...) ds_at_stream_get_per_thread(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_default(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_default(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_default)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_default)(device_, out_);
 }
-#define ds_stream_default(...) ds_at_stream_default(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_default(...) ds_at_stream_get_default(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_wrap(const char *file_, int line_,
         const ds_stream_native *native_, ds_ownership ownership_, void (*release_fn_)(void *user), void *user_, ds_stream *out_) {
@@ -2087,35 +2095,35 @@ static inline DS_MUST_USE ds_result ds_at_stream_unwrap(const char *file_, int l
 }
 #define ds_stream_unwrap(...) ds_at_stream_unwrap(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_id(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_id(const char *file_, int line_,
         ds_stream stream_, uint64_t *out_) {
-    return ds_site_set(file_, line_), (ds_stream_id)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_id)(stream_, out_);
 }
-#define ds_stream_id(...) ds_at_stream_id(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_id(...) ds_at_stream_get_id(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_device(const char *file_, int line_,
         ds_stream stream_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_stream_device)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_device)(stream_, out_);
 }
-#define ds_stream_device(...) ds_at_stream_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_device(...) ds_at_stream_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_flags(const char *file_, int line_,
         ds_stream stream_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_stream_flags)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_flags)(stream_, out_);
 }
-#define ds_stream_flags(...) ds_at_stream_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_flags(...) ds_at_stream_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_priority(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_priority(const char *file_, int line_,
         ds_stream stream_, int *out_effective_, int *out_requested_) {
-    return ds_site_set(file_, line_), (ds_stream_priority)(stream_, out_effective_, out_requested_);
+    return ds_site_set(file_, line_), (ds_stream_get_priority)(stream_, out_effective_, out_requested_);
 }
-#define ds_stream_priority(...) ds_at_stream_priority(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_priority(...) ds_at_stream_get_priority(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_label(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_label(const char *file_, int line_,
         ds_stream stream_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_stream_label)(stream_, out_, size_);
+    return ds_site_set(file_, line_), (ds_stream_get_label)(stream_, out_, size_);
 }
-#define ds_stream_label(...) ds_at_stream_label(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_label(...) ds_at_stream_get_label(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, int line_,
         ds_stream stream_, const char *label_) {
@@ -2123,17 +2131,17 @@ static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, in
 }
 #define ds_stream_set_label(...) ds_at_stream_set_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_current(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_current(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_current)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_current)(device_, out_);
 }
-#define ds_stream_current(...) ds_at_stream_current(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_current(...) ds_at_stream_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_use(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_set_current(const char *file_, int line_,
         ds_stream stream_, unsigned flags_, ds_stream *out_previous_) {
-    return ds_site_set(file_, line_), (ds_stream_use)(stream_, flags_, out_previous_);
+    return ds_site_set(file_, line_), (ds_stream_set_current)(stream_, flags_, out_previous_);
 }
-#define ds_stream_use(...) ds_at_stream_use(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_set_current(...) ds_at_stream_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_push(const char *file_, int line_,
         ds_stream stream_, unsigned flags_) {
@@ -2176,11 +2184,11 @@ static inline DS_MUST_USE ds_result ds_at_event_record(const char *file_, int li
 }
 #define ds_event_record(...) ds_at_event_record(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_record_new(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_record_event(const char *file_, int line_,
         ds_stream stream_, unsigned flags_, ds_event *out_) {
-    return ds_site_set(file_, line_), (ds_stream_record_new)(stream_, flags_, out_);
+    return ds_site_set(file_, line_), (ds_stream_record_event)(stream_, flags_, out_);
 }
-#define ds_stream_record_new(...) ds_at_stream_record_new(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_record_event(...) ds_at_stream_record_event(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_wait_event(const char *file_, int line_,
         ds_stream stream_, ds_event event_) {
@@ -2224,23 +2232,23 @@ static inline DS_MUST_USE ds_result ds_at_event_synchronize_for(const char *file
 }
 #define ds_event_synchronize_for(...) ds_at_event_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_elapsed_ms(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_elapsed_ms(const char *file_, int line_,
         ds_event start_, ds_event end_, double *out_ms_) {
-    return ds_site_set(file_, line_), (ds_event_elapsed_ms)(start_, end_, out_ms_);
+    return ds_site_set(file_, line_), (ds_event_get_elapsed_ms)(start_, end_, out_ms_);
 }
-#define ds_event_elapsed_ms(...) ds_at_event_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_elapsed_ms(...) ds_at_event_get_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_device(const char *file_, int line_,
         ds_event event_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_event_device)(event_, out_);
+    return ds_site_set(file_, line_), (ds_event_get_device)(event_, out_);
 }
-#define ds_event_device(...) ds_at_event_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_device(...) ds_at_event_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_flags(const char *file_, int line_,
         ds_event event_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_event_flags)(event_, out_);
+    return ds_site_set(file_, line_), (ds_event_get_flags)(event_, out_);
 }
-#define ds_event_flags(...) ds_at_event_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_flags(...) ds_at_event_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_event_export(const char *file_, int line_,
         ds_event event_, ds_ipc_event_handle *out_) {
@@ -2254,59 +2262,59 @@ static inline DS_MUST_USE ds_result ds_at_event_import(const char *file_, int li
 }
 #define ds_event_import(...) ds_at_event_import(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_alloc(const char *file_, int line_,
         ds_device device_, size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_alloc)(device_, size_, out_);
+    return ds_site_set(file_, line_), (ds_device_alloc)(device_, size_, out_);
 }
-#define ds_alloc(...) ds_at_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_alloc(...) ds_at_device_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_alloc_pitch(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_alloc_pitch(const char *file_, int line_,
         ds_device device_, size_t width_, size_t height_, void **out_, size_t *out_pitch_) {
-    return ds_site_set(file_, line_), (ds_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
+    return ds_site_set(file_, line_), (ds_device_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
 }
-#define ds_alloc_pitch(...) ds_at_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_alloc_pitch(...) ds_at_device_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_device_free)(ptr_);
 }
-#define ds_free(...) ds_at_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_free(...) ds_at_device_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
         size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_host_alloc)(size_, out_);
+    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
 }
-#define ds_host_alloc(...) ds_at_host_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_host_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
 }
-#define ds_host_free(...) ds_at_host_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_register(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_register(const char *file_, int line_,
         void *ptr_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_host_register)(ptr_, size_);
+    return ds_site_set(file_, line_), (ds_pinned_register)(ptr_, size_);
 }
-#define ds_host_register(...) ds_at_host_register(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_register(...) ds_at_pinned_register(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_unregister(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_unregister(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_host_unregister)(ptr_);
+    return ds_site_set(file_, line_), (ds_pinned_unregister)(ptr_);
 }
-#define ds_host_unregister(...) ds_at_host_unregister(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_unregister(...) ds_at_pinned_unregister(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pointer_query(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pointer_get_info(const char *file_, int line_,
         const void *ptr_, ds_pointer_info *out_) {
-    return ds_site_set(file_, line_), (ds_pointer_query)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_pointer_get_info)(ptr_, out_);
 }
-#define ds_pointer_query(...) ds_at_pointer_query(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pointer_get_info(...) ds_at_pointer_get_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_of(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pointer_get_device(const char *file_, int line_,
         const void *ptr_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_device_of)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_pointer_get_device)(ptr_, out_);
 }
-#define ds_device_of(...) ds_at_device_of(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pointer_get_device(...) ds_at_pointer_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline ds_scope ds_at_device_of_scope_enter(const char *file_, int line_,
         const void *ptr_) {
@@ -2350,23 +2358,23 @@ static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
 }
 #define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch_host_func(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
-    return ds_site_set(file_, line_), (ds_launch_host_func)(stream_, fn_, user_, dtor_fn_);
+    return ds_site_set(file_, line_), (ds_stream_launch_host_func)(stream_, fn_, user_, dtor_fn_);
 }
-#define ds_launch_host_func(...) ds_at_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_launch_host_func(...) ds_at_stream_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_add_callback(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_add_callback(const char *file_, int line_,
         ds_stream stream_, ds_callback_fn fn_, void *user_, ds_host_fn dtor_fn_) {
-    return ds_site_set(file_, line_), (ds_add_callback)(stream_, fn_, user_, dtor_fn_);
+    return ds_site_set(file_, line_), (ds_stream_add_callback)(stream_, fn_, user_, dtor_fn_);
 }
-#define ds_add_callback(...) ds_at_add_callback(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_add_callback(...) ds_at_stream_add_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_dtype_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_dtype_format(const char *file_, int line_,
         ds_dtype dtype_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_dtype_print)(dtype_, out_, size_);
+    return ds_site_set(file_, line_), (ds_dtype_format)(dtype_, out_, size_);
 }
-#define ds_dtype_print(...) ds_at_dtype_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_dtype_format(...) ds_at_dtype_format(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_dtype_parse(const char *file_, int line_,
         const char *text_, ds_dtype *out_) {
@@ -2392,17 +2400,17 @@ static inline DS_MUST_USE ds_result ds_at_kernel_destroy(const char *file_, int 
 }
 #define ds_kernel_destroy(...) ds_at_kernel_destroy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_kernel_launch(const char *file_, int line_,
         ds_kernel kernel_, size_t items_, const void *args_, size_t args_size_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_launch)(kernel_, items_, args_, args_size_, stream_);
+    return ds_site_set(file_, line_), (ds_kernel_launch)(kernel_, items_, args_, args_size_, stream_);
 }
-#define ds_launch(...) ds_at_launch(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_kernel_launch(...) ds_at_kernel_launch(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch_grid(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_kernel_launch_grid(const char *file_, int line_,
         ds_kernel kernel_, const ds_grid *grid_, const void *args_, size_t args_size_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
+    return ds_site_set(file_, line_), (ds_kernel_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
 }
-#define ds_launch_grid(...) ds_at_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_kernel_launch_grid(...) ds_at_kernel_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_create(const char *file_, int line_,
         const ds_graph_desc *desc_, ds_graph *out_) {
@@ -2470,17 +2478,17 @@ static inline DS_MUST_USE ds_result ds_at_graph_attach(const char *file_, int li
 }
 #define ds_graph_attach(...) ds_at_graph_attach(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_dot(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_write_dot(const char *file_, int line_,
         ds_graph graph_, unsigned flags_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_graph_dot)(graph_, flags_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_graph_write_dot)(graph_, flags_, write_fn_, user_);
 }
-#define ds_graph_dot(...) ds_at_graph_dot(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_write_dot(...) ds_at_graph_write_dot(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_dot_file(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_write_dot_file(const char *file_, int line_,
         ds_graph graph_, unsigned flags_, const char *path_) {
-    return ds_site_set(file_, line_), (ds_graph_dot_file)(graph_, flags_, path_);
+    return ds_site_set(file_, line_), (ds_graph_write_dot_file)(graph_, flags_, path_);
 }
-#define ds_graph_dot_file(...) ds_at_graph_dot_file(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_write_dot_file(...) ds_at_graph_write_dot_file(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_instantiate(const char *file_, int line_,
         ds_graph graph_, const ds_graph_exec_desc *desc_, ds_graph_exec *out_) {
@@ -2518,17 +2526,17 @@ static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node(const char *file_,
 }
 #define ds_graph_exec_set_node(...) ds_at_graph_exec_set_node(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_exec_enable_node(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node_enabled(const char *file_, int line_,
         ds_graph_exec exec_, ds_graph_node node_, int enabled_) {
-    return ds_site_set(file_, line_), (ds_graph_exec_enable_node)(exec_, node_, enabled_);
+    return ds_site_set(file_, line_), (ds_graph_exec_set_node_enabled)(exec_, node_, enabled_);
 }
-#define ds_graph_exec_enable_node(...) ds_at_graph_exec_enable_node(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_exec_set_node_enabled(...) ds_at_graph_exec_set_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_exec_node_enabled(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_exec_get_node_enabled(const char *file_, int line_,
         ds_graph_exec exec_, ds_graph_node node_, int *out_) {
-    return ds_site_set(file_, line_), (ds_graph_exec_node_enabled)(exec_, node_, out_);
+    return ds_site_set(file_, line_), (ds_graph_exec_get_node_enabled)(exec_, node_, out_);
 }
-#define ds_graph_exec_node_enabled(...) ds_at_graph_exec_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_exec_get_node_enabled(...) ds_at_graph_exec_get_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_exec_replace_pointers(const char *file_, int line_,
         ds_graph_exec exec_, void *const *old_pointers_, void *const *new_pointers_, size_t count_, size_t *out_replaced_) {
@@ -2554,11 +2562,11 @@ static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int lin
 }
 #define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_capture_query(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_capture_get_status(const char *file_, int line_,
         ds_stream stream_, ds_capture_status *out_) {
-    return ds_site_set(file_, line_), (ds_capture_query)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_capture_get_status)(stream_, out_);
 }
-#define ds_capture_query(...) ds_at_capture_query(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_capture_get_status(...) ds_at_capture_get_status(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_capture_get_info(const char *file_, int line_,
         ds_stream stream_, ds_capture_info *out_) {
@@ -2649,11 +2657,11 @@ static inline ds_result ds_at_range_end(const char *file_, int line_,
 }
 #define ds_range_end(...) ds_at_range_end(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_range_hook(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_range_set_hook(const char *file_, int line_,
         ds_range_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_range_hook)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_range_set_hook)(fn_, user_);
 }
-#define ds_range_hook(...) ds_at_range_hook(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_range_set_hook(...) ds_at_range_set_hook(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline ds_result ds_at_thread_set_label(const char *file_, int line_,
         const char *label_) {
@@ -2679,11 +2687,11 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_stats(const char *file_, int l
 }
 #define ds_cpu_get_stats(...) ds_at_cpu_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_cpu_get_clock(const char *file_, int line_,
         int64_t *out_ns_) {
-    return ds_site_set(file_, line_), (ds_cpu_clock)(out_ns_);
+    return ds_site_set(file_, line_), (ds_cpu_get_clock)(out_ns_);
 }
-#define ds_cpu_clock(...) ds_at_cpu_clock(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_cpu_get_clock(...) ds_at_cpu_get_clock(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -4239,8 +4247,8 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. The public functions ds_result_name,
-   ds_result_text and ds_last_error are here, too.
+   argument. The public functions ds_result_get_name,
+   ds_result_get_text and ds_error_get_last are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
@@ -4249,7 +4257,7 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
    the function must not call devstream.
    Threads: any, the library's own included. */
 
-DSDEF const char *(ds_result_name)(ds_result result) {
+DSDEF const char *(ds_result_get_name)(ds_result result) {
     switch (result) {
 #define DS__CASE(name, value, text) \
     case name:                      \
@@ -4262,7 +4270,7 @@ DSDEF const char *(ds_result_name)(ds_result result) {
     return "DS_UNKNOWN_RESULT";
 }
 
-DSDEF const char *(ds_result_text)(ds_result result) {
+DSDEF const char *(ds_result_get_text)(ds_result result) {
     switch (result) {
 #define DS__CASE(name, value, text) \
     case name:                      \
@@ -4275,7 +4283,7 @@ DSDEF const char *(ds_result_text)(ds_result result) {
     return "not a result of devstream";
 }
 
-DSDEF const char *(ds_last_error)(void) {
+DSDEF const char *(ds_error_get_last)(void) {
     return ds__tls.error;
 }
 
@@ -11041,7 +11049,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
 }
 
 static const char *const ds__cpu_unpinned =
-    "pageable memory would be touched at each launch; use ds_host_alloc, ds_host_register, or "
+    "pageable memory would be touched at each launch; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE if it stays where it is";
 
 /* The table of what an operation does on a stream that captures. The lock is held. */
@@ -11079,7 +11087,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_CALLBACK:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
-            "a callback with a status cannot be captured; ds_launch_host_func can");
+            "a callback with a status cannot be captured; ds_stream_launch_host_func can");
     default:
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "an executable cannot be uploaded on a stream that captures");
@@ -12771,7 +12779,7 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
 
    Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
    (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
-   over. Implements ds_cpu_get_stats and ds_cpu_clock.
+   over. Implements ds_cpu_get_stats and ds_cpu_get_clock.
 
    Invariants: the options, limits and counts that threads read are set before the first thread
    starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
@@ -19503,9 +19511,9 @@ static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__atta
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Segments of device memory, as ds_alloc, and of pinned memory, as ds_host_alloc. `idle`: the
-   caller knows that no work uses the memory; otherwise the functions wait. After a wait that fails
-   the memory is still there, otherwise it is gone, whatever the driver says. */
+/* Segments of device memory, as ds_device_alloc, and of pinned memory, as ds_pinned_alloc. `idle`:
+   the caller knows that no work uses the memory; otherwise the functions wait. After a wait that
+   fails the memory is still there, otherwise it is gone, whatever the driver says. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
@@ -19525,7 +19533,7 @@ static void ds__space_release(ds_device device, void *at, size_t size);
 /* Memory of the driver's own allocator, in the order of the stream. */
 static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
 static ds_result ds__async_free(ds__stream *s, void *ptr);
-/* Memory of a resolved device, as ds_alloc. */
+/* Memory of a resolved device, as ds_device_alloc. */
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */
@@ -19877,7 +19885,7 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
     return ds__enter_inline(fn);
 }
 
-DSDEF int(ds_version)(void) {
+DSDEF int(ds_version_get)(void) {
     return DEVSTREAM_VERSION;
 }
 
@@ -20176,23 +20184,23 @@ static ds_result ds__sync_debug_read(const char *text) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_sync_debug_set)(ds_sync_debug_mode mode) {
-    DS__ENTER("ds_sync_debug_set");
+DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
+    DS__ENTER("ds_sync_debug_set_mode");
     DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }
 
-DSDEF ds_result(ds_sync_debug_set_text)(const char *text) {
-    DS__ENTER("ds_sync_debug_set_text");
+DSDEF ds_result(ds_sync_debug_set_mode_text)(const char *text) {
+    DS__ENTER("ds_sync_debug_set_mode_text");
     DS__REQUIRE(text && *text, "there is no text");
     return ds__sync_debug_read(text);
 }
 
-DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
+DSDEF ds_result(ds_sync_debug_get_mode)(ds_sync_debug_mode *out) {
     if (out)
         *out = DS_SYNC_DEBUG_DEFAULT;
-    DS__ENTER("ds_sync_debug_get");
+    DS__ENTER("ds_sync_debug_get_mode");
     DS__REQUIRE(out, "out is NULL");
     *out = (ds_sync_debug_mode)atomic_load(&ds__g.sync_debug);
     return DS_OK;
@@ -20362,7 +20370,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
 
 /* core/range_api.h - ranges: marks, pushes, starts, domains, labels.
 
-   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_hook).
+   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_set_hook).
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
    ds__ranges_end ends all domains at shutdown.
 
@@ -20370,10 +20378,10 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
    place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
    Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
    the default domain stay open over ds_shutdown.
-   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_hook holds
+   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_set_hook holds
    ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
    ds__tell_device_label invoke the hook, so their callers hold no lock.
-   Threads: any. Inside of user code that devstream runs, ds_range_hook is refused.
+   Threads: any. Inside of user code that devstream runs, ds_range_set_hook is refused.
    ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
@@ -20575,10 +20583,10 @@ DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
     scope->pushed = 0;
 }
 
-DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
+DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     ds_site site = ds__site_take(&ds__tls);
     if (ds__tls.in_callback)
-        return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
+        return ds__range_fail("ds_range_set_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
                               "destructor, kernel or hook");
     ds__mutex_lock(&ds__notes.hook_lock);
@@ -20697,20 +20705,20 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_backend_get)(int index, ds_backend_info *out) {
+DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_backend_get");
+    DS__ENTER("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
     *out = ds__g.backend[index];
     return DS_OK;
 }
 
-DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
+DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_backend_report");
+    DS__ENTER("ds_backend_format");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
@@ -20721,8 +20729,8 @@ DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF int(ds_is_available)(ds_device_type type) {
-    if (ds__enter("ds_is_available") < 0)
+DSDEF int(ds_backend_is_available)(ds_device_type type) {
+    if (ds__enter("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -20732,10 +20740,10 @@ DSDEF int(ds_is_initialized)(void) {
     return atomic_load(&ds__g.state) == DS__READY;
 }
 
-DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
+DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_arch_list");
+    DS__ENTER("ds_backend_format_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = NULL;
@@ -20750,10 +20758,10 @@ DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
+DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
     if (out_count)
         *out_count = 0;
-    DS__ENTER("ds_device_count");
+    DS__ENTER("ds_device_get_count");
     DS__REQUIRE(out_count, "out_count is NULL");
     int t = (int)type;
     if (t == DS_DEVICE_CURRENT) {
@@ -20832,10 +20840,10 @@ DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
     return r;
 }
 
-DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_print");
+    DS__ENTER("ds_device_format");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
@@ -20849,10 +20857,10 @@ DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_get)(ds_device *out) {
+DSDEF ds_result(ds_device_get_current)(ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_get");
+    DS__ENTER("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
     return ds__resolve(ds_device_current(), out);
 }
@@ -20865,8 +20873,8 @@ static ds_result ds__set_device(ds__thread *t, ds_device device) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_set)(ds_device device) {
-    DS__ENTER("ds_device_set");
+DSDEF ds_result(ds_device_set_current)(ds_device device) {
+    DS__ENTER("ds_device_set_current");
     ds__thread *t = ds__thread_state();
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
 }
@@ -20950,7 +20958,7 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
    shutdown.
    Locks: ds__g.label_lock is held while a label is copied; no driver call or user code runs
    under it. All driver calls here run without a lock, including those that block.
-   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_print
+   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_format
    does not start devstream. */
 
 /* Adds the device's label to an error's sentence. */
@@ -20977,11 +20985,11 @@ DSDEF ds_result(ds_device_get_properties)(ds_device device, ds_device_properties
     return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
 }
 
-DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     ds_device_properties p;
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_name");
+    DS__ENTER("ds_device_get_name");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
@@ -20992,13 +21000,13 @@ DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
     return r;
 }
 
-DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
+DSDEF ds_result(ds_device_get_capability)(ds_device device, int *out_major, int *out_minor) {
     ds_device_properties p;
     if (out_major)
         *out_major = 0;
     if (out_minor)
         *out_minor = 0;
-    DS__ENTER("ds_device_capability");
+    DS__ENTER("ds_device_get_capability");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =
@@ -21010,13 +21018,13 @@ DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out
     return r;
 }
 
-DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
+DSDEF ds_result(ds_uuid_format)(const unsigned char uuid[16], char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    ds__tls.fn = "ds_uuid_print";
+    ds__tls.fn = "ds_uuid_format";
     ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
-        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
+        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_format needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             out[at++] = '-';
@@ -21025,12 +21033,12 @@ DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t s
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
+DSDEF ds_result(ds_device_get_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
     if (out_free)
         *out_free = 0;
     if (out_total)
         *out_total = 0;
-    DS__ENTER("ds_device_memory_info");
+    DS__ENTER("ds_device_get_memory_info");
     DS__RESOLVE(device);
     size_t avail = 0;
     size_t total = 0;
@@ -21068,12 +21076,12 @@ DSDEF ds_result(ds_device_can_access_peer)(ds_device device, ds_device peer, int
     return ds__driver_of(device)->device_peer(device.index, peer.index, out);
 }
 
-DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
+DSDEF ds_result(ds_device_get_priority_range)(ds_device device, int *out_least, int *out_greatest) {
     if (out_least)
         *out_least = 0;
     if (out_greatest)
         *out_greatest = 0;
-    DS__ENTER("ds_device_priority_range");
+    DS__ENTER("ds_device_get_priority_range");
     DS__RESOLVE(device);
     int least = 0;
     int greatest = 0;
@@ -21085,10 +21093,10 @@ DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int 
     return r;
 }
 
-DSDEF ds_result(ds_device_label)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_label");
+    DS__ENTER("ds_device_get_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
@@ -21129,42 +21137,42 @@ static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_percent,
-                                       unsigned *out_memory_percent) {
+DSDEF ds_result(ds_device_get_utilization)(ds_device device, unsigned *out_gpu_percent,
+                                           unsigned *out_memory_percent) {
     if (out_gpu_percent)
         *out_gpu_percent = 0;
     if (out_memory_percent)
         *out_memory_percent = 0;
-    DS__ENTER("ds_device_utilization");
+    DS__ENTER("ds_device_get_utilization");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
-DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) {
+DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsius) {
     if (out_celsius)
         *out_celsius = 0;
-    DS__ENTER("ds_device_temperature");
+    DS__ENTER("ds_device_get_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
-DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
+DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliwatts) {
     if (out_milliwatts)
         *out_milliwatts = 0;
-    DS__ENTER("ds_device_power_draw");
+    DS__ENTER("ds_device_get_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
-DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
-                                      unsigned *out_memory_mhz) {
+DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz,
+                                          unsigned *out_memory_mhz) {
     if (out_sm_mhz)
         *out_sm_mhz = 0;
     if (out_memory_mhz)
         *out_memory_mhz = 0;
-    DS__ENTER("ds_device_clock_rate");
+    DS__ENTER("ds_device_get_clock_rate");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }
@@ -21288,10 +21296,10 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
     return DS_OK;
 }
 
-DSDEF ds_result(ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
+DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_priority) {
     if (out_priority)
         *out_priority = 0;
-    DS__ENTER("ds_priority_from_paddle");
+    DS__ENTER("ds_stream_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
     DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
                 "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
@@ -21319,8 +21327,8 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
-DSDEF ds_result(ds_stream_retain)(ds_stream stream) {
-    DS__ENTER("ds_stream_retain");
+DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
+    DS__ENTER("ds_stream_ref");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -21509,28 +21517,28 @@ static ds_result ds__default(ds_device device, ds_stream *out) {
     return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
 }
 
-DSDEF ds_result(ds_stream_legacy)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_legacy)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_legacy");
+    DS__ENTER("ds_stream_get_legacy");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__legacy(device, out);
 }
 
-DSDEF ds_result(ds_stream_per_thread)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_per_thread)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_per_thread");
+    DS__ENTER("ds_stream_get_per_thread");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__per_thread(device, out);
 }
 
-DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_default");
+    DS__ENTER("ds_stream_get_default");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__default(device, out);
@@ -21687,10 +21695,10 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     ds__stream_unpin(s);                                                                    \
     return r
 
-DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
+DSDEF ds_result(ds_stream_get_id)(ds_stream stream, uint64_t *out) {
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
+    DS__STREAM_GETTER("ds_stream_get_id", out, *out = s->id);
 }
 
 /* core/stream_info.h - streams: getters, labels, equality.
@@ -21705,31 +21713,31 @@ DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
    Threads: any; the label may be replaced while other threads read it. ds_stream_set_label
    invokes the range hook on the calling thread, without a lock. */
 
-DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
+DSDEF ds_result(ds_stream_get_device)(ds_stream stream, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__STREAM_GETTER("ds_stream_device", out, *out = s->device);
+    DS__STREAM_GETTER("ds_stream_get_device", out, *out = s->device);
 }
 
-DSDEF ds_result(ds_stream_flags)(ds_stream stream, unsigned *out) {
+DSDEF ds_result(ds_stream_get_flags)(ds_stream stream, unsigned *out) {
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_flags", out, *out = s->flags);
+    DS__STREAM_GETTER("ds_stream_get_flags", out, *out = s->flags);
 }
 
-DSDEF ds_result(ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, int *out_requested) {
     if (out_effective)
         *out_effective = 0;
     if (out_requested)
         *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_priority", 1, if (out_effective) *out_effective = s->priority;
+    DS__STREAM_GETTER("ds_stream_get_priority", 1, if (out_effective) *out_effective = s->priority;
                       if (out_requested) *out_requested = s->requested);
 }
 
-DSDEF ds_result(ds_stream_label)(ds_stream stream, char *out, size_t size) {
+DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_label", out && size, ds__lock_take(&ds__g.label_lock);
+    DS__STREAM_GETTER("ds_stream_get_label", out && size, ds__lock_take(&ds__g.label_lock);
                       snprintf(out, size, "%s", s->label ? s->label : "");
                       ds__lock_give(&ds__g.label_lock));
 }
@@ -21803,10 +21811,10 @@ static ds_result ds__stream_current(ds_device device, ds_stream *out) {
     return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
-DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_current");
+    DS__ENTER("ds_stream_get_current");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__stream_current(device, out);
@@ -21835,10 +21843,10 @@ static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream
     return DS_OK;
 }
 
-DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
+DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
     if (out_previous)
         out_previous->id = 0;
-    DS__ENTER("ds_stream_use");
+    DS__ENTER("ds_stream_set_current");
     DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
@@ -22172,10 +22180,10 @@ DSDEF ds_result(ds_event_record_external)(ds_event event, ds_stream stream) {
     return ds__event_record(event, stream, DS__OP_EXTERNAL_RECORD);
 }
 
-DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
+DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_event *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_record_new");
+    DS__ENTER("ds_stream_record_event");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -22196,7 +22204,7 @@ DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event
     return r;
 }
 
-/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_id. */
+/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_get_id. */
 static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
     ds__lock_take(&ds__g.label_lock);
     snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
@@ -22385,10 +22393,10 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     return a->driver->event_elapsed(na, nb, out_ms);
 }
 
-DSDEF ds_result(ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
+DSDEF ds_result(ds_event_get_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
     if (out_ms)
         *out_ms = 0;
-    DS__ENTER("ds_event_elapsed_ms");
+    DS__ENTER("ds_event_get_elapsed_ms");
     DS__REQUIRE(out_ms, "out_ms is NULL");
     ds__event *a = ds__event_pin(start);
     if (!a)
@@ -22401,10 +22409,10 @@ DSDEF ds_result(ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_m
     return r;
 }
 
-DSDEF ds_result(ds_event_device)(ds_event event, ds_device *out) {
+DSDEF ds_result(ds_event_get_device)(ds_event event, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_event_device");
+    DS__ENTER("ds_event_get_device");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -22418,10 +22426,10 @@ DSDEF ds_result(ds_event_device)(ds_event event, ds_device *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_event_flags)(ds_event event, unsigned *out) {
+DSDEF ds_result(ds_event_get_flags)(ds_event event, unsigned *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_event_flags");
+    DS__ENTER("ds_event_get_flags");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -22556,7 +22564,7 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     if (!ds__range_remove(ptr, kind, &f)) {
         DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
                     "the memory at %p belongs to the allocator; use %s", ptr,
-                    f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_pinned_free");
+                    f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_mem_pinned_free");
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
     }
     ds_result r = ds__memory_await(ptr, kind, &f);
@@ -22658,7 +22666,7 @@ DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) 
         ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
 }
 
-/* Device memory as of ds_alloc. */
+/* Device memory as of ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
     ds__tls.quiet++;
@@ -22672,12 +22680,12 @@ DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void 
     return r;
 }
 
-/* Pinned host memory as of ds_host_alloc. */
+/* Pinned host memory as of ds_pinned_alloc. */
 DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     *out = NULL;
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     ds__tls.quiet++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
     if (r == DS_OK)
@@ -22688,8 +22696,8 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     return r;
 }
 
-/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory
-   (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
+/* Waits like ds_device_free and ds_pinned_free, unless the caller knows that no work uses the
+   memory (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
    says, and nobody may use it again. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
@@ -22817,10 +22825,10 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
    where a pointer is.
 
    Invariants: all memory that these functions hand out or register stands in the memory table,
-   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_host_register
+   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_pinned_register
    enters the range before it calls the driver, so overlapping registrations are refused.
-   Locks: none. ds_free, ds_host_free and ds_host_unregister wait for the device in the driver,
-   without a lock.
+   Locks: none. ds_device_free, ds_pinned_free and ds_pinned_unregister wait for the device in the
+   driver, without a lock.
    Threads: any; of two threads that free the same pointer, one gets an error.
    ds_device_of_scope_enter changes the current device of the calling thread. */
 
@@ -22844,22 +22852,22 @@ static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
                                    device.index, out);
 }
 
-DSDEF ds_result(ds_alloc)(ds_device device, size_t size, void **out) {
+DSDEF ds_result(ds_device_alloc)(ds_device device, size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_alloc");
+    DS__ENTER("ds_device_alloc");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return size ? ds__alloc_device(device, size, out) : DS_OK;
 }
 
-DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
-                                size_t *out_pitch) {
+DSDEF ds_result(ds_device_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
+                                       size_t *out_pitch) {
     if (out)
         *out = NULL;
     if (out_pitch)
         *out_pitch = 0;
-    DS__ENTER("ds_alloc_pitch");
+    DS__ENTER("ds_device_alloc_pitch");
     DS__REQUIRE(out && out_pitch, "%s is NULL", out ? "out_pitch" : "out");
     DS__REQUIRE(width <= SIZE_MAX - 511, "a row of %zu bytes is too large", width);
     size_t pitch = (width + 511) & ~(size_t)511;
@@ -22872,42 +22880,43 @@ DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, v
     return r;
 }
 
-DSDEF ds_result(ds_free)(void *ptr) {
-    DS__ENTER("ds_free");
+DSDEF ds_result(ds_device_free)(void *ptr) {
+    DS__ENTER("ds_device_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
-    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc")
-                             : r;
+    return ptr && r == DS_OK
+               ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
+               : r;
 }
 
-DSDEF ds_result(ds_host_alloc)(size_t size, void **out) {
+DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_host_alloc");
+    DS__ENTER("ds_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     void *ptr = NULL;
     ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
     return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
 }
 
-DSDEF ds_result(ds_host_free)(void *ptr) {
-    DS__ENTER("ds_host_free");
+DSDEF ds_result(ds_pinned_free)(void *ptr) {
+    DS__ENTER("ds_pinned_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc")
+               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
                : r;
 }
 
-DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
-    DS__ENTER("ds_host_register");
+DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
+    DS__ENTER("ds_pinned_register");
     DS__REQUIRE(ptr && size, "there is nothing to register");
     DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space",
                 size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     /* first: it sees what touches known memory */
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
     if (r == DS_ERR_INVALID_VALUE)
@@ -22921,16 +22930,16 @@ DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
     return r;
 }
 
-DSDEF ds_result(ds_host_unregister)(void *ptr) {
-    DS__ENTER("ds_host_unregister");
+DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
+    DS__ENTER("ds_pinned_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
     return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 
-DSDEF ds_result(ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
+DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pointer_query");
+    DS__ENTER("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
     return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
 }
@@ -22943,10 +22952,10 @@ static ds_result ds__device_of(const void *ptr, ds_device *out) {
     return r;
 }
 
-DSDEF ds_result(ds_device_of)(const void *ptr, ds_device *out) {
+DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_of");
+    DS__ENTER("ds_pointer_get_device");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_of(ptr, out);
 }
@@ -23324,8 +23333,8 @@ DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t valu
 /* core/host_func.h - host functions and callbacks.
 
    Enqueues functions of the user that run on the host in the order of a stream
-   (ds_launch_host_func, ds_add_callback). ds__refuse_payload ends the payload of a call that was
-   refused, also for graph nodes and wrapped streams.
+   (ds_stream_launch_host_func, ds_stream_add_callback). ds__refuse_payload ends the payload of a
+   call that was refused, also for graph nodes and wrapped streams.
 
    Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
    or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
@@ -23366,17 +23375,17 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
     return r;
 }
 
-DSDEF ds_result(ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
-                                     ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_launch_host_func");
+DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
+                                            ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_stream_launch_host_func");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
-                                 ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_add_callback");
+DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
+                                        ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_stream_add_callback");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -23610,9 +23619,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
     return r;
 }
 
-DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size,
-                           ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_launch");
+DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *args,
+                                  size_t args_size, ds_stream stream) {
+    ds_result r = ds__enter_inline("ds_kernel_launch");
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
@@ -23638,9 +23647,9 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
-                                size_t args_size, ds_stream stream) {
-    DS__ENTER("ds_launch_grid");
+DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
+                                       size_t args_size, ds_stream stream) {
+    DS__ENTER("ds_kernel_launch_grid");
     DS__REQUIRE(grid, "grid is NULL");
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
@@ -24482,8 +24491,8 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
 
 /* core/graph_dot.h - graphs as DOT text.
 
-   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
-   a file (ds_graph_dot_file).
+   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_write_dot) or
+   to a file (ds_graph_write_dot_file).
 
    Invariants: once the user's function has returned a value other than 0, it is not invoked
    again, and the call reports DS_ERR_SYSTEM.
@@ -24599,14 +24608,15 @@ static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, v
         pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
 }
 
-DSDEF ds_result(ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_graph_dot");
+DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                    void *user) {
+    DS__ENTER("ds_graph_write_dot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__dot(graph, flags, write_fn, user);
 }
 
-DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
-    DS__ENTER("ds_graph_dot_file");
+DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const char *path) {
+    DS__ENTER("ds_graph_write_dot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "w");
     if (!f)
@@ -24954,8 +24964,9 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
                : r;
 }
 
-DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
-    DS__ENTER("ds_graph_exec_enable_node");
+DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
+                                                int enabled) {
+    DS__ENTER("ds_graph_exec_set_node_enabled");
     ds__exec *x = ds__exec_take(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
@@ -24974,10 +24985,10 @@ DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node nod
     return ds__exec_give(x, r);
 }
 
-DSDEF ds_result(ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
+DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_graph_exec_node_enabled");
+    DS__ENTER("ds_graph_exec_get_node_enabled");
     DS__REQUIRE(out, "out is NULL");
     ds__exec *x = ds__exec_take(exec);
     if (!x)
@@ -25244,11 +25255,11 @@ static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
     return r;
 }
 
-DSDEF ds_result(ds_capture_query)(ds_stream stream, ds_capture_status *out) {
+DSDEF ds_result(ds_capture_get_status)(ds_stream stream, ds_capture_status *out) {
     ds_capture_info info;
     if (out)
         *out = DS_CAPTURE_NONE;
-    DS__ENTER("ds_capture_query");
+    DS__ENTER("ds_capture_get_status");
     DS__REQUIRE(out, "out is NULL");
     memset(&info, 0, sizeof info);
     ds_result r = ds__capture_info(stream, &info);
@@ -25329,7 +25340,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds__tls.site = site;
     /* otherwise the sentence is that of the call of devstream that failed in it */
     if (r < 0 && ds__tls.code != r)
-        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
+        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_keep(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
@@ -25408,12 +25419,12 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
 
    Holds the table of named data types, from the list DS_DTYPES, and makes their inline functions
    (ds_float32 and so on) external. Computes sizes and converts data
-   types to and from text (ds_dtype_print, ds_dtype_parse).
+   types to and from text (ds_dtype_format, ds_dtype_parse).
 
-   Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
+   Invariants: ds_dtype_parse reads back every text that ds_dtype_format writes. A type without a
    name is written as code:bits:lanes.
    Locks: none.
-   Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
+   Threads: any. ds_dtype_get_size and ds_dtype_equal do not start devstream. */
 
 #define DS__DTYPE_EXTERNAL(name, code, bits, lanes) DS__SYMBOL(ds_dtype ds_##name(void))
 DS_DTYPES(DS__DTYPE_EXTERNAL)
@@ -25432,7 +25443,7 @@ static const struct {
 };
 #define DS__DTYPE_COUNT (sizeof ds__dtypes / sizeof ds__dtypes[0])
 
-DSDEF size_t(ds_dtype_size)(ds_dtype dtype) {
+DSDEF size_t(ds_dtype_get_size)(ds_dtype dtype) {
     size_t bits = (size_t)dtype.bits * dtype.lanes;
     return bits % 8 == 0 ? bits / 8 : 0;
 }
@@ -25451,11 +25462,11 @@ DS__SEAM static const char *ds__dtype_name(ds_dtype dtype, char *out) {
     return out;
 }
 
-DSDEF ds_result(ds_dtype_print)(ds_dtype dtype, char *out, size_t size) {
+DSDEF ds_result(ds_dtype_format)(ds_dtype dtype, char *out, size_t size) {
     char text[DS_DTYPE_NAME_SIZE];
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_dtype_print");
+    DS__ENTER("ds_dtype_format");
     const char *name = ds__dtype_name(dtype, text);
     DS__REQUIRE(out && strlen(name) < size, "out is NULL or has no room for \"%s\"", name);
     memcpy(out, name, strlen(name) + 1);
@@ -25494,7 +25505,7 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
 
 /* core/cpu_api.h - counters and virtual clock of the CPU driver.
 
-   Answers ds_cpu_get_stats and ds_cpu_clock from the driver's table.
+   Answers ds_cpu_get_stats and ds_cpu_get_clock from the driver's table.
 
    Invariants: before the first call and without a CPU driver all counters are 0.
    Locks: none here.
@@ -25512,10 +25523,10 @@ DSDEF ds_result(ds_cpu_get_stats)(ds_cpu_stats *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
+DSDEF ds_result(ds_cpu_get_clock)(int64_t *out_ns) {
     if (out_ns)
         *out_ns = 0;
-    DS__ENTER("ds_cpu_clock");
+    DS__ENTER("ds_cpu_get_clock");
     DS__REQUIRE(out_ns, "out_ns is NULL");
     if (!ds__g.driver[1] || !ds__g.driver[1]->fabric())
         return ds__fail(DS_ERR_UNSUPPORTED,

@@ -20,10 +20,10 @@
            void *p;
            if (ds_stream_create(NULL, &s) < 0 || ds_mem_alloc(1 << 20, s, &p) < 0 ||
                ds_fill(p, 0, 1, 1 << 20, s) < 0 || ds_mem_free(p) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
-           printf("%zu bytes are cached\n", ds_mem_reserved(ds_device_current()));
+           printf("%zu bytes are cached\n", ds_mem_get_reserved(ds_device_current()));
            return ds_shutdown() < 0;
        }
 
@@ -39,7 +39,7 @@
    - If other streams use a block, tell the allocator by ds_mem_record_use. The block is reused when
      they have passed their last use.
    - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc,
-     ds_capture_pool).
+     ds_capture_set_pool).
    - Host functions and callbacks may only call functions marked "Callable anywhere". */
 #include "devstream.h"
 
@@ -189,7 +189,7 @@ typedef struct ds_pool {
     aligned to 512; uninitialised. size 0 gives NULL and DS_OK. Never waits for the device unless
     memory is short. While the stream captures, the memory belongs to the graph.
     DS_ERR_OUT_OF_MEMORY (DS_ERR_LIMIT_EXCEEDED when only a limit stands in the way) explains
-    itself in ds_last_error(). */
+    itself in ds_error_get_last(). */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc(size_t size, ds_stream stream, void **out);
 
 /** What ds_mem_alloc_with takes; zero means default. */
@@ -239,7 +239,7 @@ typedef struct ds_mem_block {
     void *segment;        /**< start of its segment */
     size_t segment_size;  /**< bytes of memory in the segment */
     ds_device device;     /**< where */
-    uint64_t stream;      /**< ds_stream_id of the stream that allocated it */
+    uint64_t stream;      /**< ds_stream_get_id of the stream that allocated it */
     ds_pool pool;         /**< 0: the device's default pool */
     ds_mem_state state;   /**< DS_BLOCK_* */
     const char *label;    /**< or NULL */
@@ -250,7 +250,7 @@ typedef struct ds_mem_block {
 /** Called with blocks; the description is the call's. */
 typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
 /** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
-DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
+DSDEF DS_MUST_USE ds_result ds_mem_get_block(const void *ptr, ds_mem_block *out);
 
 /** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop.
     Nests, 32 deep: under further ones blocks belong to the 32nd. Callable anywhere. */
@@ -265,7 +265,7 @@ DSDEF void ds_mem_label_pop(void);
     open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** The same of what one stream has cached in its device's default pool. */
-DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
+DSDEF DS_MUST_USE ds_result ds_mem_empty_stream_cache(ds_stream stream, size_t *out_released);
 /** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
 
@@ -273,7 +273,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *o
 
 /** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
     is the native stream, NULL when that has ended. Memory aligned to 512, or NULL. It may call
-    ds_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
+    ds_device_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
     pools that the thread has pushed do not count; the thread is relaxed
     (ds_capture_exchange_mode) meanwhile. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
@@ -319,12 +319,12 @@ DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
     allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream
     does not capture, or its capture has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is
     of another device. */
-DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
+DSDEF DS_MUST_USE ds_result ds_capture_set_pool(ds_stream stream, ds_pool pool);
 /** Owners of a pool: its handle, pushes, captures and graphs. */
-DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
+DSDEF DS_MUST_USE ds_result ds_pool_get_use_count(ds_pool pool, int *out);
 /** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own;
     (0, 0) of the default one. */
-DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
+DSDEF DS_MUST_USE ds_result ds_pool_get_id(ds_pool pool, uint64_t out_id[2]);
 /** Gives back the pool's memory that no block stands in the way of; waits and is refused as
     ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
@@ -349,7 +349,7 @@ DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out)
 DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                             ds_mem_block_fn fn, void *user);
 /** Frees a checkpoint; NULL is allowed. The pool may be gone. */
-DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
+DSDEF void ds_pool_checkpoint_destroy(ds_pool_checkpoint *checkpoint);
 /** DS_OK when these are the starts of all live blocks of the pool, in any order; else
     DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
@@ -373,23 +373,23 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
 /** Adds a callback, for all devices and threads; they are called in the order in which they were
     added. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** Removes it again; another thread may still be in a call of it that began before.
     DS_ERR_INVALID_VALUE: it was not added with this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** An allocation has failed for lack of memory: how much it needed, the limit or the device's
     memory, what of that is free. */
 typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free,
                               void *user);
 /** Adds an observer, called before the allocation returns its error; must not call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Removes it again, as ds_mem_remove_on_shortage. DS_ERR_INVALID_VALUE: it was not added with
-    this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** The whole report of the thread's last out-of-memory error, which ds_last_error() has in
+DSDEF DS_MUST_USE ds_result ds_mem_add_oom_callback(ds_mem_oom_fn fn, void *user);
+/** Removes it again, as ds_mem_remove_shortage_callback. DS_ERR_INVALID_VALUE: it was not added
+    with this `user`. */
+DSDEF DS_MUST_USE ds_result ds_mem_remove_oom_callback(ds_mem_oom_fn fn, void *user);
+/** The whole report of the thread's last out-of-memory error, which ds_error_get_last() has in
     short: sums, largest free block, fragmentation, the ten biggest owners, a hint. "" when there
     was none. Valid until the thread's next. */
-DSDEF const char *ds_mem_last_report(void);
+DSDEF const char *ds_mem_get_last_report(void);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
@@ -443,51 +443,52 @@ typedef struct ds_mem_stats {
 } ds_mem_stats;
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
-    pinned memory (ds_pinned_get_stats). */
+    pinned memory (ds_mem_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
 /** Statistics of one pool. Also of one that was destroyed, until a later pool takes its place:
     its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
     is "allocation.all.current"). */
-DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
-                                                int64_t *out);
+DSDEF DS_MUST_USE ds_result ds_mem_stats_get_by_name(const ds_mem_stats *stats, const char *name,
+                                                     int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
-DSDEF const char *ds_mem_stat_name(size_t index);
+DSDEF const char *ds_mem_stats_get_name(size_t index);
 /** Peaks become the current values. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_peak_stats(ds_device device);
 /** Totals and counters become 0. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_accumulated_stats(ds_device device);
 /** allocated_bytes.all.current; 0 for a device that was not used. */
-DSDEF size_t ds_mem_allocated(ds_device device);
+DSDEF size_t ds_mem_get_allocated(ds_device device);
 /** allocated_bytes.all.peak. */
-DSDEF size_t ds_mem_max_allocated(ds_device device);
+DSDEF size_t ds_mem_get_max_allocated(ds_device device);
 /** reserved_bytes.all.current. */
-DSDEF size_t ds_mem_reserved(ds_device device);
+DSDEF size_t ds_mem_get_reserved(ds_device device);
 /** reserved_bytes.all.peak. */
-DSDEF size_t ds_mem_max_reserved(ds_device device);
-/** torch's old name of ds_mem_reserved. */
+DSDEF size_t ds_mem_get_max_reserved(ds_device device);
+/** torch's old name of ds_mem_get_reserved. */
 DSDEF size_t ds_mem_cached(ds_device device);
-/** torch's old name of ds_mem_max_reserved. */
+/** torch's old name of ds_mem_get_max_reserved. */
 DSDEF size_t ds_mem_max_cached(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
-/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL, ds_resource_of_driver_pool)
-    has taken from it, and those in use, whoever uses the pool. Either may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_mem_driver_pool_info(ds_device device, size_t *out_reserved,
-                                                    size_t *out_used);
+/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL,
+    ds_resource_create_driver_pool) has taken from it, and those in use, whoever uses the pool.
+    Either may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,
+                                                        size_t *out_used);
 /** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to
     write_fn line by line. */
-DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                           void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_summary(ds_device device, int abbreviated,
+                                                 ds_write_fn write_fn, void *user);
 /** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told
-    by NVML (as ds_device_utilization); where it is not, the text says so. A CPU device's memory
+    by NVML (as ds_device_get_utilization); where it is not, the text says so. A CPU device's memory
     belongs to its process: then come those that share memory of it (ds_mem_export,
     ds_mem_import), with how much they share. */
-DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn,
-                                                  void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_processes(ds_device device, ds_write_fn write_fn,
+                                                   void *user);
 
 /* ---- history and snapshots ------------------------------------------------------------------- */
 
@@ -528,7 +529,7 @@ typedef struct ds_mem_event {
     ds_mem_action action; /**< what */
     uint64_t address;     /**< of the block or segment; out of memory: free bytes of the device */
     uint64_t bytes;       /**< requested bytes of a block; else size */
-    uint64_t stream;      /**< ds_stream_id */
+    uint64_t stream;      /**< ds_stream_get_id */
     uint64_t time_ns;     /**< of the monotonic clock */
     ds_site site;         /**< of the call; of a free that of the allocation */
     const char *label;    /**< of the block, or the annotation */
@@ -539,9 +540,9 @@ typedef struct ds_mem_event {
     allocator's locks: must not call devstream. */
 typedef void (*ds_mem_event_fn)(ds_device device, const ds_mem_event *event, void *user);
 /** Adds an observer. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_event_callback(ds_mem_event_fn fn, void *user);
 /** Removes it again. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_event_callback(ds_mem_event_fn fn, void *user);
 
 /** Forms of a snapshot. */
 typedef enum ds_mem_format {
@@ -556,14 +557,14 @@ enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
 /** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0), by calls
     of write_fn. At any time, on any thread, also while streams capture: allocations on a device
     wait while its part is copied, not while it is written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot(ds_mem_format format, unsigned flags,
+                                                  ds_pool pool, ds_write_fn write_fn, void *user);
 /** The same of all devices into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags,
-                                                 const char *path);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot_file(ds_mem_format format, unsigned flags,
+                                                       const char *path);
 /** Calls fn with every block of a device, live or not, in the order of addresses;
     DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_for_each_block(ds_device device, ds_mem_block_fn fn, void *user);
 
 /* ---- pinned host memory ---------------------------------------------------------------------- */
 
@@ -572,24 +573,24 @@ DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn 
     device (though a driver may, while it pins memory). DS_ERR_OUT_OF_MEMORY, and
     DS_ERR_LIMIT_EXCEEDED when only the limit stands in the way, when the cache given back did
     not help. Callable while streams capture. */
-DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_alloc(size_t size, void **out);
 /** Frees it; it is not used again before all recorded uses are done. Waits for nothing. NULL is
     allowed; anything else that is not the start of a block, a second free included, is
     DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_free(void *ptr);
 /** Says that the stream, of any device, has just been given its last use of the block (any
     address inside it). On a stream that captures, the block is the graph's: freed, it is not
     used again before the last graph and executable that has the use is gone. Nothing for NULL; a
     pointer of no block is DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_pinned_record_use(void *ptr, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_record_use(void *ptr, ds_stream stream);
 /** What torch's CachingHostAllocator answers to record_event: 1 in *out when the address lies in
     a block that is allocated here. */
-DSDEF DS_MUST_USE ds_result ds_pinned_owns(const void *ptr, int *out);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_owns(const void *ptr, int *out);
 /** Gives back all cached pinned memory whose uses are done; waits for none. *out_released (NULL
     allowed): bytes. Refused while a capture is open. */
-DSDEF DS_MUST_USE ds_result ds_pinned_empty_cache(size_t *out_released);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_empty_cache(size_t *out_released);
 /** Limits what is reserved, in bytes; 0: no limit. What is reserved already stays. */
-DSDEF DS_MUST_USE ds_result ds_pinned_set_limit(size_t bytes);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_set_limit(size_t bytes);
 
 /** Time of the calls to the driver, microseconds. */
 typedef struct ds_mem_duration {
@@ -601,7 +602,7 @@ typedef struct ds_mem_duration {
 } ds_mem_duration;
 
 /** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
-typedef struct ds_pinned_stats {
+typedef struct ds_mem_pinned_stats {
     ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
     ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
     /** blocks that are allocated, or freed and still in use by a stream */
@@ -612,14 +613,14 @@ typedef struct ds_pinned_stats {
     int64_t num_host_alloc;          /**< calls for memory */
     int64_t num_host_free;           /**< calls to give it back */
     uint64_t reserved[16];           /**< 0 */
-} ds_pinned_stats;
+} ds_mem_pinned_stats;
 
 /** Statistics of pinned memory. */
-DSDEF DS_MUST_USE ds_result ds_pinned_get_stats(ds_pinned_stats *out);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_get_stats(ds_mem_pinned_stats *out);
 /** Peaks become the current values. */
-DSDEF DS_MUST_USE ds_result ds_pinned_reset_peak_stats(void);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_peak_stats(void);
 /** Totals become 0. */
-DSDEF DS_MUST_USE ds_result ds_pinned_reset_accumulated_stats(void);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_accumulated_stats(void);
 
 /* ---- resources ------------------------------------------------------------------------------- */
 
@@ -642,7 +643,7 @@ struct ds_resource {
 };
 
 /** Allocates from a resource. size 0 gives NULL and DS_OK. DS_ERR_OUT_OF_MEMORY: it has no more;
-    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_limit's or the allocator's;
+    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_create_limit's or the allocator's;
     what a function of the program returns; DS_ERR_INVALID_VALUE: an alignment that is no power
     of two, or more than the resource gives. */
 DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size,
@@ -651,42 +652,44 @@ DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_
 DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size,
                                              ds_stream stream);
 
-/** ds_alloc and ds_free: every free waits for the device. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_device(ds_device device, ds_resource *out);
+/** ds_device_alloc and ds_device_free: every free waits for the device. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_device(ds_device device, ds_resource *out);
 /** A pool; 0: the one that ds_mem_alloc takes (ds_pool_push, else the default one of the
     stream's device). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_pool(ds_pool pool, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_pool(ds_pool pool, ds_resource *out);
 /** The driver's own pool of the stream's device (cudaMallocAsync). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_driver_pool(ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_driver_pool(ds_resource *out);
 /** Functions of the program. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_functions(ds_resource_alloc_fn alloc_fn,
-                                                     ds_resource_free_fn free_fn, void *user,
-                                                     ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_functions(ds_resource_alloc_fn alloc_fn,
+                                                         ds_resource_free_fn free_fn, void *user,
+                                                         ds_resource *out);
 
 /** At most so many bytes at a time; more is DS_ERR_LIMIT_EXCEEDED. */
-DSDEF DS_MUST_USE ds_result ds_resource_limit(const ds_resource *upstream, size_t bytes,
-                                              ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_limit(const ds_resource *upstream, size_t bytes,
+                                                     ds_resource *out);
 /** Counts: ds_resource_get_stats. */
-DSDEF DS_MUST_USE ds_result ds_resource_statistics(const ds_resource *upstream, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_stats(const ds_resource *upstream, ds_resource *out);
 /** Writes a line of CSV per call: "time_us,action,pointer,size,stream", which is also the first
     line. The time is that of the monotonic clock; the action is allocate, free or
-    allocate_failure; stream is ds_stream_id, 0 for none. Lines come one at a time; when write_fn
-    says stop, no more are written. */
-DSDEF DS_MUST_USE ds_result ds_resource_log(const ds_resource *upstream, ds_write_fn write_fn,
-                                            void *user, ds_resource *out);
+    allocate_failure; stream is ds_stream_get_id, 0 for none. Lines come one at a time; when
+    write_fn says stop, no more are written. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_log(const ds_resource *upstream,
+                                                   ds_write_fn write_fn, void *user,
+                                                   ds_resource *out);
 /** Called when the upstream had no memory for so many bytes; returns 1 when it is worth another
     try. May call devstream. */
 typedef int (*ds_resource_failure_fn)(size_t size, void *user);
 /** Asks fn, and tries again, as long as memory is short and fn returns 1. */
-DSDEF DS_MUST_USE ds_result ds_resource_on_failure(const ds_resource *upstream,
-                                                   ds_resource_failure_fn fn, void *user,
-                                                   ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_on_failure(const ds_resource *upstream,
+                                                          ds_resource_failure_fn fn, void *user,
+                                                          ds_resource *out);
 /** Allocations of `threshold` bytes or more are aligned to `alignment`, a power of two; and any
     to what it asks for. */
-DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, size_t alignment,
-                                                size_t threshold, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_aligned(const ds_resource *upstream,
+                                                       size_t alignment, size_t threshold,
+                                                       ds_resource *out);
 
-/** What went through ds_resource_statistics. */
+/** What went through ds_resource_create_stats. */
 typedef struct ds_resource_stats {
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */
@@ -814,11 +817,11 @@ static inline DS_MUST_USE ds_result ds_at_mem_record_stream(const char *file_, i
 }
 #define ds_mem_record_stream(...) ds_at_mem_record_stream(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_find(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_get_block(const char *file_, int line_,
         const void *ptr_, ds_mem_block *out_) {
-    return ds_site_set(file_, line_), (ds_mem_find)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_mem_get_block)(ptr_, out_);
 }
-#define ds_mem_find(...) ds_at_mem_find(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_get_block(...) ds_at_mem_get_block(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int line_,
         ds_device device_, size_t *out_released_) {
@@ -826,11 +829,11 @@ static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int
 }
 #define ds_mem_empty_cache(...) ds_at_mem_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_empty_cache_of(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_empty_stream_cache(const char *file_, int line_,
         ds_stream stream_, size_t *out_released_) {
-    return ds_site_set(file_, line_), (ds_mem_empty_cache_of)(stream_, out_released_);
+    return ds_site_set(file_, line_), (ds_mem_empty_stream_cache)(stream_, out_released_);
 }
-#define ds_mem_empty_cache_of(...) ds_at_mem_empty_cache_of(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_empty_stream_cache(...) ds_at_mem_empty_stream_cache(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_trim(const char *file_, int line_,
         ds_device device_, size_t keep_, size_t *out_released_) {
@@ -861,23 +864,23 @@ static inline DS_MUST_USE ds_result ds_at_pool_pop(const char *file_, int line_)
 }
 #define ds_pool_pop() ds_at_pool_pop(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_capture_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_capture_set_pool(const char *file_, int line_,
         ds_stream stream_, ds_pool pool_) {
-    return ds_site_set(file_, line_), (ds_capture_pool)(stream_, pool_);
+    return ds_site_set(file_, line_), (ds_capture_set_pool)(stream_, pool_);
 }
-#define ds_capture_pool(...) ds_at_capture_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_capture_set_pool(...) ds_at_capture_set_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pool_use_count(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pool_get_use_count(const char *file_, int line_,
         ds_pool pool_, int *out_) {
-    return ds_site_set(file_, line_), (ds_pool_use_count)(pool_, out_);
+    return ds_site_set(file_, line_), (ds_pool_get_use_count)(pool_, out_);
 }
-#define ds_pool_use_count(...) ds_at_pool_use_count(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pool_get_use_count(...) ds_at_pool_get_use_count(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pool_id(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pool_get_id(const char *file_, int line_,
         ds_pool pool_, uint64_t out_id_[2]) {
-    return ds_site_set(file_, line_), (ds_pool_id)(pool_, out_id_);
+    return ds_site_set(file_, line_), (ds_pool_get_id)(pool_, out_id_);
 }
-#define ds_pool_id(...) ds_at_pool_id(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pool_get_id(...) ds_at_pool_get_id(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_pool_empty_cache(const char *file_, int line_,
         ds_pool pool_, size_t *out_released_) {
@@ -927,29 +930,29 @@ static inline DS_MUST_USE ds_result ds_at_mem_get_fraction(const char *file_, in
 }
 #define ds_mem_get_fraction(...) ds_at_mem_get_fraction(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_shortage(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_shortage_callback(const char *file_, int line_,
         ds_mem_shortage_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_shortage)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_shortage_callback)(fn_, user_);
 }
-#define ds_mem_on_shortage(...) ds_at_mem_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_shortage_callback(...) ds_at_mem_add_shortage_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_shortage(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_shortage_callback(const char *file_, int line_,
         ds_mem_shortage_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_shortage)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_shortage_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_shortage(...) ds_at_mem_remove_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_shortage_callback(...) ds_at_mem_remove_shortage_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_out_of_memory(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_oom_callback(const char *file_, int line_,
         ds_mem_oom_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_out_of_memory)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_oom_callback)(fn_, user_);
 }
-#define ds_mem_on_out_of_memory(...) ds_at_mem_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_oom_callback(...) ds_at_mem_add_oom_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_out_of_memory(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_oom_callback(const char *file_, int line_,
         ds_mem_oom_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_out_of_memory)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_oom_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_out_of_memory(...) ds_at_mem_remove_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_oom_callback(...) ds_at_mem_remove_oom_callback(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_get_stats(const char *file_, int line_,
         ds_device device_, ds_mem_stats *out_) {
@@ -963,11 +966,11 @@ static inline DS_MUST_USE ds_result ds_at_pool_get_stats(const char *file_, int 
 }
 #define ds_pool_get_stats(...) ds_at_pool_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_stat_by_name(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_stats_get_by_name(const char *file_, int line_,
         const ds_mem_stats *stats_, const char *name_, int64_t *out_) {
-    return ds_site_set(file_, line_), (ds_mem_stat_by_name)(stats_, name_, out_);
+    return ds_site_set(file_, line_), (ds_mem_stats_get_by_name)(stats_, name_, out_);
 }
-#define ds_mem_stat_by_name(...) ds_at_mem_stat_by_name(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_stats_get_by_name(...) ds_at_mem_stats_get_by_name(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_reset_peak_stats(const char *file_, int line_,
         ds_device device_) {
@@ -993,23 +996,23 @@ static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_
 }
 #define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_driver_pool_info(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_get_driver_pool_info(const char *file_, int line_,
         ds_device device_, size_t *out_reserved_, size_t *out_used_) {
-    return ds_site_set(file_, line_), (ds_mem_driver_pool_info)(device_, out_reserved_, out_used_);
+    return ds_site_set(file_, line_), (ds_mem_get_driver_pool_info)(device_, out_reserved_, out_used_);
 }
-#define ds_mem_driver_pool_info(...) ds_at_mem_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_get_driver_pool_info(...) ds_at_mem_get_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_summary(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_summary(const char *file_, int line_,
         ds_device device_, int abbreviated_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_summary)(device_, abbreviated_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_summary)(device_, abbreviated_, write_fn_, user_);
 }
-#define ds_mem_summary(...) ds_at_mem_summary(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_summary(...) ds_at_mem_write_summary(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_list_processes(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_processes(const char *file_, int line_,
         ds_device device_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_list_processes)(device_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_processes)(device_, write_fn_, user_);
 }
-#define ds_mem_list_processes(...) ds_at_mem_list_processes(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_processes(...) ds_at_mem_write_processes(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_history_start(const char *file_, int line_,
         const ds_mem_history_desc *desc_) {
@@ -1028,87 +1031,87 @@ static inline DS_MUST_USE ds_result ds_at_mem_annotate(const char *file_, int li
 }
 #define ds_mem_annotate(...) ds_at_mem_annotate(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_event(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_event_callback(const char *file_, int line_,
         ds_mem_event_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_event)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_event_callback)(fn_, user_);
 }
-#define ds_mem_on_event(...) ds_at_mem_on_event(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_event_callback(...) ds_at_mem_add_event_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_event(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_event_callback(const char *file_, int line_,
         ds_mem_event_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_event)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_event_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_event(...) ds_at_mem_remove_on_event(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_event_callback(...) ds_at_mem_remove_event_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_snapshot(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_snapshot(const char *file_, int line_,
         ds_mem_format format_, unsigned flags_, ds_pool pool_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_snapshot)(format_, flags_, pool_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_snapshot)(format_, flags_, pool_, write_fn_, user_);
 }
-#define ds_mem_snapshot(...) ds_at_mem_snapshot(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_snapshot(...) ds_at_mem_write_snapshot(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_snapshot_file(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_snapshot_file(const char *file_, int line_,
         ds_mem_format format_, unsigned flags_, const char *path_) {
-    return ds_site_set(file_, line_), (ds_mem_snapshot_file)(format_, flags_, path_);
+    return ds_site_set(file_, line_), (ds_mem_write_snapshot_file)(format_, flags_, path_);
 }
-#define ds_mem_snapshot_file(...) ds_at_mem_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_snapshot_file(...) ds_at_mem_write_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_each_block(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_for_each_block(const char *file_, int line_,
         ds_device device_, ds_mem_block_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_each_block)(device_, fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_for_each_block)(device_, fn_, user_);
 }
-#define ds_mem_each_block(...) ds_at_mem_each_block(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_for_each_block(...) ds_at_mem_for_each_block(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_alloc(const char *file_, int line_,
         size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_alloc)(size_, out_);
 }
-#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_alloc(...) ds_at_mem_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_free)(ptr_);
 }
-#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_free(...) ds_at_mem_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_record_use(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_record_use(const char *file_, int line_,
         void *ptr_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_pinned_record_use)(ptr_, stream_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_record_use)(ptr_, stream_);
 }
-#define ds_pinned_record_use(...) ds_at_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_record_use(...) ds_at_mem_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_owns(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_owns(const char *file_, int line_,
         const void *ptr_, int *out_) {
-    return ds_site_set(file_, line_), (ds_pinned_owns)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_owns)(ptr_, out_);
 }
-#define ds_pinned_owns(...) ds_at_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_owns(...) ds_at_mem_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_empty_cache(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_empty_cache(const char *file_, int line_,
         size_t *out_released_) {
-    return ds_site_set(file_, line_), (ds_pinned_empty_cache)(out_released_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_empty_cache)(out_released_);
 }
-#define ds_pinned_empty_cache(...) ds_at_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_empty_cache(...) ds_at_mem_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_set_limit(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_set_limit(const char *file_, int line_,
         size_t bytes_) {
-    return ds_site_set(file_, line_), (ds_pinned_set_limit)(bytes_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_set_limit)(bytes_);
 }
-#define ds_pinned_set_limit(...) ds_at_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_set_limit(...) ds_at_mem_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_get_stats(const char *file_, int line_,
-        ds_pinned_stats *out_) {
-    return ds_site_set(file_, line_), (ds_pinned_get_stats)(out_);
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_get_stats(const char *file_, int line_,
+        ds_mem_pinned_stats *out_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_get_stats)(out_);
 }
-#define ds_pinned_get_stats(...) ds_at_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_get_stats(...) ds_at_mem_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_reset_peak_stats(const char *file_, int line_) {
-    return ds_site_set(file_, line_), (ds_pinned_reset_peak_stats)();
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_reset_peak_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_reset_peak_stats)();
 }
-#define ds_pinned_reset_peak_stats() ds_at_pinned_reset_peak_stats(__FILE__, __LINE__)
+#define ds_mem_pinned_reset_peak_stats() ds_at_mem_pinned_reset_peak_stats(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_reset_accumulated_stats(const char *file_, int line_) {
-    return ds_site_set(file_, line_), (ds_pinned_reset_accumulated_stats)();
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_reset_accumulated_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_reset_accumulated_stats)();
 }
-#define ds_pinned_reset_accumulated_stats() ds_at_pinned_reset_accumulated_stats(__FILE__, __LINE__)
+#define ds_mem_pinned_reset_accumulated_stats() ds_at_mem_pinned_reset_accumulated_stats(__FILE__, __LINE__)
 
 static inline DS_MUST_USE ds_result ds_at_resource_alloc(const char *file_, int line_,
         const ds_resource *resource_, size_t size_, size_t alignment_, ds_stream stream_, void **out_) {
@@ -1122,59 +1125,59 @@ static inline DS_MUST_USE ds_result ds_at_resource_free(const char *file_, int l
 }
 #define ds_resource_free(...) ds_at_resource_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_device(const char *file_, int line_,
         ds_device device_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_device)(device_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_device)(device_, out_);
 }
-#define ds_resource_of_device(...) ds_at_resource_of_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_device(...) ds_at_resource_create_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_pool(const char *file_, int line_,
         ds_pool pool_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_pool)(pool_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_pool)(pool_, out_);
 }
-#define ds_resource_of_pool(...) ds_at_resource_of_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_pool(...) ds_at_resource_create_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_driver_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_driver_pool(const char *file_, int line_,
         ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_driver_pool)(out_);
+    return ds_site_set(file_, line_), (ds_resource_create_driver_pool)(out_);
 }
-#define ds_resource_of_driver_pool(...) ds_at_resource_of_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_driver_pool(...) ds_at_resource_create_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_functions(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_functions(const char *file_, int line_,
         ds_resource_alloc_fn alloc_fn_, ds_resource_free_fn free_fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_functions)(alloc_fn_, free_fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_functions)(alloc_fn_, free_fn_, user_, out_);
 }
-#define ds_resource_of_functions(...) ds_at_resource_of_functions(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_functions(...) ds_at_resource_create_functions(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_limit(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_limit(const char *file_, int line_,
         const ds_resource *upstream_, size_t bytes_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_limit)(upstream_, bytes_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_limit)(upstream_, bytes_, out_);
 }
-#define ds_resource_limit(...) ds_at_resource_limit(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_limit(...) ds_at_resource_create_limit(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_statistics(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_stats(const char *file_, int line_,
         const ds_resource *upstream_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_statistics)(upstream_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_stats)(upstream_, out_);
 }
-#define ds_resource_statistics(...) ds_at_resource_statistics(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_stats(...) ds_at_resource_create_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_log(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_log(const char *file_, int line_,
         const ds_resource *upstream_, ds_write_fn write_fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_log)(upstream_, write_fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_log)(upstream_, write_fn_, user_, out_);
 }
-#define ds_resource_log(...) ds_at_resource_log(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_log(...) ds_at_resource_create_log(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_on_failure(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_on_failure(const char *file_, int line_,
         const ds_resource *upstream_, ds_resource_failure_fn fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_on_failure)(upstream_, fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_on_failure)(upstream_, fn_, user_, out_);
 }
-#define ds_resource_on_failure(...) ds_at_resource_on_failure(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_on_failure(...) ds_at_resource_create_on_failure(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_aligned(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_aligned(const char *file_, int line_,
         const ds_resource *upstream_, size_t alignment_, size_t threshold_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_aligned)(upstream_, alignment_, threshold_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_aligned)(upstream_, alignment_, threshold_, out_);
 }
-#define ds_resource_aligned(...) ds_at_resource_aligned(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_aligned(...) ds_at_resource_create_aligned(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_resource_get_stats(const char *file_, int line_,
         const ds_resource *resource_, ds_resource_stats *out_) {
@@ -1308,8 +1311,8 @@ static void ds__return(ds__outside o);
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
    ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
    held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late and ds__note_use break this rule. Observers (ds_mem_on_event) may run under
-   all of these but the registry's.
+   ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may run
+   under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
@@ -1330,7 +1333,7 @@ typedef struct ds__hold ds__hold;
 typedef struct ds__muse {
     struct ds__muse *next;
     ds_stream stream;
-    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_id */
+    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
     ds_event event;
     ds__hold *hold;   /* pinned memory: a capture's use, which has no event */
     int64_t device;   /* which the event belongs to */
@@ -1523,7 +1526,7 @@ struct ds__arena {
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
-    uint64_t stream_id; /* ds_stream_id */
+    uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
     ds_event end;         /* orphan: when its stream was done */
@@ -2410,6 +2413,17 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
    Threads: any. ds__mtls belongs to its thread. */
 
+/* A callback of the program; `fn` is cast to its type before it is invoked. */
+typedef struct ds__callback {
+    void (*fn)(void);
+    void *user;
+} ds__callback;
+
+typedef struct ds__callback_list {
+    ds__callback *entries;
+    size_t count;
+} ds__callback_list;
+
 static struct {
     ds__mutex lock;       /* of what follows, but what is atomic */
     ds_mem_config config; /* of devices that are used later */
@@ -2432,23 +2446,13 @@ static struct {
     /* not 0: allocations look whether this thread has pushed a pool */
     _Atomic int special;
 
-    struct {
-        ds_mem_shortage_fn fn;
-        void *user;
-    } * shortage;
-
-    struct {
-        ds_mem_oom_fn fn;
-        void *user;
-    } * oom;
-
-    size_t shortage_count;
-    size_t oom_count;
-    uint64_t tick_base;    /* ds__ticks at the first use */
-    uint64_t tick_base_ns; /* ds__now_ns at the first use */
-    int closing;           /* ds_shutdown has come to the pools */
-    ds__mutex leaving;     /* of `closing` and `leavers` */
-    ds__condition left;    /* there is none any more */
+    ds__callback_list shortage; /* ds_mem_shortage_fn, guarded by `lock` */
+    ds__callback_list oom;      /* ds_mem_oom_fn, guarded by `lock` */
+    uint64_t tick_base;         /* ds__ticks at the first use */
+    uint64_t tick_base_ns;      /* ds__now_ns at the first use */
+    int closing;                /* ds_shutdown has come to the pools */
+    ds__mutex leaving;          /* of `closing` and `leavers` */
+    ds__condition left;         /* there is none any more */
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
@@ -2558,7 +2562,7 @@ static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
     ds_result r;
-    DS__KEEPING(r, (ds_stream_legacy)(device, &handle));
+    DS__KEEPING(r, (ds_stream_get_legacy)(device, &handle));
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 
@@ -4803,6 +4807,73 @@ static int ds__arena_drain(ds__arena *a) {
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
+/* alloc/callbacks.h - lists of the program's callbacks for shortage and out of memory.
+
+   ds__callback_add and ds__callback_remove change a list. ds__callback_get returns one entry, so
+   that the caller invokes the function without a lock. ds__callback_clear empties a list at
+   shutdown.
+
+   Invariants: entries keep the order in which they were added.
+   Locks: ds__m.lock guards the lists. No function here expects it to be held.
+   Threads: any. A callback that was removed may still run on another thread. */
+
+/* Adds an entry. DS_ERR_INVALID_VALUE: its function is NULL. */
+static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
+    DS__REQUIRE(entry.fn, "fn is NULL");
+    ds_result r = ds__mem_setup();
+    if (r < 0)
+        return r;
+
+    ds__mutex_lock(&ds__m.lock);
+    ds__callback *more = ds__alloc((list->count + 1) * sizeof *more);
+    if (more) {
+        if (list->count)
+            memcpy(more, list->entries, list->count * sizeof *more);
+        more[list->count++] = entry;
+        ds__release(list->entries);
+        list->entries = more;
+    }
+    ds__mutex_unlock(&ds__m.lock);
+
+    return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
+}
+
+/* Removes the first entry with this function and argument. */
+static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry) {
+    size_t i = 0;
+
+    ds__mutex_lock(&ds__m.lock);
+    while (i < list->count &&
+           (list->entries[i].fn != entry.fn || list->entries[i].user != entry.user))
+        i++;
+    int found = i < list->count;
+    if (found) {
+        list->count--;
+        memmove(&list->entries[i], &list->entries[i + 1],
+                (list->count - i) * sizeof *list->entries);
+    }
+    ds__mutex_unlock(&ds__m.lock);
+
+    return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added");
+}
+
+/* Returns the entry at this index; its function is NULL after the last one. */
+static ds__callback ds__callback_get(const ds__callback_list *list, size_t index) {
+    ds__callback entry = { NULL, NULL };
+    ds__mutex_lock(&ds__m.lock);
+    if (index < list->count)
+        entry = list->entries[index];
+    ds__mutex_unlock(&ds__m.lock);
+    return entry;
+}
+
+/* Frees the list at shutdown, when no other thread uses the allocator. */
+static void ds__callback_clear(ds__callback_list *list) {
+    ds__release(list->entries);
+    list->entries = NULL;
+    list->count = 0;
+}
+
 /* alloc/poison.h - poison in freed blocks.
 
    Overwrites freed blocks of pools with poison: ds__poison_on on a stream that has passed all
@@ -5102,7 +5173,7 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
 /* alloc/capture_pool.h - pools of captures.
 
    Gives captures their memory. A capture has one pool: a pool of its own, made at the first
-   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
+   allocation (ds__capture_pool_of), or a pool named before (ds_capture_set_pool). The graph of the
    capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
    graph.
 
@@ -5180,8 +5251,8 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     return r;
 }
 
-DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
-    DS__ENTER("ds_capture_pool");
+DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
+    DS__ENTER("ds_capture_set_pool");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
@@ -5218,7 +5289,7 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
       KiB, one for blocks of whole pages. The arenas belong to no stream.
    2. The program may use an allocated block at once. A freed block with recorded uses is
       therefore pending until the events of these uses are complete. Allocations query the
-      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
+      events if nothing else fits, with poll_on_alloc always; ds_mem_pinned_empty_cache queries them
       too. Frees never query events, and no call does while a capture is open. No call waits for
       an event.
    3. A block that a capture used stays pending until the last graph with this use is gone.
@@ -5233,7 +5304,7 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
 
    Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
    the tally of the device record. The atomic settings are copies of members of ds__host.config.
-   ds__host.limit is the exception: ds_pinned_set_limit sets it.
+   ds__host.limit is the exception: ds_mem_pinned_set_limit sets it.
    Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
    registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
    the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
@@ -5265,7 +5336,7 @@ static struct {
     _Atomic size_t round_threshold; /* from `config` */
     _Atomic size_t max_cached;      /* from `config` */
     _Atomic size_t segment_size;    /* from `config` */
-    _Atomic size_t limit;           /* from ds_pinned_set_limit */
+    _Atomic size_t limit;           /* from ds_mem_pinned_set_limit */
     _Atomic int registers;
     _Atomic int polls;
     _Atomic int debug;
@@ -5371,7 +5442,7 @@ static ds__mdevice *ds__pinned_device(void) {
    Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
    ds__pinned_source_free). The memory is the driver's pinned memory. With
    pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
-   registered. Both functions record their duration for ds_pinned_get_stats.
+   registered. Both functions record their duration for ds_mem_pinned_get_stats.
 
    Invariants: Every segment stands in the table of known memory as held by the allocator
    (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
@@ -5396,7 +5467,7 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
 static ds_result ds__registered_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
     char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);
@@ -6718,7 +6789,7 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                         "the resource's own %s returned %d, which is no error", what, (int)r);
     return r == DS_OK || ds__tls.code == r
                ? r
-               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
+               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_get_name)(r));
 }
 
 /* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
@@ -6784,7 +6855,7 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
 
    Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
    neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
-   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
+   aligned to DS__UNIT and entered in the table of known memory. If ds_device_alloc or the driver's
    allocator has entered it already, it stays theirs. Other memory known there is refused.
    Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
    ds__source_free often with `giving` and `grow`. The driver and user code run with these
@@ -6850,7 +6921,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
     if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE &&
         f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
-        return DS_OK; /* of ds_alloc, or the driver's allocator: it stays theirs */
+        return DS_OK; /* of ds_device_alloc, or the driver's allocator: it stays theirs */
     ds__upstream_free(a, *out, size);
     return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out,
                                DS__UNIT)
@@ -8716,8 +8787,8 @@ static void ds__moom_hint(ds__mshortage *s) {
     }
     if (s->outside >= s->wanted || s->outside > s->total / 2) {
         snprintf(out, room,
-                 "%s of the device are used by others: processes (ds_mem_list_processes), "
-                 "contexts, libraries, ds_alloc",
+                 "%s of the device are used by others: processes (ds_mem_write_processes), "
+                 "contexts, libraries, ds_device_alloc",
                  DS__SIZE(s->outside));
         return;
     }
@@ -8731,16 +8802,17 @@ static void ds__moom_hint(ds__mshortage *s) {
 /* alloc/oom_report.h - out-of-memory report.
 
    Writes the report of a request that found no memory (ds__oom_report): one sentence for
-   ds_last_error, and a page for ds_mem_last_report. Numbers come from oom_walk.h, the advice
-   from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+   ds_error_get_last, and a page for ds_mem_get_last_report. Numbers come from oom_walk.h, the
+   advice from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
 
    Invariants: The page belongs to the thread, until the next shortage on the thread or the end
-   of the thread. If there is no host memory for the page, ds_mem_last_report gives an empty
+   of the thread. If there is no host memory for the page, ds_mem_get_last_report gives an empty
    string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
    if they do not fit.
    Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
-   Threads: the thread of the failed request; ds_mem_last_report: any thread, for its own page. */
+   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
+   */
 
 typedef struct ds__mpage {
     char *text;
@@ -8799,7 +8871,7 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     ds__mprint(p, "hint: %s\n", s->hint);
 }
 
-/* What ds_last_error() has room for: owners are left out from the least one on. */
+/* What ds_error_get_last() has room for: owners are left out from the least one on. */
 static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     const size_t tail = strlen(s->hint) + 16;
     ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
@@ -8862,7 +8934,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     ds__fail(why, "%s", line);
 }
 
-DSDEF const char *(ds_mem_last_report)(void) {
+DSDEF const char *(ds_mem_get_last_report)(void) {
     const ds__caller *t = ds__my_caller();
     const char *report = t && ds__tls.epoch == ds__g.epoch ? t->module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";
@@ -8891,7 +8963,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     if (a->dev->device.type == DS_DEVICE_HOST) {
         char *ptr = b->ptr;
         ds__arena_unlock(a);
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free",
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_mem_pinned_free",
                         (void *)ptr);
     }
     while (!ds__ready(a, kind, 0)) {
@@ -9058,18 +9130,15 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     if (ds__mtls.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        ds__mutex_lock(&ds__m.lock);
-        ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
-        void *user = fn ? ds__m.shortage[i].user : NULL;
-        ds__mutex_unlock(&ds__m.lock);
-        if (!fn)
+        ds__callback c = ds__callback_get(&ds__m.shortage, i);
+        if (!c.fn)
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
         ds__mtls.in_shortage = 1;
         ds__tls.mute = 0; /* errors of the callback are the user's */
-        freed |= fn(dev->device, size, user) != 0;
+        freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__tls.mute = mute;
         ds__mtls.in_shortage = 0;
         ds__tls.fn = name;
@@ -9159,11 +9228,8 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        ds__mutex_lock(&ds__m.lock);
-        ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
-        void *user = fn ? ds__m.oom[i].user : NULL;
-        ds__mutex_unlock(&ds__m.lock);
-        if (!fn)
+        ds__callback c = ds__callback_get(&ds__m.oom, i);
+        if (!c.fn)
             return;
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
@@ -9171,7 +9237,7 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         int mute = ds__tls.mute;
         ds__tls.in_callback = 1;
         ds__tls.mute = 0;
-        fn(dev->device, needed, limit ? limit : total, avail, user);
+        ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
         ds__tls.mute = mute;
         ds__tls.in_callback = outer;
         ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
@@ -9560,7 +9626,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
 
 /* alloc/record_use.h - recording the use of a block by another stream.
 
-   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
+   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_mem_pinned_record_use.
    ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
    at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
    of live blocks is an error. ds__mem_operand notes the operand of a collective.
@@ -9698,12 +9764,12 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
 
 /* alloc/api_block.h - block query and emptying the cache.
 
-   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
+   Implements ds_mem_get_block, ds_mem_empty_cache, ds_mem_empty_stream_cache and ds_mem_trim.
    ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
 
    Invariants: Label and call site are reported only for live and pending blocks. While a capture
    is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
-   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
+   Locks: ds__describe expects the lock of the block's arena; ds_mem_get_block takes that lock. The
    functions that give memory back expect no lock; trim.h takes the locks for them. While the
    host waits for a stream, no spinlock is held.
    Threads: any caller's thread. The functions that give memory back may block the host until
@@ -9727,10 +9793,10 @@ static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *
     }
 }
 
-DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
+DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_find");
+    DS__ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
@@ -9780,10 +9846,10 @@ DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     return ds__mem_empty(device, 0, out_released);
 }
 
-DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
+DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_empty_cache_of");
+    DS__ENTER("ds_mem_empty_stream_cache");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -9819,8 +9885,8 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
 /* alloc/api_config.h - configuration, limits and shortage callbacks.
 
    Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
-   and the lists of shortage and out-of-memory callbacks. ds__mem_set changes the policy of one
-   device.
+   and the functions that add and remove callbacks (callbacks.h). ds__mem_set changes the policy
+   of one device.
 
    Invariants: The backend changes only while no block of the device is active.
    ds_mem_configure_text asks all devices before any device changes.
@@ -10002,49 +10068,29 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     return DS_OK;
 }
 
-/* Adds a callback to a list of pairs, or takes one out. */
-#define DS__CALLBACKS(name, type, list, count)                                               \
-    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
-        DS__ENTER("ds_mem_on_" #name);                                                       \
-        DS__REQUIRE(fn, "fn is NULL");                                                       \
-        ds_result r = ds__mem_setup();                                                       \
-        if (r < 0)                                                                           \
-            return r;                                                                        \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
-        if (more && ds__m.count)                                                             \
-            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
-        if (more) {                                                                          \
-            ds__release(ds__m.list);                                                         \
-            ds__m.list = more;                                                               \
-            ds__m.list[ds__m.count].fn = fn;                                                 \
-            ds__m.list[ds__m.count++].user = user;                                           \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
-    }                                                                                        \
-    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
-        DS__ENTER("ds_mem_remove_on_" #name);                                                \
-        int found = 0;                                                                       \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
-            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
-                continue;                                                                    \
-            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
-                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
-            ds__m.count--;                                                                   \
-            found = 1;                                                                       \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
-    }
-DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
-DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
-#undef DS__CALLBACKS
+DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_shortage_callback");
+    return ds__callback_add(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_shortage_callback");
+    return ds__callback_remove(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_oom_callback");
+    return ds__callback_add(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_oom_callback");
+    return ds__callback_remove(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+}
 
 /* alloc/api_pool.h - pools: create, destroy, push, pop.
 
-   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
+   Implements the functions of pools, except checkpoints, statistics and ds_capture_set_pool.
 
    Invariants: A pool object stays until shutdown. A pool object without owners and memory may
    become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
@@ -10168,10 +10214,10 @@ DSDEF ds_result(ds_pool_pop)(void) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
+DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pool_use_count");
+    DS__ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p)
@@ -10182,10 +10228,10 @@ DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
+DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
     if (out_id)
         out_id[0] = out_id[1] = 0;
-    DS__ENTER("ds_pool_id");
+    DS__ENTER("ds_pool_get_id");
     DS__REQUIRE(out_id, "out_id is NULL");
     if (!pool.id)
         return DS_OK;
@@ -10222,7 +10268,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
 
 /* alloc/checkpoint.h - checkpoints of pools.
 
-   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
+   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_destroy and ds_pool_check_live. A
    checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
    then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
 
@@ -10323,7 +10369,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     return DS_OK;
 }
 
-DSDEF void(ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) {
+DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
     ds__release(checkpoint);
 }
 
@@ -10597,7 +10643,7 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
 /* alloc/stats.h - public functions of statistics.
 
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated, over the sums of stats_sum.h.
+   ds_mem_get_allocated, over the sums of stats_sum.h.
 
    Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
@@ -10730,22 +10776,23 @@ DS__RESET(ds_mem_reset_max_cached, 1)
         ds__stats(dev, NULL, &s);                                           \
         return (size_t)s.member;                                            \
     }
-DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
-DS__ONE_STAT(ds_mem_reserved, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_reserved, reserved_bytes[0].peak)
+DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
+DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
+DS__ONE_STAT(ds_mem_get_reserved, reserved_bytes[0].current)
+DS__ONE_STAT(ds_mem_get_max_reserved, reserved_bytes[0].peak)
 DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
-DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
+DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reserved,
+                                             size_t *out_used) {
     size_t reserved = 0;
     size_t used = 0;
     if (out_reserved)
         *out_reserved = 0;
     if (out_used)
         *out_used = 0;
-    DS__ENTER("ds_mem_driver_pool_info");
+    DS__ENTER("ds_mem_get_driver_pool_info");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
     if (r < 0)
@@ -10760,12 +10807,12 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
 /* alloc/report_names.h - memory statistics by name.
 
    Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
-   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
+   ds_mem_stats_get_by_name reads one value; ds_mem_stats_get_name lists the names.
 
    Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
    search. Every entry names an int64_t member.
    Locks: none.
-   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
+   Threads: any. The table is constant, and ds_mem_stats_get_name needs no initialised library. */
 
 /* torch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
@@ -10805,16 +10852,17 @@ static const struct ds__mstat {
 
 #define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
 
-DSDEF const char *(ds_mem_stat_name)(size_t index) {
+DSDEF const char *(ds_mem_stats_get_name)(size_t index) {
     return index < DS__STATS ? ds__mstats[index].name : NULL;
 }
 
-DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
+DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char *name,
+                                          int64_t *out) {
     char alias[64];
     const char *wanted = name;
     if (out)
         *out = 0;
-    DS__ENTER("ds_mem_stat_by_name");
+    DS__ENTER("ds_mem_stats_get_by_name");
     DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
     if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
@@ -10833,12 +10881,12 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
             low = middle + 1;
     }
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
+                    "there is no statistic '%.80s'; ds_mem_stats_get_name lists them", name);
 }
 
-/* alloc/report_table.h - table of ds_mem_summary.
+/* alloc/report_table.h - table of ds_mem_write_summary.
 
-   Implements ds_mem_summary: writes the statistics of a device as the table of
+   Implements ds_mem_write_summary: writes the statistics of a device as the table of
    torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
 
    Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
@@ -10920,17 +10968,17 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
     ds__mrule(p, '=');
 }
 
-DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                void *user) {
+DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
+                                      void *user) {
     ds_mem_stats stats;
-    DS__ENTER("ds_mem_summary");
+    DS__ENTER("ds_mem_write_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds_site site = ds__tls.site;
     ds_result r = (ds_mem_get_stats)(device, &stats);
     if (r < 0)
         return r;
-    ds__tls.fn = "ds_mem_summary";
+    ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
     ds__pen pen = { write_fn, user, 0, 0 };
     ds__mtable(&pen, device.index, &stats, abbreviated);
@@ -11033,7 +11081,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
 
 /* alloc/report_processes.h - report of the processes that use a device.
 
-   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
+   Implements ds_mem_write_processes, the counterpart of torch.cuda.list_gpu_processes: one line
    for each process and its memory. The driver lists the processes (device_processes). That of the
    CPU knows this process only, so the processes with shared memory follow (ds__share_list).
 
@@ -11043,8 +11091,8 @@ static void ds__share_list(ds_device device, ds__pen *p) {
    after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
-DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_list_processes");
+DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds__pen pen = { write_fn, user, 0, 0 };
@@ -11222,11 +11270,11 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
 
 /* alloc/observer.h - observers of allocator events.
 
-   Implements ds_mem_on_event and ds_mem_remove_on_event; history_state.h has the list and calls
-   the observers. ds__snap_room makes room in an array, here and for snapshots.
+   Implements ds_mem_add_event_callback and ds_mem_remove_event_callback; history_state.h has the
+   list and calls the observers. ds__snap_room makes room in an array, here and for snapshots.
    ds__snapshot_shutdown resets history and observers.
 
-   Invariants: When ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Invariants: When ds_mem_remove_event_callback returns DS_OK, no thread is inside the observer.
    Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
    locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
    after all locks of the allocator.
@@ -11251,8 +11299,8 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
     return 1;
 }
 
-DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
-    DS__ENTER("ds_mem_on_event");
+DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
@@ -11269,8 +11317,8 @@ DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
-DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
-    DS__ENTER("ds_mem_remove_on_event");
+DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
     ds__mutex_lock(&ds__mh.lock);
     ds__mutex_lock(&ds__mh.watch);
@@ -12790,14 +12838,14 @@ static const char *const ds__page_code[] = {
 
 /* alloc/snapshot.h - public functions of snapshots and block walks.
 
-   Implements ds_mem_snapshot and ds_mem_snapshot_file: collects first (snapshot_collect.h),
-   then writes a pickle, JSON or an HTML page. ds_mem_each_block calls a user's function with
-   every block of a device.
+   Implements ds_mem_write_snapshot and ds_mem_write_snapshot_file: collects first
+   (snapshot_collect.h), then writes a pickle, JSON or an HTML page. ds_mem_for_each_block calls a
+   user's function with every block of a device.
 
    Invariants: A snapshot is written from the collected data only, apart from the text of
    DEVSTREAM_ALLOC_CONF. Blocks are visited in the order of addresses.
    Locks: ds__snap_collect takes and releases its locks; the writer is called with no lock held.
-   ds_mem_each_block stops the device (ds__mem_lock_all) and calls the user's function under
+   ds_mem_for_each_block stops the device (ds__mem_lock_all) and calls the user's function under
    these locks; devstream refuses calls from it.
    Threads: any caller's thread, also while streams capture. Allocations and frees on a device
    wait while it is copied or walked. */
@@ -12852,15 +12900,16 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
     return r;
 }
 
-DSDEF ds_result(ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
-                                 ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_snapshot");
+DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
+                                       ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__snapshot(format, flags, pool, write_fn, user);
 }
 
-DSDEF ds_result(ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
-    DS__ENTER("ds_mem_snapshot_file");
+DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
+                                            const char *path) {
+    DS__ENTER("ds_mem_write_snapshot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "wb");
     if (!f)
@@ -12907,9 +12956,9 @@ static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user
     return DS_OK;
 }
 
-DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
+DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
     ds__mdevice *dev = NULL;
-    DS__ENTER("ds_mem_each_block");
+    DS__ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (!dev)
@@ -13183,7 +13232,7 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
             ? "while a capture is open nothing is given back"
         : pending >= q->size
             ? "streams have not passed their uses of freed blocks; synchronize them"
-        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit"
+        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
                                        : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,
@@ -13202,24 +13251,24 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
 
 /* alloc/pinned_api.h - public functions of pinned host memory.
 
-   Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
-   ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
+   Implements the functions of api/pinned.h, such as ds_mem_pinned_alloc, ds_mem_pinned_free and
+   ds_mem_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
    block by the graphs of a capture.
 
    Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
-   use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
+   use by a capture (ds__hold) has no event; it ends with the last graph. ds_mem_pinned_free never
    queries an event.
-   Locks: ds_pinned_free holds the arena's lock, then ds__host.count, while the block changes
+   Locks: ds_mem_pinned_free holds the arena's lock, then ds__host.count, while the block changes
    its state. It releases both before it returns a segment to the driver. The statistics
    functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
    inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
    again.
    Threads: any number of caller's threads at once. */
 
-DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
+DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_pinned_alloc");
+    DS__ENTER("ds_mem_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
@@ -13255,9 +13304,9 @@ DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_free)(void *ptr) {
+DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     ds__arena *a = NULL;
-    DS__ENTER("ds_pinned_free");
+    DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
         return DS_OK;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
@@ -13326,8 +13375,8 @@ static int ds__pinned_known(const void *ptr) {
     return a->dev->device.type == DS_DEVICE_HOST;
 }
 
-DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
-    DS__ENTER("ds_pinned_record_use");
+DSDEF ds_result(ds_mem_pinned_record_use)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_pinned_record_use");
     if (!ptr)
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
@@ -13356,23 +13405,23 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
 DS__SEAM static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
     ds_result r = DS_OK;
     if (ds__pinned_known(ptr))
-        DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));
+        DS__KEEPING(r, (ds_mem_pinned_record_use)(ptr, stream));
     return r;
 }
 
-DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
+DSDEF ds_result(ds_mem_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pinned_owns");
+    DS__ENTER("ds_mem_pinned_owns");
     DS__REQUIRE(out, "out is NULL");
     *out = ds__pinned_known(ptr);
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
+DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_pinned_empty_cache");
+    DS__ENTER("ds_mem_pinned_empty_cache");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -13385,8 +13434,8 @@ DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
     return ds__pinned_check(dev, 1);
 }
 
-DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
-    DS__ENTER("ds_pinned_set_limit");
+DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
+    DS__ENTER("ds_mem_pinned_set_limit");
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
@@ -13404,10 +13453,10 @@ static ds_mem_duration ds__duration(const ds__clock *c) {
     return d;
 }
 
-DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
+DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pinned_get_stats");
+    DS__ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds__mdevice *dev = ds__pinned_used();
     if (dev) {
@@ -13427,8 +13476,8 @@ DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
-    DS__ENTER("ds_pinned_reset_peak_stats");
+DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
+    DS__ENTER("ds_mem_pinned_reset_peak_stats");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -13439,8 +13488,8 @@ DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_reset_accumulated_stats)(void) {
-    DS__ENTER("ds_pinned_reset_accumulated_stats");
+DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
+    DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -13599,7 +13648,7 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
     switch (r->kind) {
     case DS__RES_DEVICE:
         DS__REQUIRE(alignment <= 256,
-                    "device memory is aligned to 256, not to %zu: use ds_resource_aligned",
+                    "device memory is aligned to 256, not to %zu: use ds_resource_create_aligned",
                     alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
@@ -13610,9 +13659,10 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     }
     case DS__RES_DRIVER: {
-        DS__REQUIRE(alignment <= 256,
-                    "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned",
-                    alignment);
+        DS__REQUIRE(
+            alignment <= 256,
+            "the driver's memory is aligned to 256, not to %zu: use ds_resource_create_aligned",
+            alignment);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
@@ -13646,7 +13696,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
+        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
         /* nothing for its own stream */
         if (stream.id)
@@ -13816,32 +13866,32 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     DS__ENTER(name);                  \
     DS__REQUIRE(out, "out is NULL")
 
-DSDEF ds_result(ds_resource_of_device)(ds_device device, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_device", DS__RES_DEVICE);
+DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_pool", DS__RES_POOL);
+DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_pool", DS__RES_POOL);
     if (pool.id && !ds__mpool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_driver_pool)(ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_driver_pool", DS__RES_DRIVER);
+DSDEF ds_result(ds_resource_create_driver_pool)(ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_driver_pool", DS__RES_DRIVER);
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
-                                          ds_resource_free_fn free_fn, void *user,
-                                          ds_resource *out) {
+DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
+                                              ds_resource_free_fn free_fn, void *user,
+                                              ds_resource *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_resource_of_functions");
+    DS__ENTER("ds_resource_create_functions");
     DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL",
                 !out       ? "out"
                 : alloc_fn ? "free_fn"
@@ -13850,38 +13900,40 @@ DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
     return DS_OK;
 }
 
-DSDEF ds_result(ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_limit", DS__RES_LIMIT);
+DSDEF ds_result(ds_resource_create_limit)(const ds_resource *upstream, size_t bytes,
+                                          ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_limit", DS__RES_LIMIT);
     what.limit = bytes;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_statistics", DS__RES_STATISTICS);
+DSDEF ds_result(ds_resource_create_stats)(const ds_resource *upstream, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_stats", DS__RES_STATISTICS);
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user,
-                                 ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_log", DS__RES_LOG);
+DSDEF ds_result(ds_resource_create_log)(const ds_resource *upstream, ds_write_fn write_fn,
+                                        void *user, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_log", DS__RES_LOG);
     DS__REQUIRE(write_fn, "write_fn is NULL");
     what.write_fn = write_fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn,
-                                        void *user, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_on_failure", DS__RES_FAILURE);
+DSDEF ds_result(ds_resource_create_on_failure)(const ds_resource *upstream,
+                                               ds_resource_failure_fn fn, void *user,
+                                               ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_on_failure", DS__RES_FAILURE);
     DS__REQUIRE(fn, "fn is NULL");
     what.failure_fn = fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_aligned)(const ds_resource *upstream, size_t alignment,
-                                     size_t threshold, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_aligned", DS__RES_ALIGNED);
+DSDEF ds_result(ds_resource_create_aligned)(const ds_resource *upstream, size_t alignment,
+                                            size_t threshold, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_aligned", DS__RES_ALIGNED);
     DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0,
                 "an alignment of %zu is not a power of two", alignment);
     what.alignment = alignment;
@@ -13901,7 +13953,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (r)
             ds__res_leave(r, 1);
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource was not made by ds_resource_statistics");
+                        "the resource was not made by ds_resource_create_stats");
     }
     ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)
@@ -14636,8 +14688,8 @@ static void ds__mem_shutdown(void) {
     ds__resource_shutdown();
     ds__release(ds__m.pools);
     ds__release(ds__m.sorted);
-    ds__release(ds__m.shortage);
-    ds__release(ds__m.oom);
+    ds__callback_clear(&ds__m.shortage);
+    ds__callback_clear(&ds__m.oom);
     for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
         atomic_store(&ds__m.root[i], NULL);
     for (size_t i = 0; i < DS__MAX_DEVICES; i++)
@@ -14649,12 +14701,10 @@ static void ds__mem_shutdown(void) {
     }
     ds__m.pools = NULL;
     ds__m.sorted = NULL;
-    ds__m.shortage = NULL;
-    ds__m.oom = NULL;
     ds__m.free_segments = NULL;
     ds__m.policies = NULL;
     ds__m.pool_count = ds__m.pool_room = 0;
-    ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
+    ds__m.sorted_count = ds__m.sorted_room = 0;
     ds__m.configured = 0;
 }
 

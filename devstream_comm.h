@@ -19,13 +19,13 @@
            ds_tensor *t;
            int64_t shape[2] = { 4, 1000 };
            ds_stream s;
-           if (ds_stream_current(ds_device_current(), &s) < 0 ||
+           if (ds_stream_get_current(ds_device_current(), &s) < 0 ||
                ds_tensor_alloc(ds_float32(), 2, shape, s, &t) < 0 ||
                ds_fill(t->data, 0, 4, 4000, s) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
-           printf("%lld elements\n", (long long)ds_tensor_count(t));
+           printf("%lld elements\n", (long long)ds_tensor_get_count(t));
            return ds_tensor_free(t) < 0 || ds_shutdown() < 0;
        }
 
@@ -96,10 +96,10 @@ DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
 /** Elements; -1 when a size is negative, the product does not fit, or the tensor is NULL. Callable
     anywhere. */
-DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
+DSDEF int64_t ds_tensor_get_count(const ds_tensor *tensor);
 /** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
     anywhere. */
-DSDEF size_t ds_tensor_size(const ds_tensor *tensor);
+DSDEF size_t ds_tensor_get_size(const ds_tensor *tensor);
 /** 1 when the elements lie row by row without gaps (sizes of 1 and empty tensors are no
     obstacle), 0 when not. Callable anywhere. */
 DSDEF int ds_tensor_is_contiguous(const ds_tensor *tensor);
@@ -117,8 +117,8 @@ DSDEF int ds_tensor_is_dense(const ds_tensor *tensor);
 DSDEF DS_MUST_USE ds_result ds_tensor_alloc(ds_dtype dtype, int ndim, const int64_t *shape,
                                             ds_stream stream, ds_tensor **out);
 /** The same in pinned host memory, for all devices. */
-DSDEF DS_MUST_USE ds_result ds_tensor_alloc_host(ds_dtype dtype, int ndim, const int64_t *shape,
-                                                 ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_alloc_pinned(ds_dtype dtype, int ndim, const int64_t *shape,
+                                                   ds_tensor **out);
 /** A tensor of the same type and shape, and with the dimensions in the same order in memory
     (torch.empty_like): so channels_last stays channels_last. A zeroed stream: in pinned host
     memory. */
@@ -139,7 +139,7 @@ DSDEF DS_MUST_USE ds_result ds_tensor_wrap(const ds_tensor *tensor, unsigned fla
     devstream's is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_tensor_free(ds_tensor *tensor);
 /** DS_TENSOR_READ_ONLY or 0; of a tensor that is no object 0. */
-DSDEF DS_MUST_USE ds_result ds_tensor_flags(const ds_tensor *tensor, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_tensor_get_flags(const ds_tensor *tensor, unsigned *out);
 
 /* Views show memory of another tensor and copy nothing. Where that is an object, the memory
    stays as long as the view. Dimensions count from 0, or from -1 backwards. */
@@ -299,12 +299,12 @@ typedef struct ds_comm_options {
     unsigned flags; /**< DS_COMM_* */
     /** NULL: the direct way; else data takes the way that is planned for it (below) */
     const struct ds_topology *topology;
-    /** this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
+    /** this plan of the topology and no other; it must fit. NULL: ds_plan_get's */
     const struct ds_plan *plan;
     uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
-/* By plan. With options->topology a collective does the steps of the plan that ds_plan_make
+/* By plan. With options->topology a collective does the steps of the plan that ds_plan_get
    gives for it: the same results, bit for bit (DS_COMM_ANY_ORDER takes that back), in the same
    order with other work. It needs one tensor on each rank: entry i of a list is on the i-th
    device that the topology was made of (of a described one: on device i of the driver); the
@@ -462,15 +462,15 @@ typedef enum ds_link_kind {
         DS_LINK_KIND_COUNT /**< how many there are */
 } ds_link_kind;
 
-/** A topology; it does not change. Freed by ds_topology_free, after the plans that were made for
+/** A topology; it does not change. Freed by ds_topology_destroy, after the plans that were made for
     it. */
 typedef struct ds_topology ds_topology;
 
 /** Makes a topology of such a text. DS_ERR_INVALID_VALUE: the sentence has the line and the
     word. */
-DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_text(const char *text, ds_topology **out);
 /** The same of a file of up to a MiB. DS_ERR_SYSTEM: it cannot be read. */
-DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_file(const char *path, ds_topology **out);
 
 enum {
     /** measure each pair by short copies: below 200 ms for 8 devices, once in a process */
@@ -483,12 +483,12 @@ enum {
     a card on a PCIe link of one socket. flags: DS_TOPOLOGY_PROBE or 0. DS_ERR_CROSS_DRIVER:
     devices of both drivers. With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of
     each pair in both directions, and whether both at once are slower. */
-DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, size_t count,
-                                                   unsigned flags, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_devices(const ds_device *devices, size_t count,
+                                                          unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
-DSDEF void ds_topology_free(ds_topology *topology);
+DSDEF void ds_topology_destroy(ds_topology *topology);
 /** How many devices it has; 0 for NULL. Callable anywhere. */
-DSDEF int ds_topology_size(const ds_topology *topology);
+DSDEF int ds_topology_get_size(const ds_topology *topology);
 
 /** How a topology is written. */
 typedef enum ds_topology_format {
@@ -496,7 +496,7 @@ typedef enum ds_topology_format {
         where it goes through the host, and latency in us */
     DS_TOPOLOGY_MATRIX,
     DS_TOPOLOGY_DOT, /**< a picture, for dot -Tsvg */
-    DS_TOPOLOGY_TEXT /**< the text that ds_topology_parse takes */
+    DS_TOPOLOGY_TEXT /**< the text that ds_topology_create_of_text takes */
 } ds_topology_format;
 
 /** Writes a topology by calls of write_fn, until that gives something else than 0. */
@@ -506,7 +506,7 @@ DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
 /** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points
     into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
     driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
-DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
+DSDEF DS_MUST_USE ds_result ds_topology_get_fabric(const ds_topology *topology, ds_cpu_fabric *out);
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -569,19 +569,19 @@ enum {
 };
 
 /** A place in memory. */
-typedef struct ds_plan_spot {
+typedef struct ds_plan_location {
     int rank;      /**< whose; as many as there are ranks: the host's */
     int buffer;    /**< DS_PLAN_* */
     size_t offset; /**< of the first byte */
-} ds_plan_spot;
+} ds_plan_location;
 
 /** A step: a copy, or a sum. Steps of a lane of a rank run in their order. */
 typedef struct ds_plan_step {
-    int rank;        /**< who does it */
-    int lane;        /**< on which of its lanes */
-    ds_plan_spot to; /**< what is written */
-    size_t bytes;    /**< so much of it */
-    uint32_t from;   /**< what is read: from the `from`-th of the plan's spots on */
+    int rank;            /**< who does it */
+    int lane;            /**< on which of its lanes */
+    ds_plan_location to; /**< what is written */
+    size_t bytes;        /**< so much of it */
+    uint32_t from;       /**< what is read: from the `from`-th of the plan's spots on */
     /** 1: a copy; more: a sum of so many, all on the step's own rank, in this order */
     uint32_t from_count;
     /** the steps of other lanes that come before: from the `after`-th entry of the plan's list
@@ -604,23 +604,23 @@ typedef struct ds_plan {
     /** S over the narrowest cut of the links, and the shortest latency ceil(log2 p) times
         (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;             /**< how many */
-    const ds_plan_step *step; /**< in the order in which they begin */
-    const ds_plan_spot *spot; /**< what they read */
-    const uint32_t *before;   /**< which steps others come after */
-    const size_t *scratch;    /**< bytes of scratch memory of each rank and of the host */
+    size_t steps;                 /**< how many */
+    const ds_plan_step *step;     /**< in the order in which they begin */
+    const ds_plan_location *spot; /**< what they read */
+    const uint32_t *before;       /**< which steps others come after */
+    const size_t *scratch;        /**< bytes of scratch memory of each rank and of the host */
 } ds_plan;
 
 /** Makes a plan, or finds the one that was made for the same before: plans are kept until their
     topology is freed, and may be used by many threads at once. DS_ERR_UNSUPPORTED: the algorithm
     that is asked for does not do this here, or not in this order. */
-DSDEF DS_MUST_USE ds_result ds_plan_make(const ds_topology *topology, const ds_plan_desc *desc,
-                                         const ds_plan **out);
+DSDEF DS_MUST_USE ds_result ds_plan_get(const ds_topology *topology, const ds_plan_desc *desc,
+                                        const ds_plan **out);
 /** Writes what was chosen and why: the plan's figures, and those of the other algorithms. */
-DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const ds_plan *plan,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_plan_write(const ds_topology *topology, const ds_plan *plan,
+                                          ds_write_fn write_fn, void *user);
 /** A collective's name. Callable anywhere. */
-DSDEF const char *ds_collective_name(ds_collective what);
+DSDEF const char *ds_collective_get_name(ds_collective what);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -640,11 +640,11 @@ static inline DS_MUST_USE ds_result ds_at_tensor_alloc(const char *file_, int li
 }
 #define ds_tensor_alloc(...) ds_at_tensor_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_tensor_alloc_host(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc_pinned(const char *file_, int line_,
         ds_dtype dtype_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
-    return ds_site_set(file_, line_), (ds_tensor_alloc_host)(dtype_, ndim_, shape_, out_);
+    return ds_site_set(file_, line_), (ds_tensor_alloc_pinned)(dtype_, ndim_, shape_, out_);
 }
-#define ds_tensor_alloc_host(...) ds_at_tensor_alloc_host(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_tensor_alloc_pinned(...) ds_at_tensor_alloc_pinned(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_tensor_alloc_like(const char *file_, int line_,
         const ds_tensor *like_, ds_stream stream_, ds_tensor **out_) {
@@ -664,11 +664,11 @@ static inline DS_MUST_USE ds_result ds_at_tensor_free(const char *file_, int lin
 }
 #define ds_tensor_free(...) ds_at_tensor_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_tensor_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_tensor_get_flags(const char *file_, int line_,
         const ds_tensor *tensor_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_tensor_flags)(tensor_, out_);
+    return ds_site_set(file_, line_), (ds_tensor_get_flags)(tensor_, out_);
 }
-#define ds_tensor_flags(...) ds_at_tensor_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_tensor_get_flags(...) ds_at_tensor_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_tensor_view(const char *file_, int line_,
         const ds_tensor *tensor_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
@@ -838,23 +838,23 @@ static inline DS_MUST_USE ds_result ds_at_comm_barrier(const char *file_, int li
 }
 #define ds_comm_barrier(...) ds_at_comm_barrier(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_parse(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_text(const char *file_, int line_,
         const char *text_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_parse)(text_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_text)(text_, out_);
 }
-#define ds_topology_parse(...) ds_at_topology_parse(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_text(...) ds_at_topology_create_of_text(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_read(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_file(const char *file_, int line_,
         const char *path_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_read)(path_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_file)(path_, out_);
 }
-#define ds_topology_read(...) ds_at_topology_read(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_file(...) ds_at_topology_create_of_file(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_of_devices(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_devices(const char *file_, int line_,
         const ds_device *devices_, size_t count_, unsigned flags_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_of_devices)(devices_, count_, flags_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_devices)(devices_, count_, flags_, out_);
 }
-#define ds_topology_of_devices(...) ds_at_topology_of_devices(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_devices(...) ds_at_topology_create_of_devices(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int line_,
         const ds_topology *topology_, ds_topology_format format_, ds_write_fn write_fn_, void *user_) {
@@ -862,23 +862,23 @@ static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int 
 }
 #define ds_topology_write(...) ds_at_topology_write(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_fabric(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_get_fabric(const char *file_, int line_,
         const ds_topology *topology_, ds_cpu_fabric *out_) {
-    return ds_site_set(file_, line_), (ds_topology_fabric)(topology_, out_);
+    return ds_site_set(file_, line_), (ds_topology_get_fabric)(topology_, out_);
 }
-#define ds_topology_fabric(...) ds_at_topology_fabric(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_get_fabric(...) ds_at_topology_get_fabric(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_plan_make(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_plan_get(const char *file_, int line_,
         const ds_topology *topology_, const ds_plan_desc *desc_, const ds_plan **out_) {
-    return ds_site_set(file_, line_), (ds_plan_make)(topology_, desc_, out_);
+    return ds_site_set(file_, line_), (ds_plan_get)(topology_, desc_, out_);
 }
-#define ds_plan_make(...) ds_at_plan_make(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_plan_get(...) ds_at_plan_get(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_plan_write(const char *file_, int line_,
         const ds_topology *topology_, const ds_plan *plan_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_plan_explain)(topology_, plan_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_plan_write)(topology_, plan_, write_fn_, user_);
 }
-#define ds_plan_explain(...) ds_at_plan_explain(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_plan_write(...) ds_at_plan_write(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -1086,7 +1086,7 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
                                ds__dims *out) {
     out->dtype = dtype;
     out->ndim = ndim;
-    out->item = (ds_dtype_size)(dtype);
+    out->item = (ds_dtype_get_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d",
@@ -1292,7 +1292,7 @@ static ds_result ds__storage_drop(ds__storage *s) {
         if (now && s->kind == DS__OF_ALLOCATOR)
             DS__KEEPING(r, (ds_mem_free)(s->ptr));
         if (now && s->kind == DS__OF_PINNED)
-            DS__KEEPING(r, (ds_pinned_free)(s->ptr));
+            DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
         ds__outside o = ds__leave();
         ds__storage_release(s);
@@ -1334,8 +1334,8 @@ static void ds__storages_catch_up(void) {
    of the storage, and drops that use if it fails.
    Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
    freed and release functions are invoked without it.
-   Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
-   ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
+   Threads: threads of the caller; different objects may be used at once. ds_tensor_get_count,
+   ds_tensor_get_size and the ds_tensor_is_ functions may be called anywhere, also in host
    functions. */
 
 /* The inline functions of api/tensor.h as functions (core/inline.h). */
@@ -1413,7 +1413,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     if (d->bytes && stream.id)
         DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
     if (d->bytes && !stream.id)
-        DS__KEEPING(r, (ds_pinned_alloc)(d->bytes, &ptr));
+        DS__KEEPING(r, (ds_mem_pinned_alloc)(d->bytes, &ptr));
     if (r < 0)
         return r;
     ds__storage *storage =
@@ -1422,7 +1422,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
         if (stream.id)
             DS__KEEPING(r, (ds_mem_free)(ptr));
         else
-            DS__KEEPING(r, (ds_pinned_free)(ptr));
+            DS__KEEPING(r, (ds_mem_pinned_free)(ptr));
         return DS_ERR_OUT_OF_MEMORY;
     }
     d->first = ptr;
@@ -1446,24 +1446,25 @@ DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
     return ds__tensor_read(tensor, "the tensor", -1, &d);
 }
 
-DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
+DSDEF int64_t(ds_tensor_get_count)(const ds_tensor *tensor) {
     if (!tensor || tensor->ndim < 0 || (tensor->ndim && !tensor->shape))
         return -1;
     int64_t n = ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
 
-DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
-    int64_t n = (ds_tensor_count)(tensor);
+DSDEF size_t(ds_tensor_get_size)(const ds_tensor *tensor) {
+    int64_t n = (ds_tensor_get_count)(tensor);
     size_t size = 0;
-    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_size)(tensor->dtype), &size) ? 0
-                                                                                             : size;
+    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_get_size)(tensor->dtype), &size)
+               ? 0
+               : size;
 }
 
 /* Without a word and without devstream: a description that is wrong is neither. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
-    d.count = (ds_tensor_count)(t);
+    d.count = (ds_tensor_get_count)(t);
     if (d.count < 0 || t->ndim > DS_TENSOR_MAX_DIMS)
         return 0;
     d.ndim = t->ndim;
@@ -1494,10 +1495,10 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
     return r < 0 ? r : ds__tensor_make(&d, stream, out);
 }
 
-DSDEF ds_result(ds_tensor_alloc_host)(ds_dtype dtype, int ndim, const int64_t *shape,
-                                      ds_tensor **out) {
+DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t *shape,
+                                        ds_tensor **out) {
     ds__dims d;
-    DS__TENSOR_BEGIN("ds_tensor_alloc_host");
+    DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
     ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
     return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
 }
@@ -1563,10 +1564,10 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     return r;
 }
 
-DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
+DSDEF ds_result(ds_tensor_get_flags)(const ds_tensor *tensor, unsigned *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_tensor_flags");
+    DS__ENTER("ds_tensor_get_flags");
     DS__REQUIRE(tensor && out, "%s is NULL", tensor ? "out" : "the tensor");
     (void)ds__tensor_share(tensor, NULL, out);
     return DS_OK;
@@ -1860,7 +1861,7 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
    Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
    the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
-   may run on any thread, also inside a host function, and do not change ds_last_error. */
+   may run on any thread, also inside a host function, and do not change ds_error_get_last. */
 
 static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                             ds_tensor **out) {
@@ -4162,7 +4163,7 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
         return DS_OK;
     }
     ds_result r;
-    DS__KEEPING(r, (ds_stream_device)(stream, &device));
+    DS__KEEPING(r, (ds_stream_get_device)(stream, &device));
     if (r == DS_OK)
         r = ds__comm_kernel(which, &kernel);
     if (r < 0)
@@ -4170,7 +4171,7 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
     uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM
                      : numbers                     ? (numbers + 255) / 256
                                                    : (bytes + 15 + 4095) / 4096;
-    DS__KEEPING(r, (ds_launch)(kernel, (size_t)items, args, args_size, stream));
+    DS__KEEPING(r, (ds_kernel_launch)(kernel, (size_t)items, args, args_size, stream));
     return r;
 }
 
@@ -4875,16 +4876,16 @@ static ds_result ds__routes_make(ds_topology *t) {
 
    ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
    ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
-   ds_topology_free and ds_topology_size.
+   ds_topology_destroy and ds_topology_get_size.
 
    Invariants: names are unique and have at most 31 characters. There are at most
    DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
    All devices must be added before the first peer line, because such a line names the host by
    the number of devices. After a failure the topology may be incomplete and must be freed. A
    topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
-   Locks: ds_topology_free calls ds__topology_gone_fn, which takes ds__c.lock.
-   Threads: a topology under construction belongs to one thread. ds_topology_free and
-   ds_topology_size do not call DS__ENTER and do not start the library. */
+   Locks: ds_topology_destroy calls ds__topology_gone_fn, which takes ds__c.lock.
+   Threads: a topology under construction belongs to one thread. ds_topology_destroy and
+   ds_topology_get_size do not call DS__ENTER and do not start the library. */
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
@@ -4961,7 +4962,7 @@ static ds_topology *ds__topology_new(void) {
     return NULL;
 }
 
-DSDEF void(ds_topology_free)(ds_topology *t) {
+DSDEF void(ds_topology_destroy)(ds_topology *t) {
     if (!t)
         return;
     ds_allocator allocator = t->allocator; /* `t` is freed too */
@@ -4984,15 +4985,15 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
     ds__release_to(from, t);
 }
 
-DSDEF int(ds_topology_size)(const ds_topology *t) {
+DSDEF int(ds_topology_get_size)(const ds_topology *t) {
     return t ? t->devices : 0;
 }
 
 /* topology/parse.h - reading the text form of a topology.
 
-   Implements ds_topology_parse and ds_topology_read. ds__topology_parse splits the text into
-   lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values of one
-   line.
+   Implements ds_topology_create_of_text and ds_topology_create_of_file. ds__topology_parse splits
+   the text into lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values
+   of one line.
 
    Invariants: a name is declared before its use, and every device before the first peer line. A
    line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
@@ -5322,22 +5323,22 @@ static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
     if (r == DS_OK)
         *out = t;
     else
-        (ds_topology_free)(t);
+        (ds_topology_destroy)(t);
     return r;
 }
 
-DSDEF ds_result(ds_topology_parse)(const char *text, ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_text)(const char *text, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_parse");
+    DS__ENTER("ds_topology_create_of_text");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     return ds__topology_of_text(text, out);
 }
 
-DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_read");
+    DS__ENTER("ds_topology_create_of_file");
     DS__REQUIRE(path && out, "%s is NULL", path ? "out" : "path");
 
     enum { MOST = 1 << 20 };
@@ -5367,8 +5368,8 @@ DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
 /* topology/write.h - output of topologies, and the CPU fabric.
 
    Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
-   writer (ds__pen). Also implements ds_topology_fabric, the topology as the virtual clock of the
-   CPU driver takes it.
+   writer (ds__pen). Also implements ds_topology_get_fabric, the topology as the virtual clock of
+   the CPU driver takes it.
 
    Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
    and of the node kinds. The text form has rates in whole bytes per second. A peer line that
@@ -5466,10 +5467,10 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
+DSDEF ds_result(ds_topology_get_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_topology_fabric");
+    DS__ENTER("ds_topology_get_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
     *out = (ds_cpu_fabric){ topology->devices,
                             (size_t)topology->wires,
@@ -5806,7 +5807,7 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
 
 /* topology/here.h - topology of the devices of this machine.
 
-   Implements ds_topology_of_devices. The function asks the driver for NVLinks, copy engines,
+   Implements ds_topology_create_of_devices. The function asks the driver for NVLinks, copy engines,
    memory rate and peer access, and reads PCIe and sockets from sysfs.h. DS_TOPOLOGY_PROBE adds
    measured rates.
 
@@ -6036,11 +6037,11 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
-DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, unsigned flags,
-                                        ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t count,
+                                               unsigned flags, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_of_devices");
+    DS__ENTER("ds_topology_create_of_devices");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2, "%zu devices are not 1 to %d", count,
                 DS__TOPOLOGY_MAX - 3);
@@ -6066,7 +6067,7 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
     if (r == DS_OK)
         *out = t;
     else
-        (ds_topology_free)(t);
+        (ds_topology_destroy)(t);
     return r;
 }
 
@@ -6097,7 +6098,7 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
    they grow. If memory or the limit of steps is exhausted, `failed` is set and stays set, and
    nothing more is added.
    Locks: none.
-   Threads: the thread that makes the plan; a draft has no other user. ds_collective_name may be
+   Threads: the thread that makes the plan; a draft has no other user. ds_collective_get_name may be
    called anywhere. */
 
 #define DS__PLAN_LANES 32     /* most of a rank */
@@ -6138,7 +6139,7 @@ typedef struct ds__ring {
 
 typedef struct ds__dstep {
     uint64_t key;
-    ds_plan_spot to;
+    ds_plan_location to;
     size_t bytes;
     uint32_t from;
     uint32_t from_count;
@@ -6173,7 +6174,7 @@ typedef struct ds__draft {
     int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
-    ds_plan_spot *spot;
+    ds_plan_location *spot;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
@@ -6197,7 +6198,7 @@ static const char *const ds__collective_names[] = { "broadcast",      "scatter",
                                                     "reduce",         "all_reduce", "all_gather",
                                                     "reduce_scatter", "all_to_all" };
 
-DSDEF const char *(ds_collective_name)(ds_collective what) {
+DSDEF const char *(ds_collective_get_name)(ds_collective what) {
     return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none";
 }
 
@@ -6921,12 +6922,12 @@ static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
-static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot to,
-                              const ds_plan_spot *from, uint32_t count, size_t bytes,
+static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_location to,
+                              const ds_plan_location *from, uint32_t count, size_t bytes,
                               uint64_t key) {
     uint32_t first = (uint32_t)d->spots;
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_spot *s = DS__ADD(d, spot);
+        ds_plan_location *s = DS__ADD(d, spot);
         if (!s)
             return DS__NONE;
         *s = from[i];
@@ -6944,12 +6945,12 @@ static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot t
 
 /* A part of the scratch memory of a rank, which the pieces of a flow share; *place: its number
    plus 1, or 0. */
-static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
-                                  size_t q) {
+static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
+                                      size_t q) {
     if (!*place) {
         ds__ring *r = DS__ADD(d, ring);
         if (!r)
-            return (ds_plan_spot){ 0, 0, 0 };
+            return (ds_plan_location){ 0, 0, 0 };
         *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
         d->scratch[rank] += r->slot * slots;
         for (size_t i = 0; i < slots; i++) {
@@ -6960,7 +6961,7 @@ static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slo
         *place = (int)d->rings;
     }
     const ds__ring *r = &d->ring[*place - 1];
-    return (ds_plan_spot){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
+    return (ds_plan_location){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
 }
 
 /* A step writes a slot: after those that read what it held. */
@@ -6986,7 +6987,7 @@ static void ds__ring_read(ds__draft *d, int place, size_t slots, size_t q, uint3
 
 /* Where a rank's part of a piece is: its place, the step that puts it there, the ring it is in. */
 typedef struct ds__held {
-    ds_plan_spot at;
+    ds_plan_location at;
     uint32_t step;
     int ring;
 } ds__held;
@@ -7023,14 +7024,14 @@ static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int f
 /* One copy from a rank to another; through the host where they do not reach each other. push:
    the source makes it, since the destination gets many. */
 static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *from,
-                              ds_plan_spot to, int ring, int *stage, int push, int depth) {
+                              ds_plan_location to, int ring, int *stage, int push, int depth) {
     ds__held h = *from;
     uint32_t step = DS__NONE;
     int host = d->p;
     int staged =
         h.at.rank != host && to.rank != host && !ds__route_of(d->t, h.at.rank, to.rank)->direct;
     for (int leg = !staged; leg < 2; leg++) {
-        ds_plan_spot dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
+        ds_plan_location dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
         const ds__troute *r = ds__route_of(d->t, h.at.rank, dst.rank);
         int a = h.at.rank;
         int b = dst.rank;
@@ -7080,7 +7081,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
     ds__held *sent = ds__alloc((size_t)n * sizeof *sent);
     ds__held *in = ds__alloc((size_t)n * sizeof *in);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
-    ds_plan_spot *spot = ds__alloc((size_t)n * sizeof *spot);
+    ds_plan_location *spot = ds__alloc((size_t)n * sizeof *spot);
     /* the lowest rank in each node's part of the tree */
     int *low = ds__alloc(2 * (size_t)n * sizeof *low);
     int *lowest = low ? low + n : NULL;
@@ -7112,7 +7113,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
             int ring = 0;
             result.at =
-                wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+                wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
                        : ds__ring_spot(d, &c->place[DS__PLACES * v], v, c->slot, c->slots, c->q);
             if (!wanted)
                 ring = c->place[DS__PLACES * v];
@@ -7129,7 +7130,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
         }
         if (tree[v] < 0 || d->failed)
             break;
-        ds_plan_spot to =
+        ds_plan_location to =
             ds__ring_spot(d, &c->place[DS__PLACES * v + 1], tree[v], c->slot, c->slots, c->q);
         int ring = c->place[DS__PLACES * v + 1];
         sent[v].step =
@@ -7161,7 +7162,7 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, con
     int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
     held[owner] = first;
     if (!copied && (c->f->dest < 0 || c->f->dest == owner)) {
-        ds_plan_spot to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
+        ds_plan_location to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
         uint32_t step = ds__dstep_add(d, owner, -1, to, &first.at, 1, c->bytes,
                                       ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner));
         ds__after(d, step, first.step);
@@ -7170,8 +7171,8 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, con
     for (int i = 1; i < count && !d->failed; i++) {
         int v = order[i];
         int wanted = v < d->p && (c->f->dest < 0 || c->f->dest == v);
-        ds_plan_spot to =
-            wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+        ds_plan_location to =
+            wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
                    : ds__ring_spot(d, &c->place[DS__PLACES * v + 3], v, c->slot, c->slots, c->q);
         int ring = wanted ? 0 : c->place[DS__PLACES * v + 3];
         held[v].step = ds__emit_copy(d, c, &held[tree[v]], to, ring, &c->place[DS__PLACES * v + 4],
@@ -7242,7 +7243,7 @@ typedef struct ds__grid {
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
-    ds_plan_spot *spot;
+    ds_plan_location *spot;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -7421,8 +7422,8 @@ static void ds__grid_down(ds__grid *g) {
                          .step);
     }
     for (int r = 0; r < d->p && what == DS_ALL_GATHER && !d->failed; r++) {
-        ds_plan_spot from = { r, DS_PLAN_INPUT, 0 };
-        ds_plan_spot to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
+        ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
+        ds_plan_location to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
         size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
         ds__grid_got(g, r, d->t->island[r],
                      ds__dstep_add(d, r, -1, to, &from, 1, end - to.offset,
@@ -9760,11 +9761,11 @@ static int ds__search_twice(ds__search *s) {
 
 /* plan/plan.h - making and keeping plans.
 
-   Implements ds_plan_make and ds_plan_explain. ds__plan_build searches for the best draft and
+   Implements ds_plan_get and ds_plan_write. ds__plan_build searches for the best draft and
    ds__plan_fill copies it into the arrays of the public plan. Plans are kept in a list, and an
    equal request returns the same plan.
 
-   Invariants: a plan never changes and lives until ds_topology_free frees its topology
+   Invariants: a plan never changes and lives until ds_topology_destroy frees its topology
    (ds__plans_forget), also after ds_shutdown. Its memory returns to the allocator that it was made
    with, which may not be the topology's. A plan is identified by the topology's id and all members
    of the description. Of the steps that a step waits for, the plan names only the last one of each
@@ -9781,7 +9782,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
-    ds_plan_spot *spot = ds__alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_location *spot = ds__alloc((d->spots + 1) * sizeof *spot);
     /* last: plus 1 */
     uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
     uint32_t *last = ds__alloc(lanes * sizeof *last);
@@ -9928,11 +9929,11 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     return r;
 }
 
-DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
+DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
     static const ds_plan_desc usual;
     if (out)
         *out = NULL;
-    DS__ENTER("ds_plan_make");
+    DS__ENTER("ds_plan_get");
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
     if (!desc)
         desc = &usual;
@@ -9973,9 +9974,9 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
     return DS_OK;
 }
 
-DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
-                                 void *user) {
-    DS__ENTER("ds_plan_explain");
+DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
+                               void *user) {
+    DS__ENTER("ds_plan_write");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
     ds__pen pen = { write_fn, user, 0, 0 };
@@ -10795,7 +10796,7 @@ static int ds__steps_small(const ds__work *w) {
             /* in several launches, maybe with memory between them */
             if (s->count > DS__COMM_INPUTS)
                 return 0;
-            bytes = s->width * (ds_dtype_size)(s->dtype);
+            bytes = s->width * (ds_dtype_get_size)(s->dtype);
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
@@ -11052,7 +11053,7 @@ static ds_result ds__work_steps(ds__work *w) {
             continue;
         void *ptr = NULL;
         if (w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(r, (ds_pinned_alloc)(w->region[i].bytes, &ptr));
+            DS__KEEPING(r, (ds_mem_pinned_alloc)(w->region[i].bytes, &ptr));
         else
             DS__KEEPING(
                 r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
@@ -11094,7 +11095,7 @@ static ds_result ds__work_steps(ds__work *w) {
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
         if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
+            DS__KEEPING(one, (ds_mem_pinned_free)(w->region[i].at));
         else if (w->region[i].temporary && w->region[i].at)
             DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
         if (noted == DS_OK)
@@ -11485,7 +11486,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
    collective takes the direct path (ds__follow_not). The participant at index i must be on the
    device of rank i. If the input and the output of a rank share memory in a reduction, the input
    may be copied first (ds__follow_in_place).
-   Locks: takes none itself. ds_plan_make takes ds__c.lock to look up and store a plan, but
+   Locks: takes none itself. ds_plan_get takes ds__c.lock to look up and store a plan, but
    searches for a plan without that lock.
    Threads: caller's threads, each with its own ds__work. The topology owns its plans and must
    not be freed during the call. */
@@ -11650,7 +11651,7 @@ static int ds__spot_same(const ds__work *w, ds__spot a, ds__spot b) {
            ds__spot_at(w, a) == ds__spot_at(w, b);
 }
 
-static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_spot at) {
+static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
         return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
     const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
@@ -11685,7 +11686,7 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         ds__follow_in_place(w, f, plan, r);
     for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++) {
         const ds_plan_step *s = &plan->step[i];
-        const ds_plan_spot *from = &plan->spot[s->from];
+        const ds_plan_location *from = &plan->spot[s->from];
         size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
         ds__spot dst = ds__plan_spot(f, scratch, s->to);
         ds__spot src = ds__plan_spot(f, scratch, *from);
@@ -11740,7 +11741,7 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     if (w->r < 0)
         return;
     if (!plan) {
-        DS__KEEPING(w->r, (ds_plan_make)(f->o->topology, &f->want, &plan));
+        DS__KEEPING(w->r, (ds_plan_get)(f->o->topology, &f->want, &plan));
     } else if (d->what != f->want.what)
         (void)ds__follow_not(w, f->o, "it is for %s", ds__collective_names[d->what]);
     else if (d->bytes != f->want.bytes)
@@ -12287,7 +12288,7 @@ static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const
 static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
                                  size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
                                  int64_t size) {
-    size_t item = (ds_dtype_size)(dtype);
+    size_t item = (ds_dtype_get_size)(dtype);
     ptrdiff_t offset = (ptrdiff_t)(from * (int64_t)item);
     uint32_t first = (uint32_t)w->spots;
     if (w->r < 0 || !size)

@@ -20,12 +20,12 @@
            void *x;
            ds_stream s;
            ds_rng rng = { 0 };
-           if (ds_stream_current(ds_device_current(), &s) < 0 ||
-               ds_alloc(ds_device_current(), sizeof y, &x) < 0 ||
-               ds_rng_manual_seed(ds_device_current(), 42) < 0 ||
+           if (ds_stream_get_current(ds_device_current(), &s) < 0 ||
+               ds_device_alloc(ds_device_current(), sizeof y, &x) < 0 ||
+               ds_rng_set_device_seed(ds_device_current(), 42) < 0 ||
                ds_rng_uniform(rng, ds_float32(), x, 4, 0, 1, s) < 0 ||
                ds_copy(y, x, sizeof y, s) < 0 || ds_stream_synchronize(s) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
            printf("%g %g %g %g\n", y[0], y[1], y[2], y[3]);
@@ -130,7 +130,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
 /** The generator of a device, which is made and seeded at random at first use. It needs no
     destroying. */
-DSDEF DS_MUST_USE ds_result ds_rng_default(ds_device device, ds_rng *out);
+DSDEF DS_MUST_USE ds_result ds_rng_get_default(ds_device device, ds_rng *out);
 /** Where it is and how far it has come. Fills that are captured do not move the offset; launches
     do. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
@@ -165,16 +165,16 @@ DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size
 
 /** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is
     none here is ignored, as in torch. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed(ds_device device, uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_device_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed_all(uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_seed_all(uint64_t seed);
 /** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of
     device of which there is none here is ignored, and *out_seed is 0. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_device(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed_all(uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_all(uint64_t *out_seed);
 /** The seed of a device's generator: torch.cuda.initial_seed. */
-DSDEF DS_MUST_USE ds_result ds_rng_initial_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_get_device_seed(ds_device device, uint64_t *out_seed);
 /** The states of the generators of all devices of a type, one behind the other. *out_count: how
     many devices there are; out may be NULL, and has room for `capacity` states, else
     DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */
@@ -287,11 +287,11 @@ static inline DS_MUST_USE ds_result ds_at_rng_destroy(const char *file_, int lin
 }
 #define ds_rng_destroy(...) ds_at_rng_destroy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_default(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_get_default(const char *file_, int line_,
         ds_device device_, ds_rng *out_) {
-    return ds_site_set(file_, line_), (ds_rng_default)(device_, out_);
+    return ds_site_set(file_, line_), (ds_rng_get_default)(device_, out_);
 }
-#define ds_rng_default(...) ds_at_rng_default(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_get_default(...) ds_at_rng_get_default(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_rng_get_info(const char *file_, int line_,
         ds_rng rng_, ds_rng_info *out_) {
@@ -347,35 +347,35 @@ static inline DS_MUST_USE ds_result ds_at_rng_set_state(const char *file_, int l
 }
 #define ds_rng_set_state(...) ds_at_rng_set_state(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_manual_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_set_device_seed(const char *file_, int line_,
         ds_device device_, uint64_t seed_) {
-    return ds_site_set(file_, line_), (ds_rng_manual_seed)(device_, seed_);
+    return ds_site_set(file_, line_), (ds_rng_set_device_seed)(device_, seed_);
 }
-#define ds_rng_manual_seed(...) ds_at_rng_manual_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_set_device_seed(...) ds_at_rng_set_device_seed(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_manual_seed_all(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_set_seed_all(const char *file_, int line_,
         uint64_t seed_) {
-    return ds_site_set(file_, line_), (ds_rng_manual_seed_all)(seed_);
+    return ds_site_set(file_, line_), (ds_rng_set_seed_all)(seed_);
 }
-#define ds_rng_manual_seed_all(...) ds_at_rng_manual_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_set_seed_all(...) ds_at_rng_set_seed_all(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_reseed_device(const char *file_, int line_,
         ds_device device_, uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_seed)(device_, out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_reseed_device)(device_, out_seed_);
 }
-#define ds_rng_seed(...) ds_at_rng_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_reseed_device(...) ds_at_rng_reseed_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_seed_all(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_reseed_all(const char *file_, int line_,
         uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_seed_all)(out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_reseed_all)(out_seed_);
 }
-#define ds_rng_seed_all(...) ds_at_rng_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_reseed_all(...) ds_at_rng_reseed_all(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_initial_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_get_device_seed(const char *file_, int line_,
         ds_device device_, uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_initial_seed)(device_, out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_get_device_seed)(device_, out_seed_);
 }
-#define ds_rng_initial_seed(...) ds_at_rng_initial_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_get_device_seed(...) ds_at_rng_get_device_seed(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_rng_get_state_all(const char *file_, int line_,
         ds_device_type type_, void *out_, size_t capacity_, size_t *out_count_) {
@@ -2240,7 +2240,7 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
 
 /* rng/generator_api.h - public functions for generators.
 
-   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_default, ds_rng_get_info and
+   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_get_default, ds_rng_get_info and
    ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
    rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
 
@@ -2389,11 +2389,11 @@ DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
                : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
 }
 
-DSDEF ds_result(ds_rng_default)(ds_device device, ds_rng *out) {
+DSDEF ds_result(ds_rng_get_default)(ds_device device, ds_rng *out) {
     ds__generator *g;
     if (out)
         out->id = 0;
-    DS__ENTER("ds_rng_default");
+    DS__ENTER("ds_rng_get_default");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_of(device, &g);
     if (r < 0)
@@ -2609,9 +2609,9 @@ DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 
-DSDEF ds_result(ds_rng_manual_seed)(ds_device device, uint64_t seed) {
+DSDEF ds_result(ds_rng_set_device_seed)(ds_device device, uint64_t seed) {
     ds__generator *g;
-    DS__ENTER("ds_rng_manual_seed");
+    DS__ENTER("ds_rng_set_device_seed");
     if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
         ds__type_count(device.type) == 0)
         return DS_OK;
@@ -2633,17 +2633,17 @@ static ds_result ds__seed_all(uint64_t seed) {
     return r;
 }
 
-DSDEF ds_result(ds_rng_manual_seed_all)(uint64_t seed) {
-    DS__ENTER("ds_rng_manual_seed_all");
+DSDEF ds_result(ds_rng_set_seed_all)(uint64_t seed) {
+    DS__ENTER("ds_rng_set_seed_all");
     return ds__seed_all(seed);
 }
 
-DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_reseed_device)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     uint64_t seed = ds__os_cookie();
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_seed");
+    DS__ENTER("ds_rng_reseed_device");
     if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
         ds__type_count(device.type) == 0)
         return DS_OK;
@@ -2655,22 +2655,22 @@ DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
     return r;
 }
 
-DSDEF ds_result(ds_rng_seed_all)(uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_reseed_all)(uint64_t *out_seed) {
     uint64_t seed = ds__os_cookie();
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_seed_all");
+    DS__ENTER("ds_rng_reseed_all");
     ds_result r = ds__seed_all(seed);
     if (r == DS_OK && out_seed)
         *out_seed = seed;
     return r;
 }
 
-DSDEF ds_result(ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_get_device_seed)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_initial_seed");
+    DS__ENTER("ds_rng_get_device_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_of(device, &g);
     return r < 0 ? r : ds__generator_seed(g, out_seed);
@@ -3164,7 +3164,7 @@ static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_arg
     *out_which = DS__RNG_ONE_WORD;
     a->what = DS__RNG_INTEGERS;
     if (d->kind == DS_RNG_BITS) {
-        size_t size = ds_dtype_size(d->dtype);
+        size_t size = ds_dtype_get_size(d->dtype);
         if (size != 1 && size != 2 && size != 4 && size != 8)
             return ds__rng_no_type(d->dtype, "random bits");
         a->kind = size == 1   ? DS__RNG_8

@@ -66,7 +66,7 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
       "ds_stream_query by its macro, which hands over file and line, less the same call without it. " \
       "Limit: none; a call with two stores.") \
     X(handle_pin, OTHER, "handle: look-up, pin, unpin", "ns", MOST, NAN, \
-      "ds_stream_flags of a valid stream less an empty call: what every verb pays to find its " \
+      "ds_stream_get_flags of a valid stream less an empty call: what every verb pays to find its " \
       "object and to keep it alive while a concurrent destroy may come. Limit: what a " \
       "reference count would cost that no other thread touches.") \
     X(range, OTHER, "range, push and pop", "ns", MOST, 20, \

@@ -22,8 +22,10 @@
        static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
        int main(void) {
            ds_stream s;
-           if (ds_stream_create(NULL, &s) < 0 || ds_launch_host_func(s, hello, "world", NULL) < 0 ||
-               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           if (ds_stream_create(NULL, &s) < 0 || ds_stream_launch_host_func(s, hello, "world", NULL)
+           < 0 ||
+               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_error_get_last()); return
+               1; }
            return ds_shutdown() < 0;
        }
 
@@ -41,7 +43,7 @@
        DEVSTREAM_CUDA            with the implementation: adds the CUDA driver. Needs the headers of
                                  cudart 11.8 or newer and its library, static or shared; needs no
                                  nvcc, and no libcuda at link time
-       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_get_default() is the
                                  per-thread stream
        DEVSTREAM_NO_NVTX         with the implementation: ranges are not sent to NVIDIA's tools. By
                                  default they are sent if the compiler finds <nvtx3/nvToolsExt.h>,
@@ -63,7 +65,8 @@
      concurrently with other calls.
    - Host functions, callbacks, payload destructors and kernels may only call functions marked
      "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
-   - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
+   - Bad input gets a negative result and a sentence in ds_error_get_last(), and nothing is
+   enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value. A destroyed or invented handle gives
      DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
@@ -159,7 +162,7 @@ extern "C" {
     X(DS_ERR_INVALID_VALUE, -1, "an argument is wrong; the call has done nothing") \
     X(DS_ERR_INVALID_HANDLE, -2, "the handle was never valid or its object was destroyed") \
     X(DS_ERR_INVALID_DEVICE, -3, "the text or struct does not name a device") \
-    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_report") \
+    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_format") \
     X(DS_ERR_DEVICE_RANGE, -5, "the device index is outside of the available range") \
     X(DS_ERR_DEVICE_MISMATCH, -6, "the objects belong to different devices") \
     X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free some and try again") \
@@ -216,13 +219,13 @@ typedef struct ds_site {
 } ds_site;
 
 /** Name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
-DSDEF const char *ds_result_name(ds_result result);
+DSDEF const char *ds_result_get_name(ds_result result);
 /** One sentence on what a result means; never NULL. Callable anywhere. */
-DSDEF const char *ds_result_text(ds_result result);
+DSDEF const char *ds_result_get_text(ds_result result);
 /** The sentence of the last negative result of the calling thread: where it was called from,
     which function, which object, what was wrong. "" when there was none. Valid until the
     thread's next failing call. Callable anywhere. */
-DSDEF const char *ds_last_error(void);
+DSDEF const char *ds_error_get_last(void);
 
 /* ---- initialisation -------------------------------------------------------------------------- */
 
@@ -251,7 +254,7 @@ typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
 /** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
     must be set. Topologies outlive ds_shutdown: they and their plans return their memory to the
-    allocator that they were made with, so it must stay valid until ds_topology_free. */
+    allocator that they were made with, so it must stay valid until ds_topology_destroy. */
 typedef struct ds_allocator {
     /** NULL means malloc; returns NULL when out of memory */
     void *(*alloc_fn)(size_t size, void *user);
@@ -262,7 +265,7 @@ typedef struct ds_allocator {
 struct ds_cpu_desc; /* of the CPU driver, below */
 
 enum {
-    /** ds_stream_default() is the per-thread stream instead of the legacy one */
+    /** ds_stream_get_default() is the per-thread stream instead of the legacy one */
     DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
 };
 
@@ -286,7 +289,7 @@ typedef struct ds_init_desc {
 
 /** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
     Starts nothing. Callable anywhere. */
-DSDEF int ds_version(void);
+DSDEF int ds_version_get(void);
 
 /** Configures devstream before its first use. Not needed: everything initialises itself at the
     first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
@@ -312,20 +315,20 @@ typedef enum ds_sync_debug_mode {
 /** Sets the sync debug mode of the process, until ds_shutdown: with it the waits of a program
     are found that keep its devices from being busy. It is about ds_stream_synchronize,
     ds_event_synchronize and their timed forms (unless the time is 0), copies and fills of
-    pageable memory, ds_free, ds_host_free, ds_host_unregister, ds_mem_empty_cache, ds_mem_trim,
-    ds_pool_empty_cache and collectives with tensors in pageable memory, and counts what may
-    wait, whether or not there is anything to wait for just now. As in torch,
-    ds_device_synchronize is left alone, which nobody calls by mistake, and so are
-    ds_device_reset and ds_shutdown; what devstream waits for by itself, as an allocation may
-    when memory is short, is too, and so is what a capturing stream takes as a node. A warning is
-    a log item with id DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error,
-    whatever DEVSTREAM_LOG says. DS_ERR_INVALID_VALUE: not a mode. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
+    pageable memory, ds_device_free, ds_pinned_free, ds_pinned_unregister, ds_mem_empty_cache,
+    ds_mem_trim, ds_pool_empty_cache and collectives with tensors in pageable memory, and counts
+    what may wait, whether or not there is anything to wait for just now. As in torch,
+    ds_device_synchronize is left alone, which nobody calls by mistake, and so are ds_device_reset
+    and ds_shutdown; what devstream waits for by itself, as an allocation may when memory is short,
+    is too, and so is what a capturing stream takes as a node. A warning is a log item with id
+    DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error, whatever DEVSTREAM_LOG
+    says. DS_ERR_INVALID_VALUE: not a mode. */
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode(ds_sync_debug_mode mode);
 /** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the
     environment variable DEVSTREAM_SYNC_DEBUG. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode_text(const char *text);
 /** The mode in effect, for all threads. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_get_mode(ds_sync_debug_mode *out);
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
@@ -343,7 +346,7 @@ typedef struct ds_device {
     int32_t index; /**< from 0 */
 } ds_device;
 
-/** Longest text that ds_device_print writes, with the terminating zero. */
+/** Longest text that ds_device_format writes, with the terminating zero. */
 #define DS_DEVICE_NAME_SIZE 32
 /** Number of backends: CUDA and CPU, in the order in which they are tried. A program can use the
     devices of both. */
@@ -360,13 +363,13 @@ typedef struct ds_backend_info {
 } ds_backend_info;
 
 /** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
-DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
+DSDEF DS_MUST_USE ds_result ds_backend_get_info(int index, ds_backend_info *out);
 /** Writes the whole report, one line per backend, into out (at most size bytes, always
     terminated). */
-DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format(char *out, size_t size);
 /** 1 when there is a device of the type that can be used, else 0 (the host is none);
-    ds_backend_get has the reason. Starts devstream. */
-DSDEF int ds_is_available(ds_device_type type); /* takes a call site */
+    ds_backend_get_info has the reason. Starts devstream. */
+DSDEF int ds_backend_is_available(ds_device_type type); /* takes a call site */
 /** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing.
     Callable anywhere. */
 DSDEF int ds_is_initialized(void);
@@ -376,7 +379,8 @@ DSDEF int ds_is_initialized(void);
     GPUs than those that are listed run it too. "" when CUDA is not compiled in. On CPU devices:
     the processor's architecture, and "avx2" where sums use it. DS_ERR_INVALID_VALUE: the words
     do not fit. */
-DSDEF DS_MUST_USE ds_result ds_arch_list(ds_device_type type, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format_arch_list(ds_device_type type, char *out,
+                                                        size_t size);
 
 /** What a device is. Fields that a driver does not know are 0 or "". */
 typedef struct ds_device_properties {
@@ -385,7 +389,7 @@ typedef struct ds_device_properties {
     int minor;              /**< compute capability, second number */
     size_t total_memory;    /**< bytes */
     int multiprocessors;    /**< GPU: multiprocessors; CPU: worker threads that serve it */
-    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_print writes it */
+    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_format writes it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
     int unified_addressing; /**< 1 when host and device pointers share one address space */
     uint64_t reserved[16];  /**< 0 */
@@ -418,7 +422,7 @@ DSINLINE ds_device ds_device_current(void) {
 /** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current
     device. A type without any gives 0 and DS_OK; the host counts as one. A number that is no
     type is DS_ERR_INVALID_DEVICE. */
-DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count);
+DSDEF DS_MUST_USE ds_result ds_device_get_count(ds_device_type type, int *out_count);
 /** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
     [blanks]; the words in any case except custom_cpu. Without an index: the thread's current
     index when its device has that type, else 0. "host" takes no index but 0.
@@ -427,15 +431,15 @@ DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count)
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 /** Writes "cpu:0", "cuda:1" or "host"; the current device is resolved first.
     DS_ERR_INVALID_VALUE when size is too small (DS_DEVICE_NAME_SIZE always suffices). */
-DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
 /** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
-DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
 /** Makes a device current for the calling thread. A zeroed device or a negative index changes
     nothing. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
-DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
-/** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly
-    that one, whatever was set in between. Frames belong to the thread. A push that fails leaves
-    no frame. */
+DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
+/** As ds_device_set_current, and remembers the device that was current; ds_device_pop returns to
+    exactly that one, whatever was set in between. Frames belong to the thread. A push that fails
+    leaves no frame. */
 DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 /** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream
     was pushed after it. */
@@ -443,16 +447,17 @@ DSDEF DS_MUST_USE ds_result ds_device_pop(void);
 /** What a device is. Puts nothing on a GPU and waits for nothing. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** The name among the properties, copied into out (at most size bytes, always terminated). */
-DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size_t size);
 /** The compute capability among the properties; 0 and 0 on a CPU device. Either pointer may be
     NULL. */
-DSDEF DS_MUST_USE ds_result ds_device_capability(ds_device device, int *out_major, int *out_minor);
+DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
+                                                     int *out_minor);
 /** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
-DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_uuid_format(const unsigned char uuid[16], char *out, size_t size);
 /** Free and total bytes of a device; either pointer may be NULL. On a GPU other processes count
     too. */
-DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free,
-                                                  size_t *out_total);
+DSDEF DS_MUST_USE ds_result ds_device_get_memory_info(ds_device device, size_t *out_free,
+                                                      size_t *out_total);
 /** Blocks until all work of all streams of the device, as of the call, is done. Does not change
     the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
@@ -465,29 +470,29 @@ DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
     staged through host memory. */
 DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
 /** Lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a device. */
-DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least,
-                                                     int *out_greatest);
+DSDEF DS_MUST_USE ds_result ds_device_get_priority_range(ds_device device, int *out_least,
+                                                         int *out_greatest);
 /** How busy a GPU was in the driver's last sampling period: percent of the time in which a
     kernel ran, and in which its memory was read or written. Either pointer may be NULL. Asks
     NVML, the library of NVIDIA's driver, which is loaded by the first such question
     (DEVSTREAM_NVML: another name of libnvidia-ml.so.1) and kept until ds_shutdown.
     DS_ERR_UNSUPPORTED: the device is no GPU, there is no NVML, or it does not know that of this
     device, as of most parts of a GPU (MIG); DS_ERR_DRIVER: NVML failed. */
-DSDEF DS_MUST_USE ds_result ds_device_utilization(ds_device device, unsigned *out_gpu_percent,
-                                                  unsigned *out_memory_percent);
-/** Temperature of a GPU in degrees Celsius. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_temperature(ds_device device, unsigned *out_celsius);
-/** What a GPU draws, in milliwatts. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_power_draw(ds_device device, unsigned *out_milliwatts);
+DSDEF DS_MUST_USE ds_result ds_device_get_utilization(ds_device device, unsigned *out_gpu_percent,
+                                                      unsigned *out_memory_percent);
+/** Temperature of a GPU in degrees Celsius. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_temperature(ds_device device, unsigned *out_celsius);
+/** What a GPU draws, in milliwatts. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_power_draw(ds_device device, unsigned *out_milliwatts);
 /** Present clocks of a GPU's multiprocessors and of its memory, in MHz; either pointer may be
-    NULL. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out_sm_mhz,
-                                                 unsigned *out_memory_mhz);
+    NULL. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_clock_rate(ds_device device, unsigned *out_sm_mhz,
+                                                     unsigned *out_memory_mhz);
 /** Gives the device a label, for messages and timelines, of which 63 characters are copied;
     NULL: none. It stays until ds_shutdown. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
 /** The device's label, copied into out (at most size bytes, always terminated); "" without one. */
-DSDEF DS_MUST_USE ds_result ds_device_label(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_label(ds_device device, char *out, size_t size);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -555,14 +560,14 @@ DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
 
 /** Paddle's priority numbers (1 high, 2 normal; -1 and 0 are taken as Paddle's Python does) as
     ours. Anything else is DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
-DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *out_priority);
+DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, int *out_priority);
 
 /** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0,
     on the current device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
 /** Gives one more owner to a stream that was created or wrapped; each needs its own
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
-DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
 /** Ends one ownership. With the last one the handle is invalid at once, pending work still runs,
     and the stream is freed after it. Returns at once. The legacy and per-thread streams are not
     yours: DS_ERR_INVALID_VALUE. */
@@ -584,16 +589,16 @@ DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t
 /** The device's legacy null stream: its work starts after everything put earlier on the device's
     blocking streams, and their later work starts after it. Non-blocking streams take no part.
     (CUDA's stream 0.) */
-DSDEF DS_MUST_USE ds_result ds_stream_legacy(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_legacy(ds_device device, ds_stream *out);
 /** The calling thread's own default stream on the device (CUDA's stream 2): blocking with
     respect to the legacy stream, independent of others. The handle means this thread's stream;
     it goes with the thread, after its work is done. Other threads may use it on CPU devices; on
     CUDA they get DS_ERR_UNSUPPORTED, since CUDA has no name for it. */
-DSDEF DS_MUST_USE ds_result ds_stream_per_thread(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_per_thread(ds_device device, ds_stream *out);
 /** The legacy stream, or the per-thread one when that was opted for
     (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the environment variable
     DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
-DSDEF DS_MUST_USE ds_result ds_stream_default(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_default(ds_device device, ds_stream *out);
 
 /** Who ends a wrapped native stream. */
 typedef enum ds_ownership {
@@ -627,17 +632,17 @@ DSDEF DS_MUST_USE ds_result ds_stream_export(ds_stream stream, ds_stream_native 
 DSDEF DS_MUST_USE ds_result ds_stream_unwrap(ds_stream stream, ds_stream_native *out);
 
 /** A number that no other stream of this process ever had. */
-DSDEF DS_MUST_USE ds_result ds_stream_id(ds_stream stream, uint64_t *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_id(ds_stream stream, uint64_t *out);
 /** The stream's device. */
-DSDEF DS_MUST_USE ds_result ds_stream_device(ds_stream stream, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_device(ds_stream stream, ds_device *out);
 /** DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. The legacy and per-thread streams count as
     blocking. */
-DSDEF DS_MUST_USE ds_result ds_stream_flags(ds_stream stream, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_flags(ds_stream stream, unsigned *out);
 /** The priority in effect and the one asked for; either pointer may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective,
-                                               int *out_requested);
+DSDEF DS_MUST_USE ds_result ds_stream_get_priority(ds_stream stream, int *out_effective,
+                                                   int *out_requested);
 /** The stream's label, copied into out (at most size bytes, always terminated). */
-DSDEF DS_MUST_USE ds_result ds_stream_label(ds_stream stream, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_stream_get_label(ds_stream stream, char *out, size_t size);
 /** Gives the stream another label, for messages, reports and timelines, of which 255 characters
     are copied; NULL: none. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_stream_set_label(ds_stream stream, const char *label);
@@ -656,16 +661,16 @@ enum {
     DS_POP_WAIT_BACK = 4
 };
 
-/** The thread's current stream on a device; a new thread begins with ds_stream_default. If it
+/** The thread's current stream on a device; a new thread begins with ds_stream_get_default. If it
     was destroyed meanwhile, the handle comes back all the same and every use of it says
     DS_ERR_INVALID_HANDLE. */
-DSDEF DS_MUST_USE ds_result ds_stream_current(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_current(ds_device device, ds_stream *out);
 /** Makes a stream current on its device and that device current for the thread (torch). flags:
     DS_PUSH_STRICT or 0. *out_previous (may be NULL) is the stream that was current on that
     device. */
-DSDEF DS_MUST_USE ds_result ds_stream_use(ds_stream stream, unsigned flags,
-                                          ds_stream *out_previous);
-/** As ds_stream_use, and remembers the current device and that device's current stream;
+DSDEF DS_MUST_USE ds_result ds_stream_set_current(ds_stream stream, unsigned flags,
+                                                  ds_stream *out_previous);
+/** As ds_stream_set_current, and remembers the current device and that device's current stream;
     ds_stream_pop restores exactly that state, whatever was used in between. A zeroed stream
     pushes a frame that changes nothing. A push that fails leaves no frame. flags: DS_PUSH_*,
     DS_POP_WAIT_BACK. */
@@ -720,7 +725,7 @@ DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
 /** Creates an event with these flags and records it on the stream; it is the caller's to
     destroy. */
-DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
+DSDEF DS_MUST_USE ds_result ds_stream_record_event(ds_stream stream, unsigned flags, ds_event *out);
 /** Later work on the stream starts after the event's record as of this call, whatever is
     recorded afterwards. The stream may be on another device of the same driver; one of another
     driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
@@ -747,11 +752,11 @@ DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t ti
     in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED),
     both reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond
     clock, read when the stream reaches the record. */
-DSDEF DS_MUST_USE ds_result ds_event_elapsed_ms(ds_event start, ds_event end, double *out_ms);
+DSDEF DS_MUST_USE ds_result ds_event_get_elapsed_ms(ds_event start, ds_event end, double *out_ms);
 /** The device of the first record; a zeroed device before it. */
-DSDEF DS_MUST_USE ds_result ds_event_device(ds_event event, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_device(ds_event event, ds_device *out);
 /** The flags it was created with. */
-DSDEF DS_MUST_USE ds_result ds_event_flags(ds_event event, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_flags(ds_event event, unsigned *out);
 
 /** An event for other processes: bytes to send to them. */
 typedef struct ds_ipc_event_handle {
@@ -780,12 +785,12 @@ DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event
 /** Kinds of memory a pointer may point to. */
 typedef enum ds_memory_kind {
     DS_MEMORY_PAGEABLE = 0,   /**< ordinary host memory */
-    DS_MEMORY_PINNED = 1,     /**< host memory from ds_host_alloc */
-    DS_MEMORY_REGISTERED = 2, /**< host memory given to ds_host_register */
-    DS_MEMORY_DEVICE = 3      /**< memory from ds_alloc */
+    DS_MEMORY_PINNED = 1,     /**< host memory from ds_pinned_alloc */
+    DS_MEMORY_REGISTERED = 2, /**< host memory given to ds_pinned_register */
+    DS_MEMORY_DEVICE = 3      /**< memory from ds_device_alloc */
 } ds_memory_kind;
 
-/** What ds_pointer_query tells. */
+/** What ds_pointer_get_info tells. */
 typedef struct ds_pointer_info {
     ds_memory_kind kind; /**< kind of memory */
     ds_device device;    /**< device memory: its device; else host */
@@ -799,32 +804,32 @@ typedef struct ds_pointer_info {
     least). Does not wait for any work. size 0 gives NULL and DS_OK. Uninitialised.
     DS_ERR_OUT_OF_MEMORY: the device is full. (Plain; devstream_alloc.h has the caching
     allocator.) */
-DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
+DSDEF DS_MUST_USE ds_result ds_device_alloc(ds_device device, size_t size, void **out);
 /** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes.
-    DS_ERR_INVALID_VALUE: more bytes than a size_t counts. Else as ds_alloc. */
-DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height,
-                                           void **out, size_t *out_pitch);
+    DS_ERR_INVALID_VALUE: more bytes than a size_t counts. Else as ds_device_alloc. */
+DSDEF DS_MUST_USE ds_result ds_device_alloc_pitch(ds_device device, size_t width, size_t height,
+                                                  void **out, size_t *out_pitch);
 /** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that
     of other devices whose streams copy to or from it. NULL is allowed. Anything that is not the
     start of an allocation is DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_device_free(void *ptr);
 /** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels
     of GPUs at the same address; aligned to 512. All its pages are there when the call returns.
     size 0 gives NULL and DS_OK. */
-DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
+DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
 /** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
-DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
-/** Pins memory of the caller's, which must stay until ds_host_unregister. A range that touches a
+DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
+/** Pins memory of the caller's, which must stay until ds_pinned_unregister. A range that touches a
     known one is DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_host_register(void *ptr, size_t size);
-/** Undoes ds_host_register; ptr is the start of the range. Blocks until the work of all devices
+DSDEF DS_MUST_USE ds_result ds_pinned_register(void *ptr, size_t size);
+/** Undoes ds_pinned_register; ptr is the start of the range. Blocks until the work of all devices
     is done. */
-DSDEF DS_MUST_USE ds_result ds_host_unregister(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_pinned_unregister(void *ptr);
 /** Tells what a pointer points to. Unknown addresses, NULL included, are pageable host memory. */
-DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *out);
+DSDEF DS_MUST_USE ds_result ds_pointer_get_info(const void *ptr, ds_pointer_info *out);
 /** The device of the memory at ptr, any address inside of an allocation; for host memory, of any
     kind, the host. */
-DSDEF DS_MUST_USE ds_result ds_device_of(const void *ptr, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_pointer_get_device(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
 
@@ -837,10 +842,10 @@ DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
     one to the host does, one from the host returns when the source may be changed. Others return
     at once, and both ranges must stay valid until the stream has passed the copy. On CUDA a copy
     between pinned memory, or between a GPU and a CPU device, is a host function as to what may
-    hold it up (ds_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be done
-    before the call returns. Memory that cudart or other libraries allocated is taken as what it
-    is. A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE.
-    size 0 does nothing. */
+    hold it up (ds_stream_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be
+    done before the call returns. Memory that cudart or other libraries allocated is taken as what
+    it is. A range that leaves an allocation of ds_device_alloc or ds_pinned_alloc is
+    DS_ERR_INVALID_VALUE. size 0 does nothing. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
 
 enum {
@@ -884,12 +889,13 @@ typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
     one that blocks holds up those of others). Skipped after a failure. dtor_fn(user), when
     given, runs exactly once in every case: after fn and before the stream goes on, when fn is
     skipped, and also when this call fails (then before it returns, on the caller's thread). */
-DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
-                                                ds_host_fn dtor_fn);
+DSDEF DS_MUST_USE ds_result ds_stream_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
+                                                       ds_host_fn dtor_fn);
 /** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too;
-    else as ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
-DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
-                                            ds_host_fn dtor_fn);
+    else as ds_stream_launch_host_func. When the call itself fails, fn does not run, dtor_fn does.
+    */
+DSDEF DS_MUST_USE ds_result ds_stream_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
+                                                   ds_host_fn dtor_fn);
 
 /* ---- data types ------------------------------------------------------------------------------ */
 
@@ -968,14 +974,14 @@ DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
 
 /** Bytes of an element; 0 when that is no whole number. Callable anywhere. */
-DSDEF size_t ds_dtype_size(ds_dtype dtype);
+DSDEF size_t ds_dtype_get_size(ds_dtype dtype);
 /** 1 when both are the same type. Callable anywhere. */
 DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
-/** Longest text that ds_dtype_print writes, with the terminating zero. */
+/** Longest text that ds_dtype_format writes, with the terminating zero. */
 #define DS_DTYPE_NAME_SIZE 32
 /** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes".
     DS_ERR_INVALID_VALUE when size is too small. */
-DSDEF DS_MUST_USE ds_result ds_dtype_print(ds_dtype dtype, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_dtype_format(ds_dtype dtype, char *out, size_t size);
 /** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf,
     cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
@@ -1075,19 +1081,20 @@ DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kern
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** The handle becomes invalid; launches that are pending still run. The code of an image stays
     on a GPU until no kernel of it is left and the device has been waited for
-    (ds_device_synchronize, ds_free, ds_shutdown). */
+    (ds_device_synchronize, ds_device_free, ds_shutdown). */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the
     desc; the struct is copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED
     when the kernel has no form for the stream's device. On CUDA more items than a grid holds are
     launched in parts if the kernel takes DS_PARAM_FIRST and DS_PARAM_COUNT in 8 bytes, else
     refused. */
-DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args,
-                                      size_t args_size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_kernel_launch(ds_kernel kernel, size_t items, const void *args,
+                                             size_t args_size, ds_stream stream);
 /** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread,
     block by block (x fastest), as its item. */
-DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args,
-                                           size_t args_size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_kernel_launch_grid(ds_kernel kernel, const ds_grid *grid,
+                                                  const void *args, size_t args_size,
+                                                  ds_stream stream);
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
@@ -1128,7 +1135,7 @@ typedef enum ds_node_kind {
     DS_NODE_NATIVE = 8
 } ds_node_kind;
 
-/** A launch as a node; see ds_launch and ds_launch_grid. */
+/** A launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
 typedef struct ds_kernel_node {
     ds_kernel kernel;     /**< the graph keeps it alive */
     size_t items;         /**< items, at least 1; with a grid: ignored */
@@ -1161,7 +1168,7 @@ typedef struct ds_fill_node {
     uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
-/** A host function as a node; see ds_launch_host_func. */
+/** A host function as a node; see ds_stream_launch_host_func. */
 typedef struct ds_host_node {
     ds_host_fn fn; /**< runs at every launch */
     void *user;    /**< its argument */
@@ -1248,7 +1255,7 @@ DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node
     must not block, and no function of devstream may be called there. Also when the call fails. */
 DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
 
-/** What ds_graph_dot shows; the numbers are cudaGraphDebugDotFlags'. */
+/** What ds_graph_write_dot shows; the numbers are cudaGraphDebugDotFlags'. */
 enum {
     DS_DOT_PLAIN = 0,        /**< kinds and names */
     DS_DOT_VERBOSE = 1,      /**< everything below */
@@ -1264,10 +1271,11 @@ enum {
     call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
 /** Writes the graph in Graphviz' language, by calls of write_fn on this thread. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
-                                         void *user);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                               void *user);
 /** The same into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot_file(ds_graph graph, unsigned flags, const char *path);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot_file(ds_graph graph, unsigned flags,
+                                                    const char *path);
 
 /** Flags of executables; the first four have CUDA's numbers. */
 enum {
@@ -1339,11 +1347,11 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_
                                                    const ds_node_desc *desc);
 /** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is
     passed as if it were empty. Other nodes are DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node,
-                                                      int enabled);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int enabled);
 /** 1 in *out when the node is on. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node,
-                                                       int *out);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_get_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int *out);
 /** For later launches: wherever a kernel's parameter that is a pointer, or an operand of a copy
     or fill, is old_pointers[i], puts new_pointers[i]; all at once, also in children.
     *out_replaced (may be NULL) counts the places. DS_ERR_ILLEGAL_STATE without
@@ -1364,10 +1372,10 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec,
    such call. docs/capture.md has the table. */
 
 /** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are
-    those that may wait for the device or touch the legacy stream: ds_alloc, ds_free,
-    ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister, ds_device_synchronize.
-    (ds_device_synchronize and ds_device_reset of a device with a stream that captures are
-    refused in every mode.) */
+    those that may wait for the device or touch the legacy stream: ds_device_alloc, ds_device_free,
+    ds_pinned_alloc, ds_pinned_free, ds_pinned_register, ds_pinned_unregister,
+    ds_device_synchronize. (ds_device_synchronize and ds_device_reset of a device with a stream that
+    captures are refused in every mode.) */
 typedef enum ds_capture_mode {
     DS_CAPTURE_GLOBAL = 0,       /**< in every thread whose own mode is global, as it is at first */
     DS_CAPTURE_THREAD_LOCAL = 1, /**< in the thread that began the capture */
@@ -1395,8 +1403,8 @@ typedef struct ds_capture_info {
 
 /** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
     captures already: DS_ERR_ILLEGAL_STATE, and that capture goes on. On CUDA it may block for 0.1 s
-    while another thread waits for a device in ds_free, ds_host_free or ds_host_unregister, since
-    that wait would invalidate the capture. */
+    while another thread waits for a device in ds_device_free, ds_pinned_free or
+    ds_pinned_unregister, since that wait would invalidate the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** As ds_capture_begin, into a graph that is there; the first node will start after
     `dependencies`. ds_capture_end gives the same graph; if the capture fails, the nodes that it
@@ -1412,7 +1420,7 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
 /** Whether the stream captures; never changes anything. On the legacy stream while a blocking
     stream of the device captures: DS_ERR_CAPTURE_IMPLICIT. */
-DSDEF DS_MUST_USE ds_result ds_capture_query(ds_stream stream, ds_capture_status *out);
+DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);
 /** The same with all that is known of the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_info(ds_stream stream, ds_capture_info *out);
 /** Writes the nodes after which the stream's next one will start, at most room of them;
@@ -1439,7 +1447,7 @@ DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
 /** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
     capture are refused in this thread and other threads are left alone. If fn fails the capture
-    is ended and its result returned; the stream is as before in any case. ds_last_error is then
+    is ended and its result returned; the stream is as before in any case. ds_error_get_last is then
     the sentence of the call that failed inside of fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
@@ -1547,7 +1555,7 @@ typedef struct ds_range_event {
     const char *file;        /**< the caller's file, or NULL */
     int line;                /**< the caller's line, or 0 */
     ds_device device;        /**< label of a stream or device: the device; else zeroed */
-    /** start, end: the range's id; label of a stream: ds_stream_id; else 0 */
+    /** start, end: the range's id; label of a stream: ds_stream_get_id; else 0 */
     uint64_t id;
     /** a number of the calling thread, from 1; no other thread of the process ever has it */
     uint64_t thread;
@@ -1560,7 +1568,7 @@ typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
 /** Sets the hook, which takes the place of the one before; fn NULL: none. When this returns, no
     thread is inside of the former one, so it must not be called with a lock held that the hook
     takes. What was labelled before is not told. Starts no device. Stays over ds_shutdown. */
-DSDEF DS_MUST_USE ds_result ds_range_hook(ds_range_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_range_set_hook(ds_range_fn fn, void *user);
 
 /** Labels the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is NULL.
     Callable anywhere. */
@@ -1588,8 +1596,8 @@ enum {
     DS_CPU_INLINE = 1,
     /** threads sleep at once instead of spinning for a few tens of microseconds first */
     DS_CPU_NO_SPIN = 2,
-    /** calls that a capture forbids on a GPU although the CPU driver could do them (ds_alloc,
-        ds_free, ...: see ds_capture_mode) are allowed */
+    /** calls that a capture forbids on a GPU although the CPU driver could do them
+        (ds_device_alloc, ds_device_free, ...: see ds_capture_mode) are allowed */
     DS_CPU_LAX_CAPTURE = 4
 };
 
@@ -1627,7 +1635,7 @@ enum {
      function runs the clock stands, unless it takes longer than some hundredths of a second: then
      it may be waiting for something, others go on, and times depend on it.
    Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1.
-   Times of events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels
+   Times of events (ds_event_get_elapsed_ms) are the clock's. One worker runs everything, so kernels
    that wait for each other never end. */
 
 /** The way of a copy from one device, or from the host, to another. */
@@ -1706,7 +1714,7 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 
 /** The virtual time now, in nanoseconds: all that the program has waited for so far was done by
     then. Runs nothing itself. DS_ERR_UNSUPPORTED without a fabric. */
-DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
+DSDEF DS_MUST_USE ds_result ds_cpu_get_clock(int64_t *out_ns);
 
 /* ---- call sites ------------------------------------------------------------------------------ */
 
@@ -1805,13 +1813,13 @@ struct ds_range_guard_ {
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
               ds_stream_scope_leave)
 /** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it
-    is left. When the push fails the block is not entered, and ds_last_error() says why. */
+    is left. When the push fails the block is not entered, and ds_error_get_last() says why. */
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
 /** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it
     is left (break, return and goto included). When the push fails the block is not entered, and
-    ds_last_error() says why. */
+    ds_error_get_last() says why. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
 /** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is
     left. The block runs in any case. */
@@ -1836,53 +1844,53 @@ static inline DS_MUST_USE ds_result ds_at_shutdown(const char *file_, int line_)
 }
 #define ds_shutdown() ds_at_shutdown(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_set(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode(const char *file_, int line_,
         ds_sync_debug_mode mode_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_set)(mode_);
+    return ds_site_set(file_, line_), (ds_sync_debug_set_mode)(mode_);
 }
-#define ds_sync_debug_set(...) ds_at_sync_debug_set(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_set_mode(...) ds_at_sync_debug_set_mode(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_set_text(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode_text(const char *file_, int line_,
         const char *text_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_set_text)(text_);
+    return ds_site_set(file_, line_), (ds_sync_debug_set_mode_text)(text_);
 }
-#define ds_sync_debug_set_text(...) ds_at_sync_debug_set_text(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_set_mode_text(...) ds_at_sync_debug_set_mode_text(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_get_mode(const char *file_, int line_,
         ds_sync_debug_mode *out_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_get)(out_);
+    return ds_site_set(file_, line_), (ds_sync_debug_get_mode)(out_);
 }
-#define ds_sync_debug_get(...) ds_at_sync_debug_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_get_mode(...) ds_at_sync_debug_get_mode(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_backend_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_get_info(const char *file_, int line_,
         int index_, ds_backend_info *out_) {
-    return ds_site_set(file_, line_), (ds_backend_get)(index_, out_);
+    return ds_site_set(file_, line_), (ds_backend_get_info)(index_, out_);
 }
-#define ds_backend_get(...) ds_at_backend_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_get_info(...) ds_at_backend_get_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_backend_report(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_format(const char *file_, int line_,
         char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_backend_report)(out_, size_);
+    return ds_site_set(file_, line_), (ds_backend_format)(out_, size_);
 }
-#define ds_backend_report(...) ds_at_backend_report(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_format(...) ds_at_backend_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline int ds_at_is_available(const char *file_, int line_,
+static inline int ds_at_backend_is_available(const char *file_, int line_,
         ds_device_type type_) {
-    return ds_site_set(file_, line_), (ds_is_available)(type_);
+    return ds_site_set(file_, line_), (ds_backend_is_available)(type_);
 }
-#define ds_is_available(...) ds_at_is_available(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_is_available(...) ds_at_backend_is_available(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_arch_list(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_format_arch_list(const char *file_, int line_,
         ds_device_type type_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_arch_list)(type_, out_, size_);
+    return ds_site_set(file_, line_), (ds_backend_format_arch_list)(type_, out_, size_);
 }
-#define ds_arch_list(...) ds_at_arch_list(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_format_arch_list(...) ds_at_backend_format_arch_list(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_count(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_count(const char *file_, int line_,
         ds_device_type type_, int *out_count_) {
-    return ds_site_set(file_, line_), (ds_device_count)(type_, out_count_);
+    return ds_site_set(file_, line_), (ds_device_get_count)(type_, out_count_);
 }
-#define ds_device_count(...) ds_at_device_count(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_count(...) ds_at_device_get_count(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int line_,
         const char *text_, ds_device *out_) {
@@ -1890,23 +1898,23 @@ static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int li
 }
 #define ds_device_parse(...) ds_at_device_parse(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_format(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_print)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_format)(device_, out_, size_);
 }
-#define ds_device_print(...) ds_at_device_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_format(...) ds_at_device_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_current(const char *file_, int line_,
         ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_device_get)(out_);
+    return ds_site_set(file_, line_), (ds_device_get_current)(out_);
 }
-#define ds_device_get(...) ds_at_device_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_current(...) ds_at_device_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_set(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, int line_,
         ds_device device_) {
-    return ds_site_set(file_, line_), (ds_device_set)(device_);
+    return ds_site_set(file_, line_), (ds_device_set_current)(device_);
 }
-#define ds_device_set(...) ds_at_device_set(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_set_current(...) ds_at_device_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_push(const char *file_, int line_,
         ds_device device_) {
@@ -1925,29 +1933,29 @@ static inline DS_MUST_USE ds_result ds_at_device_get_properties(const char *file
 }
 #define ds_device_get_properties(...) ds_at_device_get_properties(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_name(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_name(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_name)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_get_name)(device_, out_, size_);
 }
-#define ds_device_name(...) ds_at_device_name(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_name(...) ds_at_device_get_name(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_capability(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_capability(const char *file_, int line_,
         ds_device device_, int *out_major_, int *out_minor_) {
-    return ds_site_set(file_, line_), (ds_device_capability)(device_, out_major_, out_minor_);
+    return ds_site_set(file_, line_), (ds_device_get_capability)(device_, out_major_, out_minor_);
 }
-#define ds_device_capability(...) ds_at_device_capability(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_capability(...) ds_at_device_get_capability(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_uuid_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_uuid_format(const char *file_, int line_,
         const unsigned char uuid_[16], char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_uuid_print)(uuid_, out_, size_);
+    return ds_site_set(file_, line_), (ds_uuid_format)(uuid_, out_, size_);
 }
-#define ds_uuid_print(...) ds_at_uuid_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_uuid_format(...) ds_at_uuid_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_memory_info(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_memory_info(const char *file_, int line_,
         ds_device device_, size_t *out_free_, size_t *out_total_) {
-    return ds_site_set(file_, line_), (ds_device_memory_info)(device_, out_free_, out_total_);
+    return ds_site_set(file_, line_), (ds_device_get_memory_info)(device_, out_free_, out_total_);
 }
-#define ds_device_memory_info(...) ds_at_device_memory_info(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_memory_info(...) ds_at_device_get_memory_info(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_synchronize(const char *file_, int line_,
         ds_device device_) {
@@ -1967,35 +1975,35 @@ static inline DS_MUST_USE ds_result ds_at_device_can_access_peer(const char *fil
 }
 #define ds_device_can_access_peer(...) ds_at_device_can_access_peer(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_priority_range(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_priority_range(const char *file_, int line_,
         ds_device device_, int *out_least_, int *out_greatest_) {
-    return ds_site_set(file_, line_), (ds_device_priority_range)(device_, out_least_, out_greatest_);
+    return ds_site_set(file_, line_), (ds_device_get_priority_range)(device_, out_least_, out_greatest_);
 }
-#define ds_device_priority_range(...) ds_at_device_priority_range(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_priority_range(...) ds_at_device_get_priority_range(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_utilization(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_utilization(const char *file_, int line_,
         ds_device device_, unsigned *out_gpu_percent_, unsigned *out_memory_percent_) {
-    return ds_site_set(file_, line_), (ds_device_utilization)(device_, out_gpu_percent_, out_memory_percent_);
+    return ds_site_set(file_, line_), (ds_device_get_utilization)(device_, out_gpu_percent_, out_memory_percent_);
 }
-#define ds_device_utilization(...) ds_at_device_utilization(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_utilization(...) ds_at_device_get_utilization(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_temperature(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_temperature(const char *file_, int line_,
         ds_device device_, unsigned *out_celsius_) {
-    return ds_site_set(file_, line_), (ds_device_temperature)(device_, out_celsius_);
+    return ds_site_set(file_, line_), (ds_device_get_temperature)(device_, out_celsius_);
 }
-#define ds_device_temperature(...) ds_at_device_temperature(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_temperature(...) ds_at_device_get_temperature(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_power_draw(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_power_draw(const char *file_, int line_,
         ds_device device_, unsigned *out_milliwatts_) {
-    return ds_site_set(file_, line_), (ds_device_power_draw)(device_, out_milliwatts_);
+    return ds_site_set(file_, line_), (ds_device_get_power_draw)(device_, out_milliwatts_);
 }
-#define ds_device_power_draw(...) ds_at_device_power_draw(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_power_draw(...) ds_at_device_get_power_draw(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_clock_rate(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_clock_rate(const char *file_, int line_,
         ds_device device_, unsigned *out_sm_mhz_, unsigned *out_memory_mhz_) {
-    return ds_site_set(file_, line_), (ds_device_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
+    return ds_site_set(file_, line_), (ds_device_get_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
 }
-#define ds_device_clock_rate(...) ds_at_device_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_clock_rate(...) ds_at_device_get_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, int line_,
         ds_device device_, const char *label_) {
@@ -2003,17 +2011,17 @@ static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, in
 }
 #define ds_device_set_label(...) ds_at_device_set_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_label(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_label(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_label)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_get_label)(device_, out_, size_);
 }
-#define ds_device_label(...) ds_at_device_label(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_label(...) ds_at_device_get_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_priority_from_paddle(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_priority_from_paddle(const char *file_, int line_,
         int paddle_priority_, int *out_priority_) {
-    return ds_site_set(file_, line_), (ds_priority_from_paddle)(paddle_priority_, out_priority_);
+    return ds_site_set(file_, line_), (ds_stream_priority_from_paddle)(paddle_priority_, out_priority_);
 }
-#define ds_priority_from_paddle(...) ds_at_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_priority_from_paddle(...) ds_at_stream_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int line_,
         const ds_stream_desc *desc_, ds_stream *out_) {
@@ -2021,11 +2029,11 @@ static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int l
 }
 #define ds_stream_create(...) ds_at_stream_create(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_retain(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_ref(const char *file_, int line_,
         ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_stream_retain)(stream_);
+    return ds_site_set(file_, line_), (ds_stream_ref)(stream_);
 }
-#define ds_stream_retain(...) ds_at_stream_retain(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_ref(...) ds_at_stream_ref(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_destroy(const char *file_, int line_,
         ds_stream stream_) {
@@ -2051,23 +2059,23 @@ static inline DS_MUST_USE ds_result ds_at_stream_synchronize_for(const char *fil
 }
 #define ds_stream_synchronize_for(...) ds_at_stream_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_legacy(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_legacy(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_legacy)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_legacy)(device_, out_);
 }
-#define ds_stream_legacy(...) ds_at_stream_legacy(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_legacy(...) ds_at_stream_get_legacy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_per_thread(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_per_thread(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_per_thread)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_per_thread)(device_, out_);
 }
-#define ds_stream_per_thread(...) ds_at_stream_per_thread(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_per_thread(...) ds_at_stream_get_per_thread(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_default(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_default(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_default)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_default)(device_, out_);
 }
-#define ds_stream_default(...) ds_at_stream_default(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_default(...) ds_at_stream_get_default(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_wrap(const char *file_, int line_,
         const ds_stream_native *native_, ds_ownership ownership_, void (*release_fn_)(void *user), void *user_, ds_stream *out_) {
@@ -2087,35 +2095,35 @@ static inline DS_MUST_USE ds_result ds_at_stream_unwrap(const char *file_, int l
 }
 #define ds_stream_unwrap(...) ds_at_stream_unwrap(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_id(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_id(const char *file_, int line_,
         ds_stream stream_, uint64_t *out_) {
-    return ds_site_set(file_, line_), (ds_stream_id)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_id)(stream_, out_);
 }
-#define ds_stream_id(...) ds_at_stream_id(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_id(...) ds_at_stream_get_id(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_device(const char *file_, int line_,
         ds_stream stream_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_stream_device)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_device)(stream_, out_);
 }
-#define ds_stream_device(...) ds_at_stream_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_device(...) ds_at_stream_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_flags(const char *file_, int line_,
         ds_stream stream_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_stream_flags)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_flags)(stream_, out_);
 }
-#define ds_stream_flags(...) ds_at_stream_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_flags(...) ds_at_stream_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_priority(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_priority(const char *file_, int line_,
         ds_stream stream_, int *out_effective_, int *out_requested_) {
-    return ds_site_set(file_, line_), (ds_stream_priority)(stream_, out_effective_, out_requested_);
+    return ds_site_set(file_, line_), (ds_stream_get_priority)(stream_, out_effective_, out_requested_);
 }
-#define ds_stream_priority(...) ds_at_stream_priority(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_priority(...) ds_at_stream_get_priority(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_label(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_label(const char *file_, int line_,
         ds_stream stream_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_stream_label)(stream_, out_, size_);
+    return ds_site_set(file_, line_), (ds_stream_get_label)(stream_, out_, size_);
 }
-#define ds_stream_label(...) ds_at_stream_label(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_label(...) ds_at_stream_get_label(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, int line_,
         ds_stream stream_, const char *label_) {
@@ -2123,17 +2131,17 @@ static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, in
 }
 #define ds_stream_set_label(...) ds_at_stream_set_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_current(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_current(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_current)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_current)(device_, out_);
 }
-#define ds_stream_current(...) ds_at_stream_current(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_current(...) ds_at_stream_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_use(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_set_current(const char *file_, int line_,
         ds_stream stream_, unsigned flags_, ds_stream *out_previous_) {
-    return ds_site_set(file_, line_), (ds_stream_use)(stream_, flags_, out_previous_);
+    return ds_site_set(file_, line_), (ds_stream_set_current)(stream_, flags_, out_previous_);
 }
-#define ds_stream_use(...) ds_at_stream_use(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_set_current(...) ds_at_stream_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_push(const char *file_, int line_,
         ds_stream stream_, unsigned flags_) {
@@ -2176,11 +2184,11 @@ static inline DS_MUST_USE ds_result ds_at_event_record(const char *file_, int li
 }
 #define ds_event_record(...) ds_at_event_record(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_record_new(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_record_event(const char *file_, int line_,
         ds_stream stream_, unsigned flags_, ds_event *out_) {
-    return ds_site_set(file_, line_), (ds_stream_record_new)(stream_, flags_, out_);
+    return ds_site_set(file_, line_), (ds_stream_record_event)(stream_, flags_, out_);
 }
-#define ds_stream_record_new(...) ds_at_stream_record_new(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_record_event(...) ds_at_stream_record_event(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_wait_event(const char *file_, int line_,
         ds_stream stream_, ds_event event_) {
@@ -2224,23 +2232,23 @@ static inline DS_MUST_USE ds_result ds_at_event_synchronize_for(const char *file
 }
 #define ds_event_synchronize_for(...) ds_at_event_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_elapsed_ms(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_elapsed_ms(const char *file_, int line_,
         ds_event start_, ds_event end_, double *out_ms_) {
-    return ds_site_set(file_, line_), (ds_event_elapsed_ms)(start_, end_, out_ms_);
+    return ds_site_set(file_, line_), (ds_event_get_elapsed_ms)(start_, end_, out_ms_);
 }
-#define ds_event_elapsed_ms(...) ds_at_event_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_elapsed_ms(...) ds_at_event_get_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_device(const char *file_, int line_,
         ds_event event_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_event_device)(event_, out_);
+    return ds_site_set(file_, line_), (ds_event_get_device)(event_, out_);
 }
-#define ds_event_device(...) ds_at_event_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_device(...) ds_at_event_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_flags(const char *file_, int line_,
         ds_event event_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_event_flags)(event_, out_);
+    return ds_site_set(file_, line_), (ds_event_get_flags)(event_, out_);
 }
-#define ds_event_flags(...) ds_at_event_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_flags(...) ds_at_event_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_event_export(const char *file_, int line_,
         ds_event event_, ds_ipc_event_handle *out_) {
@@ -2254,59 +2262,59 @@ static inline DS_MUST_USE ds_result ds_at_event_import(const char *file_, int li
 }
 #define ds_event_import(...) ds_at_event_import(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_alloc(const char *file_, int line_,
         ds_device device_, size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_alloc)(device_, size_, out_);
+    return ds_site_set(file_, line_), (ds_device_alloc)(device_, size_, out_);
 }
-#define ds_alloc(...) ds_at_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_alloc(...) ds_at_device_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_alloc_pitch(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_alloc_pitch(const char *file_, int line_,
         ds_device device_, size_t width_, size_t height_, void **out_, size_t *out_pitch_) {
-    return ds_site_set(file_, line_), (ds_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
+    return ds_site_set(file_, line_), (ds_device_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
 }
-#define ds_alloc_pitch(...) ds_at_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_alloc_pitch(...) ds_at_device_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_device_free)(ptr_);
 }
-#define ds_free(...) ds_at_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_free(...) ds_at_device_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
         size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_host_alloc)(size_, out_);
+    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
 }
-#define ds_host_alloc(...) ds_at_host_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_host_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
 }
-#define ds_host_free(...) ds_at_host_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_register(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_register(const char *file_, int line_,
         void *ptr_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_host_register)(ptr_, size_);
+    return ds_site_set(file_, line_), (ds_pinned_register)(ptr_, size_);
 }
-#define ds_host_register(...) ds_at_host_register(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_register(...) ds_at_pinned_register(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_unregister(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_unregister(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_host_unregister)(ptr_);
+    return ds_site_set(file_, line_), (ds_pinned_unregister)(ptr_);
 }
-#define ds_host_unregister(...) ds_at_host_unregister(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_unregister(...) ds_at_pinned_unregister(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pointer_query(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pointer_get_info(const char *file_, int line_,
         const void *ptr_, ds_pointer_info *out_) {
-    return ds_site_set(file_, line_), (ds_pointer_query)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_pointer_get_info)(ptr_, out_);
 }
-#define ds_pointer_query(...) ds_at_pointer_query(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pointer_get_info(...) ds_at_pointer_get_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_of(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pointer_get_device(const char *file_, int line_,
         const void *ptr_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_device_of)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_pointer_get_device)(ptr_, out_);
 }
-#define ds_device_of(...) ds_at_device_of(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pointer_get_device(...) ds_at_pointer_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline ds_scope ds_at_device_of_scope_enter(const char *file_, int line_,
         const void *ptr_) {
@@ -2350,23 +2358,23 @@ static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
 }
 #define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch_host_func(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
-    return ds_site_set(file_, line_), (ds_launch_host_func)(stream_, fn_, user_, dtor_fn_);
+    return ds_site_set(file_, line_), (ds_stream_launch_host_func)(stream_, fn_, user_, dtor_fn_);
 }
-#define ds_launch_host_func(...) ds_at_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_launch_host_func(...) ds_at_stream_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_add_callback(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_add_callback(const char *file_, int line_,
         ds_stream stream_, ds_callback_fn fn_, void *user_, ds_host_fn dtor_fn_) {
-    return ds_site_set(file_, line_), (ds_add_callback)(stream_, fn_, user_, dtor_fn_);
+    return ds_site_set(file_, line_), (ds_stream_add_callback)(stream_, fn_, user_, dtor_fn_);
 }
-#define ds_add_callback(...) ds_at_add_callback(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_add_callback(...) ds_at_stream_add_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_dtype_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_dtype_format(const char *file_, int line_,
         ds_dtype dtype_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_dtype_print)(dtype_, out_, size_);
+    return ds_site_set(file_, line_), (ds_dtype_format)(dtype_, out_, size_);
 }
-#define ds_dtype_print(...) ds_at_dtype_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_dtype_format(...) ds_at_dtype_format(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_dtype_parse(const char *file_, int line_,
         const char *text_, ds_dtype *out_) {
@@ -2392,17 +2400,17 @@ static inline DS_MUST_USE ds_result ds_at_kernel_destroy(const char *file_, int 
 }
 #define ds_kernel_destroy(...) ds_at_kernel_destroy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_kernel_launch(const char *file_, int line_,
         ds_kernel kernel_, size_t items_, const void *args_, size_t args_size_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_launch)(kernel_, items_, args_, args_size_, stream_);
+    return ds_site_set(file_, line_), (ds_kernel_launch)(kernel_, items_, args_, args_size_, stream_);
 }
-#define ds_launch(...) ds_at_launch(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_kernel_launch(...) ds_at_kernel_launch(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch_grid(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_kernel_launch_grid(const char *file_, int line_,
         ds_kernel kernel_, const ds_grid *grid_, const void *args_, size_t args_size_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
+    return ds_site_set(file_, line_), (ds_kernel_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
 }
-#define ds_launch_grid(...) ds_at_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_kernel_launch_grid(...) ds_at_kernel_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_create(const char *file_, int line_,
         const ds_graph_desc *desc_, ds_graph *out_) {
@@ -2470,17 +2478,17 @@ static inline DS_MUST_USE ds_result ds_at_graph_attach(const char *file_, int li
 }
 #define ds_graph_attach(...) ds_at_graph_attach(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_dot(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_write_dot(const char *file_, int line_,
         ds_graph graph_, unsigned flags_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_graph_dot)(graph_, flags_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_graph_write_dot)(graph_, flags_, write_fn_, user_);
 }
-#define ds_graph_dot(...) ds_at_graph_dot(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_write_dot(...) ds_at_graph_write_dot(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_dot_file(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_write_dot_file(const char *file_, int line_,
         ds_graph graph_, unsigned flags_, const char *path_) {
-    return ds_site_set(file_, line_), (ds_graph_dot_file)(graph_, flags_, path_);
+    return ds_site_set(file_, line_), (ds_graph_write_dot_file)(graph_, flags_, path_);
 }
-#define ds_graph_dot_file(...) ds_at_graph_dot_file(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_write_dot_file(...) ds_at_graph_write_dot_file(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_instantiate(const char *file_, int line_,
         ds_graph graph_, const ds_graph_exec_desc *desc_, ds_graph_exec *out_) {
@@ -2518,17 +2526,17 @@ static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node(const char *file_,
 }
 #define ds_graph_exec_set_node(...) ds_at_graph_exec_set_node(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_exec_enable_node(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node_enabled(const char *file_, int line_,
         ds_graph_exec exec_, ds_graph_node node_, int enabled_) {
-    return ds_site_set(file_, line_), (ds_graph_exec_enable_node)(exec_, node_, enabled_);
+    return ds_site_set(file_, line_), (ds_graph_exec_set_node_enabled)(exec_, node_, enabled_);
 }
-#define ds_graph_exec_enable_node(...) ds_at_graph_exec_enable_node(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_exec_set_node_enabled(...) ds_at_graph_exec_set_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_exec_node_enabled(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_exec_get_node_enabled(const char *file_, int line_,
         ds_graph_exec exec_, ds_graph_node node_, int *out_) {
-    return ds_site_set(file_, line_), (ds_graph_exec_node_enabled)(exec_, node_, out_);
+    return ds_site_set(file_, line_), (ds_graph_exec_get_node_enabled)(exec_, node_, out_);
 }
-#define ds_graph_exec_node_enabled(...) ds_at_graph_exec_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_exec_get_node_enabled(...) ds_at_graph_exec_get_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_exec_replace_pointers(const char *file_, int line_,
         ds_graph_exec exec_, void *const *old_pointers_, void *const *new_pointers_, size_t count_, size_t *out_replaced_) {
@@ -2554,11 +2562,11 @@ static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int lin
 }
 #define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_capture_query(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_capture_get_status(const char *file_, int line_,
         ds_stream stream_, ds_capture_status *out_) {
-    return ds_site_set(file_, line_), (ds_capture_query)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_capture_get_status)(stream_, out_);
 }
-#define ds_capture_query(...) ds_at_capture_query(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_capture_get_status(...) ds_at_capture_get_status(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_capture_get_info(const char *file_, int line_,
         ds_stream stream_, ds_capture_info *out_) {
@@ -2649,11 +2657,11 @@ static inline ds_result ds_at_range_end(const char *file_, int line_,
 }
 #define ds_range_end(...) ds_at_range_end(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_range_hook(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_range_set_hook(const char *file_, int line_,
         ds_range_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_range_hook)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_range_set_hook)(fn_, user_);
 }
-#define ds_range_hook(...) ds_at_range_hook(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_range_set_hook(...) ds_at_range_set_hook(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline ds_result ds_at_thread_set_label(const char *file_, int line_,
         const char *label_) {
@@ -2679,11 +2687,11 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_stats(const char *file_, int l
 }
 #define ds_cpu_get_stats(...) ds_at_cpu_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_cpu_get_clock(const char *file_, int line_,
         int64_t *out_ns_) {
-    return ds_site_set(file_, line_), (ds_cpu_clock)(out_ns_);
+    return ds_site_set(file_, line_), (ds_cpu_get_clock)(out_ns_);
 }
-#define ds_cpu_clock(...) ds_at_cpu_clock(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_cpu_get_clock(...) ds_at_cpu_get_clock(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -2711,10 +2719,10 @@ static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_
            void *p;
            if (ds_stream_create(NULL, &s) < 0 || ds_mem_alloc(1 << 20, s, &p) < 0 ||
                ds_fill(p, 0, 1, 1 << 20, s) < 0 || ds_mem_free(p) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
-           printf("%zu bytes are cached\n", ds_mem_reserved(ds_device_current()));
+           printf("%zu bytes are cached\n", ds_mem_get_reserved(ds_device_current()));
            return ds_shutdown() < 0;
        }
 
@@ -2730,7 +2738,7 @@ static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_
    - If other streams use a block, tell the allocator by ds_mem_record_use. The block is reused when
      they have passed their last use.
    - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc,
-     ds_capture_pool).
+     ds_capture_set_pool).
    - Host functions and callbacks may only call functions marked "Callable anywhere". */
 
 #ifndef DEVSTREAM_ALLOC_H_INCLUDED
@@ -2879,7 +2887,7 @@ typedef struct ds_pool {
     aligned to 512; uninitialised. size 0 gives NULL and DS_OK. Never waits for the device unless
     memory is short. While the stream captures, the memory belongs to the graph.
     DS_ERR_OUT_OF_MEMORY (DS_ERR_LIMIT_EXCEEDED when only a limit stands in the way) explains
-    itself in ds_last_error(). */
+    itself in ds_error_get_last(). */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc(size_t size, ds_stream stream, void **out);
 
 /** What ds_mem_alloc_with takes; zero means default. */
@@ -2929,7 +2937,7 @@ typedef struct ds_mem_block {
     void *segment;        /**< start of its segment */
     size_t segment_size;  /**< bytes of memory in the segment */
     ds_device device;     /**< where */
-    uint64_t stream;      /**< ds_stream_id of the stream that allocated it */
+    uint64_t stream;      /**< ds_stream_get_id of the stream that allocated it */
     ds_pool pool;         /**< 0: the device's default pool */
     ds_mem_state state;   /**< DS_BLOCK_* */
     const char *label;    /**< or NULL */
@@ -2940,7 +2948,7 @@ typedef struct ds_mem_block {
 /** Called with blocks; the description is the call's. */
 typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
 /** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
-DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
+DSDEF DS_MUST_USE ds_result ds_mem_get_block(const void *ptr, ds_mem_block *out);
 
 /** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop.
     Nests, 32 deep: under further ones blocks belong to the 32nd. Callable anywhere. */
@@ -2955,7 +2963,7 @@ DSDEF void ds_mem_label_pop(void);
     open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** The same of what one stream has cached in its device's default pool. */
-DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
+DSDEF DS_MUST_USE ds_result ds_mem_empty_stream_cache(ds_stream stream, size_t *out_released);
 /** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
 
@@ -2963,7 +2971,7 @@ DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *o
 
 /** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
     is the native stream, NULL when that has ended. Memory aligned to 512, or NULL. It may call
-    ds_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
+    ds_device_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
     pools that the thread has pushed do not count; the thread is relaxed
     (ds_capture_exchange_mode) meanwhile. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
@@ -3009,12 +3017,12 @@ DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
     allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream
     does not capture, or its capture has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is
     of another device. */
-DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
+DSDEF DS_MUST_USE ds_result ds_capture_set_pool(ds_stream stream, ds_pool pool);
 /** Owners of a pool: its handle, pushes, captures and graphs. */
-DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
+DSDEF DS_MUST_USE ds_result ds_pool_get_use_count(ds_pool pool, int *out);
 /** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own;
     (0, 0) of the default one. */
-DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
+DSDEF DS_MUST_USE ds_result ds_pool_get_id(ds_pool pool, uint64_t out_id[2]);
 /** Gives back the pool's memory that no block stands in the way of; waits and is refused as
     ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
@@ -3039,7 +3047,7 @@ DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out)
 DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                             ds_mem_block_fn fn, void *user);
 /** Frees a checkpoint; NULL is allowed. The pool may be gone. */
-DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
+DSDEF void ds_pool_checkpoint_destroy(ds_pool_checkpoint *checkpoint);
 /** DS_OK when these are the starts of all live blocks of the pool, in any order; else
     DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
@@ -3063,23 +3071,23 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
 /** Adds a callback, for all devices and threads; they are called in the order in which they were
     added. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** Removes it again; another thread may still be in a call of it that began before.
     DS_ERR_INVALID_VALUE: it was not added with this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** An allocation has failed for lack of memory: how much it needed, the limit or the device's
     memory, what of that is free. */
 typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free,
                               void *user);
 /** Adds an observer, called before the allocation returns its error; must not call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Removes it again, as ds_mem_remove_on_shortage. DS_ERR_INVALID_VALUE: it was not added with
-    this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** The whole report of the thread's last out-of-memory error, which ds_last_error() has in
+DSDEF DS_MUST_USE ds_result ds_mem_add_oom_callback(ds_mem_oom_fn fn, void *user);
+/** Removes it again, as ds_mem_remove_shortage_callback. DS_ERR_INVALID_VALUE: it was not added
+    with this `user`. */
+DSDEF DS_MUST_USE ds_result ds_mem_remove_oom_callback(ds_mem_oom_fn fn, void *user);
+/** The whole report of the thread's last out-of-memory error, which ds_error_get_last() has in
     short: sums, largest free block, fragmentation, the ten biggest owners, a hint. "" when there
     was none. Valid until the thread's next. */
-DSDEF const char *ds_mem_last_report(void);
+DSDEF const char *ds_mem_get_last_report(void);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
@@ -3133,51 +3141,52 @@ typedef struct ds_mem_stats {
 } ds_mem_stats;
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
-    pinned memory (ds_pinned_get_stats). */
+    pinned memory (ds_mem_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
 /** Statistics of one pool. Also of one that was destroyed, until a later pool takes its place:
     its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
     is "allocation.all.current"). */
-DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
-                                                int64_t *out);
+DSDEF DS_MUST_USE ds_result ds_mem_stats_get_by_name(const ds_mem_stats *stats, const char *name,
+                                                     int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
-DSDEF const char *ds_mem_stat_name(size_t index);
+DSDEF const char *ds_mem_stats_get_name(size_t index);
 /** Peaks become the current values. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_peak_stats(ds_device device);
 /** Totals and counters become 0. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_accumulated_stats(ds_device device);
 /** allocated_bytes.all.current; 0 for a device that was not used. */
-DSDEF size_t ds_mem_allocated(ds_device device);
+DSDEF size_t ds_mem_get_allocated(ds_device device);
 /** allocated_bytes.all.peak. */
-DSDEF size_t ds_mem_max_allocated(ds_device device);
+DSDEF size_t ds_mem_get_max_allocated(ds_device device);
 /** reserved_bytes.all.current. */
-DSDEF size_t ds_mem_reserved(ds_device device);
+DSDEF size_t ds_mem_get_reserved(ds_device device);
 /** reserved_bytes.all.peak. */
-DSDEF size_t ds_mem_max_reserved(ds_device device);
-/** torch's old name of ds_mem_reserved. */
+DSDEF size_t ds_mem_get_max_reserved(ds_device device);
+/** torch's old name of ds_mem_get_reserved. */
 DSDEF size_t ds_mem_cached(ds_device device);
-/** torch's old name of ds_mem_max_reserved. */
+/** torch's old name of ds_mem_get_max_reserved. */
 DSDEF size_t ds_mem_max_cached(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
-/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL, ds_resource_of_driver_pool)
-    has taken from it, and those in use, whoever uses the pool. Either may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_mem_driver_pool_info(ds_device device, size_t *out_reserved,
-                                                    size_t *out_used);
+/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL,
+    ds_resource_create_driver_pool) has taken from it, and those in use, whoever uses the pool.
+    Either may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,
+                                                        size_t *out_used);
 /** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to
     write_fn line by line. */
-DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                           void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_summary(ds_device device, int abbreviated,
+                                                 ds_write_fn write_fn, void *user);
 /** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told
-    by NVML (as ds_device_utilization); where it is not, the text says so. A CPU device's memory
+    by NVML (as ds_device_get_utilization); where it is not, the text says so. A CPU device's memory
     belongs to its process: then come those that share memory of it (ds_mem_export,
     ds_mem_import), with how much they share. */
-DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn,
-                                                  void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_processes(ds_device device, ds_write_fn write_fn,
+                                                   void *user);
 
 /* ---- history and snapshots ------------------------------------------------------------------- */
 
@@ -3218,7 +3227,7 @@ typedef struct ds_mem_event {
     ds_mem_action action; /**< what */
     uint64_t address;     /**< of the block or segment; out of memory: free bytes of the device */
     uint64_t bytes;       /**< requested bytes of a block; else size */
-    uint64_t stream;      /**< ds_stream_id */
+    uint64_t stream;      /**< ds_stream_get_id */
     uint64_t time_ns;     /**< of the monotonic clock */
     ds_site site;         /**< of the call; of a free that of the allocation */
     const char *label;    /**< of the block, or the annotation */
@@ -3229,9 +3238,9 @@ typedef struct ds_mem_event {
     allocator's locks: must not call devstream. */
 typedef void (*ds_mem_event_fn)(ds_device device, const ds_mem_event *event, void *user);
 /** Adds an observer. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_event_callback(ds_mem_event_fn fn, void *user);
 /** Removes it again. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_event_callback(ds_mem_event_fn fn, void *user);
 
 /** Forms of a snapshot. */
 typedef enum ds_mem_format {
@@ -3246,14 +3255,14 @@ enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
 /** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0), by calls
     of write_fn. At any time, on any thread, also while streams capture: allocations on a device
     wait while its part is copied, not while it is written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot(ds_mem_format format, unsigned flags,
+                                                  ds_pool pool, ds_write_fn write_fn, void *user);
 /** The same of all devices into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags,
-                                                 const char *path);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot_file(ds_mem_format format, unsigned flags,
+                                                       const char *path);
 /** Calls fn with every block of a device, live or not, in the order of addresses;
     DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_for_each_block(ds_device device, ds_mem_block_fn fn, void *user);
 
 /* ---- pinned host memory ---------------------------------------------------------------------- */
 
@@ -3262,24 +3271,24 @@ DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn 
     device (though a driver may, while it pins memory). DS_ERR_OUT_OF_MEMORY, and
     DS_ERR_LIMIT_EXCEEDED when only the limit stands in the way, when the cache given back did
     not help. Callable while streams capture. */
-DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_alloc(size_t size, void **out);
 /** Frees it; it is not used again before all recorded uses are done. Waits for nothing. NULL is
     allowed; anything else that is not the start of a block, a second free included, is
     DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_free(void *ptr);
 /** Says that the stream, of any device, has just been given its last use of the block (any
     address inside it). On a stream that captures, the block is the graph's: freed, it is not
     used again before the last graph and executable that has the use is gone. Nothing for NULL; a
     pointer of no block is DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_pinned_record_use(void *ptr, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_record_use(void *ptr, ds_stream stream);
 /** What torch's CachingHostAllocator answers to record_event: 1 in *out when the address lies in
     a block that is allocated here. */
-DSDEF DS_MUST_USE ds_result ds_pinned_owns(const void *ptr, int *out);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_owns(const void *ptr, int *out);
 /** Gives back all cached pinned memory whose uses are done; waits for none. *out_released (NULL
     allowed): bytes. Refused while a capture is open. */
-DSDEF DS_MUST_USE ds_result ds_pinned_empty_cache(size_t *out_released);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_empty_cache(size_t *out_released);
 /** Limits what is reserved, in bytes; 0: no limit. What is reserved already stays. */
-DSDEF DS_MUST_USE ds_result ds_pinned_set_limit(size_t bytes);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_set_limit(size_t bytes);
 
 /** Time of the calls to the driver, microseconds. */
 typedef struct ds_mem_duration {
@@ -3291,7 +3300,7 @@ typedef struct ds_mem_duration {
 } ds_mem_duration;
 
 /** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
-typedef struct ds_pinned_stats {
+typedef struct ds_mem_pinned_stats {
     ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
     ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
     /** blocks that are allocated, or freed and still in use by a stream */
@@ -3302,14 +3311,14 @@ typedef struct ds_pinned_stats {
     int64_t num_host_alloc;          /**< calls for memory */
     int64_t num_host_free;           /**< calls to give it back */
     uint64_t reserved[16];           /**< 0 */
-} ds_pinned_stats;
+} ds_mem_pinned_stats;
 
 /** Statistics of pinned memory. */
-DSDEF DS_MUST_USE ds_result ds_pinned_get_stats(ds_pinned_stats *out);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_get_stats(ds_mem_pinned_stats *out);
 /** Peaks become the current values. */
-DSDEF DS_MUST_USE ds_result ds_pinned_reset_peak_stats(void);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_peak_stats(void);
 /** Totals become 0. */
-DSDEF DS_MUST_USE ds_result ds_pinned_reset_accumulated_stats(void);
+DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_accumulated_stats(void);
 
 /* ---- resources ------------------------------------------------------------------------------- */
 
@@ -3332,7 +3341,7 @@ struct ds_resource {
 };
 
 /** Allocates from a resource. size 0 gives NULL and DS_OK. DS_ERR_OUT_OF_MEMORY: it has no more;
-    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_limit's or the allocator's;
+    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_create_limit's or the allocator's;
     what a function of the program returns; DS_ERR_INVALID_VALUE: an alignment that is no power
     of two, or more than the resource gives. */
 DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size,
@@ -3341,42 +3350,44 @@ DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_
 DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size,
                                              ds_stream stream);
 
-/** ds_alloc and ds_free: every free waits for the device. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_device(ds_device device, ds_resource *out);
+/** ds_device_alloc and ds_device_free: every free waits for the device. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_device(ds_device device, ds_resource *out);
 /** A pool; 0: the one that ds_mem_alloc takes (ds_pool_push, else the default one of the
     stream's device). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_pool(ds_pool pool, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_pool(ds_pool pool, ds_resource *out);
 /** The driver's own pool of the stream's device (cudaMallocAsync). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_driver_pool(ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_driver_pool(ds_resource *out);
 /** Functions of the program. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_functions(ds_resource_alloc_fn alloc_fn,
-                                                     ds_resource_free_fn free_fn, void *user,
-                                                     ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_functions(ds_resource_alloc_fn alloc_fn,
+                                                         ds_resource_free_fn free_fn, void *user,
+                                                         ds_resource *out);
 
 /** At most so many bytes at a time; more is DS_ERR_LIMIT_EXCEEDED. */
-DSDEF DS_MUST_USE ds_result ds_resource_limit(const ds_resource *upstream, size_t bytes,
-                                              ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_limit(const ds_resource *upstream, size_t bytes,
+                                                     ds_resource *out);
 /** Counts: ds_resource_get_stats. */
-DSDEF DS_MUST_USE ds_result ds_resource_statistics(const ds_resource *upstream, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_stats(const ds_resource *upstream, ds_resource *out);
 /** Writes a line of CSV per call: "time_us,action,pointer,size,stream", which is also the first
     line. The time is that of the monotonic clock; the action is allocate, free or
-    allocate_failure; stream is ds_stream_id, 0 for none. Lines come one at a time; when write_fn
-    says stop, no more are written. */
-DSDEF DS_MUST_USE ds_result ds_resource_log(const ds_resource *upstream, ds_write_fn write_fn,
-                                            void *user, ds_resource *out);
+    allocate_failure; stream is ds_stream_get_id, 0 for none. Lines come one at a time; when
+    write_fn says stop, no more are written. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_log(const ds_resource *upstream,
+                                                   ds_write_fn write_fn, void *user,
+                                                   ds_resource *out);
 /** Called when the upstream had no memory for so many bytes; returns 1 when it is worth another
     try. May call devstream. */
 typedef int (*ds_resource_failure_fn)(size_t size, void *user);
 /** Asks fn, and tries again, as long as memory is short and fn returns 1. */
-DSDEF DS_MUST_USE ds_result ds_resource_on_failure(const ds_resource *upstream,
-                                                   ds_resource_failure_fn fn, void *user,
-                                                   ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_on_failure(const ds_resource *upstream,
+                                                          ds_resource_failure_fn fn, void *user,
+                                                          ds_resource *out);
 /** Allocations of `threshold` bytes or more are aligned to `alignment`, a power of two; and any
     to what it asks for. */
-DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, size_t alignment,
-                                                size_t threshold, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_aligned(const ds_resource *upstream,
+                                                       size_t alignment, size_t threshold,
+                                                       ds_resource *out);
 
-/** What went through ds_resource_statistics. */
+/** What went through ds_resource_create_stats. */
 typedef struct ds_resource_stats {
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */
@@ -3504,11 +3515,11 @@ static inline DS_MUST_USE ds_result ds_at_mem_record_stream(const char *file_, i
 }
 #define ds_mem_record_stream(...) ds_at_mem_record_stream(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_find(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_get_block(const char *file_, int line_,
         const void *ptr_, ds_mem_block *out_) {
-    return ds_site_set(file_, line_), (ds_mem_find)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_mem_get_block)(ptr_, out_);
 }
-#define ds_mem_find(...) ds_at_mem_find(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_get_block(...) ds_at_mem_get_block(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int line_,
         ds_device device_, size_t *out_released_) {
@@ -3516,11 +3527,11 @@ static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int
 }
 #define ds_mem_empty_cache(...) ds_at_mem_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_empty_cache_of(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_empty_stream_cache(const char *file_, int line_,
         ds_stream stream_, size_t *out_released_) {
-    return ds_site_set(file_, line_), (ds_mem_empty_cache_of)(stream_, out_released_);
+    return ds_site_set(file_, line_), (ds_mem_empty_stream_cache)(stream_, out_released_);
 }
-#define ds_mem_empty_cache_of(...) ds_at_mem_empty_cache_of(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_empty_stream_cache(...) ds_at_mem_empty_stream_cache(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_trim(const char *file_, int line_,
         ds_device device_, size_t keep_, size_t *out_released_) {
@@ -3551,23 +3562,23 @@ static inline DS_MUST_USE ds_result ds_at_pool_pop(const char *file_, int line_)
 }
 #define ds_pool_pop() ds_at_pool_pop(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_capture_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_capture_set_pool(const char *file_, int line_,
         ds_stream stream_, ds_pool pool_) {
-    return ds_site_set(file_, line_), (ds_capture_pool)(stream_, pool_);
+    return ds_site_set(file_, line_), (ds_capture_set_pool)(stream_, pool_);
 }
-#define ds_capture_pool(...) ds_at_capture_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_capture_set_pool(...) ds_at_capture_set_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pool_use_count(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pool_get_use_count(const char *file_, int line_,
         ds_pool pool_, int *out_) {
-    return ds_site_set(file_, line_), (ds_pool_use_count)(pool_, out_);
+    return ds_site_set(file_, line_), (ds_pool_get_use_count)(pool_, out_);
 }
-#define ds_pool_use_count(...) ds_at_pool_use_count(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pool_get_use_count(...) ds_at_pool_get_use_count(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pool_id(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pool_get_id(const char *file_, int line_,
         ds_pool pool_, uint64_t out_id_[2]) {
-    return ds_site_set(file_, line_), (ds_pool_id)(pool_, out_id_);
+    return ds_site_set(file_, line_), (ds_pool_get_id)(pool_, out_id_);
 }
-#define ds_pool_id(...) ds_at_pool_id(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pool_get_id(...) ds_at_pool_get_id(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_pool_empty_cache(const char *file_, int line_,
         ds_pool pool_, size_t *out_released_) {
@@ -3617,29 +3628,29 @@ static inline DS_MUST_USE ds_result ds_at_mem_get_fraction(const char *file_, in
 }
 #define ds_mem_get_fraction(...) ds_at_mem_get_fraction(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_shortage(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_shortage_callback(const char *file_, int line_,
         ds_mem_shortage_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_shortage)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_shortage_callback)(fn_, user_);
 }
-#define ds_mem_on_shortage(...) ds_at_mem_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_shortage_callback(...) ds_at_mem_add_shortage_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_shortage(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_shortage_callback(const char *file_, int line_,
         ds_mem_shortage_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_shortage)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_shortage_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_shortage(...) ds_at_mem_remove_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_shortage_callback(...) ds_at_mem_remove_shortage_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_out_of_memory(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_oom_callback(const char *file_, int line_,
         ds_mem_oom_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_out_of_memory)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_oom_callback)(fn_, user_);
 }
-#define ds_mem_on_out_of_memory(...) ds_at_mem_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_oom_callback(...) ds_at_mem_add_oom_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_out_of_memory(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_oom_callback(const char *file_, int line_,
         ds_mem_oom_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_out_of_memory)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_oom_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_out_of_memory(...) ds_at_mem_remove_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_oom_callback(...) ds_at_mem_remove_oom_callback(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_get_stats(const char *file_, int line_,
         ds_device device_, ds_mem_stats *out_) {
@@ -3653,11 +3664,11 @@ static inline DS_MUST_USE ds_result ds_at_pool_get_stats(const char *file_, int 
 }
 #define ds_pool_get_stats(...) ds_at_pool_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_stat_by_name(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_stats_get_by_name(const char *file_, int line_,
         const ds_mem_stats *stats_, const char *name_, int64_t *out_) {
-    return ds_site_set(file_, line_), (ds_mem_stat_by_name)(stats_, name_, out_);
+    return ds_site_set(file_, line_), (ds_mem_stats_get_by_name)(stats_, name_, out_);
 }
-#define ds_mem_stat_by_name(...) ds_at_mem_stat_by_name(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_stats_get_by_name(...) ds_at_mem_stats_get_by_name(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_reset_peak_stats(const char *file_, int line_,
         ds_device device_) {
@@ -3683,23 +3694,23 @@ static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_
 }
 #define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_driver_pool_info(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_get_driver_pool_info(const char *file_, int line_,
         ds_device device_, size_t *out_reserved_, size_t *out_used_) {
-    return ds_site_set(file_, line_), (ds_mem_driver_pool_info)(device_, out_reserved_, out_used_);
+    return ds_site_set(file_, line_), (ds_mem_get_driver_pool_info)(device_, out_reserved_, out_used_);
 }
-#define ds_mem_driver_pool_info(...) ds_at_mem_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_get_driver_pool_info(...) ds_at_mem_get_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_summary(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_summary(const char *file_, int line_,
         ds_device device_, int abbreviated_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_summary)(device_, abbreviated_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_summary)(device_, abbreviated_, write_fn_, user_);
 }
-#define ds_mem_summary(...) ds_at_mem_summary(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_summary(...) ds_at_mem_write_summary(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_list_processes(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_processes(const char *file_, int line_,
         ds_device device_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_list_processes)(device_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_processes)(device_, write_fn_, user_);
 }
-#define ds_mem_list_processes(...) ds_at_mem_list_processes(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_processes(...) ds_at_mem_write_processes(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_history_start(const char *file_, int line_,
         const ds_mem_history_desc *desc_) {
@@ -3718,87 +3729,87 @@ static inline DS_MUST_USE ds_result ds_at_mem_annotate(const char *file_, int li
 }
 #define ds_mem_annotate(...) ds_at_mem_annotate(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_event(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_event_callback(const char *file_, int line_,
         ds_mem_event_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_event)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_event_callback)(fn_, user_);
 }
-#define ds_mem_on_event(...) ds_at_mem_on_event(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_event_callback(...) ds_at_mem_add_event_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_event(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_event_callback(const char *file_, int line_,
         ds_mem_event_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_event)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_event_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_event(...) ds_at_mem_remove_on_event(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_event_callback(...) ds_at_mem_remove_event_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_snapshot(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_snapshot(const char *file_, int line_,
         ds_mem_format format_, unsigned flags_, ds_pool pool_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_snapshot)(format_, flags_, pool_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_snapshot)(format_, flags_, pool_, write_fn_, user_);
 }
-#define ds_mem_snapshot(...) ds_at_mem_snapshot(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_snapshot(...) ds_at_mem_write_snapshot(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_snapshot_file(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_snapshot_file(const char *file_, int line_,
         ds_mem_format format_, unsigned flags_, const char *path_) {
-    return ds_site_set(file_, line_), (ds_mem_snapshot_file)(format_, flags_, path_);
+    return ds_site_set(file_, line_), (ds_mem_write_snapshot_file)(format_, flags_, path_);
 }
-#define ds_mem_snapshot_file(...) ds_at_mem_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_snapshot_file(...) ds_at_mem_write_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_each_block(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_for_each_block(const char *file_, int line_,
         ds_device device_, ds_mem_block_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_each_block)(device_, fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_for_each_block)(device_, fn_, user_);
 }
-#define ds_mem_each_block(...) ds_at_mem_each_block(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_for_each_block(...) ds_at_mem_for_each_block(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_alloc(const char *file_, int line_,
         size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_alloc)(size_, out_);
 }
-#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_alloc(...) ds_at_mem_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_free)(ptr_);
 }
-#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_free(...) ds_at_mem_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_record_use(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_record_use(const char *file_, int line_,
         void *ptr_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_pinned_record_use)(ptr_, stream_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_record_use)(ptr_, stream_);
 }
-#define ds_pinned_record_use(...) ds_at_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_record_use(...) ds_at_mem_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_owns(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_owns(const char *file_, int line_,
         const void *ptr_, int *out_) {
-    return ds_site_set(file_, line_), (ds_pinned_owns)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_owns)(ptr_, out_);
 }
-#define ds_pinned_owns(...) ds_at_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_owns(...) ds_at_mem_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_empty_cache(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_empty_cache(const char *file_, int line_,
         size_t *out_released_) {
-    return ds_site_set(file_, line_), (ds_pinned_empty_cache)(out_released_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_empty_cache)(out_released_);
 }
-#define ds_pinned_empty_cache(...) ds_at_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_empty_cache(...) ds_at_mem_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_set_limit(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_set_limit(const char *file_, int line_,
         size_t bytes_) {
-    return ds_site_set(file_, line_), (ds_pinned_set_limit)(bytes_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_set_limit)(bytes_);
 }
-#define ds_pinned_set_limit(...) ds_at_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_set_limit(...) ds_at_mem_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_get_stats(const char *file_, int line_,
-        ds_pinned_stats *out_) {
-    return ds_site_set(file_, line_), (ds_pinned_get_stats)(out_);
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_get_stats(const char *file_, int line_,
+        ds_mem_pinned_stats *out_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_get_stats)(out_);
 }
-#define ds_pinned_get_stats(...) ds_at_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_get_stats(...) ds_at_mem_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_reset_peak_stats(const char *file_, int line_) {
-    return ds_site_set(file_, line_), (ds_pinned_reset_peak_stats)();
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_reset_peak_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_reset_peak_stats)();
 }
-#define ds_pinned_reset_peak_stats() ds_at_pinned_reset_peak_stats(__FILE__, __LINE__)
+#define ds_mem_pinned_reset_peak_stats() ds_at_mem_pinned_reset_peak_stats(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_reset_accumulated_stats(const char *file_, int line_) {
-    return ds_site_set(file_, line_), (ds_pinned_reset_accumulated_stats)();
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_reset_accumulated_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_reset_accumulated_stats)();
 }
-#define ds_pinned_reset_accumulated_stats() ds_at_pinned_reset_accumulated_stats(__FILE__, __LINE__)
+#define ds_mem_pinned_reset_accumulated_stats() ds_at_mem_pinned_reset_accumulated_stats(__FILE__, __LINE__)
 
 static inline DS_MUST_USE ds_result ds_at_resource_alloc(const char *file_, int line_,
         const ds_resource *resource_, size_t size_, size_t alignment_, ds_stream stream_, void **out_) {
@@ -3812,59 +3823,59 @@ static inline DS_MUST_USE ds_result ds_at_resource_free(const char *file_, int l
 }
 #define ds_resource_free(...) ds_at_resource_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_device(const char *file_, int line_,
         ds_device device_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_device)(device_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_device)(device_, out_);
 }
-#define ds_resource_of_device(...) ds_at_resource_of_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_device(...) ds_at_resource_create_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_pool(const char *file_, int line_,
         ds_pool pool_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_pool)(pool_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_pool)(pool_, out_);
 }
-#define ds_resource_of_pool(...) ds_at_resource_of_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_pool(...) ds_at_resource_create_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_driver_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_driver_pool(const char *file_, int line_,
         ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_driver_pool)(out_);
+    return ds_site_set(file_, line_), (ds_resource_create_driver_pool)(out_);
 }
-#define ds_resource_of_driver_pool(...) ds_at_resource_of_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_driver_pool(...) ds_at_resource_create_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_functions(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_functions(const char *file_, int line_,
         ds_resource_alloc_fn alloc_fn_, ds_resource_free_fn free_fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_functions)(alloc_fn_, free_fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_functions)(alloc_fn_, free_fn_, user_, out_);
 }
-#define ds_resource_of_functions(...) ds_at_resource_of_functions(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_functions(...) ds_at_resource_create_functions(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_limit(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_limit(const char *file_, int line_,
         const ds_resource *upstream_, size_t bytes_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_limit)(upstream_, bytes_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_limit)(upstream_, bytes_, out_);
 }
-#define ds_resource_limit(...) ds_at_resource_limit(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_limit(...) ds_at_resource_create_limit(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_statistics(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_stats(const char *file_, int line_,
         const ds_resource *upstream_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_statistics)(upstream_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_stats)(upstream_, out_);
 }
-#define ds_resource_statistics(...) ds_at_resource_statistics(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_stats(...) ds_at_resource_create_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_log(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_log(const char *file_, int line_,
         const ds_resource *upstream_, ds_write_fn write_fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_log)(upstream_, write_fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_log)(upstream_, write_fn_, user_, out_);
 }
-#define ds_resource_log(...) ds_at_resource_log(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_log(...) ds_at_resource_create_log(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_on_failure(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_on_failure(const char *file_, int line_,
         const ds_resource *upstream_, ds_resource_failure_fn fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_on_failure)(upstream_, fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_on_failure)(upstream_, fn_, user_, out_);
 }
-#define ds_resource_on_failure(...) ds_at_resource_on_failure(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_on_failure(...) ds_at_resource_create_on_failure(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_aligned(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_aligned(const char *file_, int line_,
         const ds_resource *upstream_, size_t alignment_, size_t threshold_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_aligned)(upstream_, alignment_, threshold_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_aligned)(upstream_, alignment_, threshold_, out_);
 }
-#define ds_resource_aligned(...) ds_at_resource_aligned(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_aligned(...) ds_at_resource_create_aligned(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_resource_get_stats(const char *file_, int line_,
         const ds_resource *resource_, ds_resource_stats *out_) {
@@ -3944,13 +3955,13 @@ static inline DS_MUST_USE ds_result ds_at_mem_validate(const char *file_, int li
            ds_tensor *t;
            int64_t shape[2] = { 4, 1000 };
            ds_stream s;
-           if (ds_stream_current(ds_device_current(), &s) < 0 ||
+           if (ds_stream_get_current(ds_device_current(), &s) < 0 ||
                ds_tensor_alloc(ds_float32(), 2, shape, s, &t) < 0 ||
                ds_fill(t->data, 0, 4, 4000, s) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
-           printf("%lld elements\n", (long long)ds_tensor_count(t));
+           printf("%lld elements\n", (long long)ds_tensor_get_count(t));
            return ds_tensor_free(t) < 0 || ds_shutdown() < 0;
        }
 
@@ -4020,10 +4031,10 @@ DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
 /** Elements; -1 when a size is negative, the product does not fit, or the tensor is NULL. Callable
     anywhere. */
-DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
+DSDEF int64_t ds_tensor_get_count(const ds_tensor *tensor);
 /** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
     anywhere. */
-DSDEF size_t ds_tensor_size(const ds_tensor *tensor);
+DSDEF size_t ds_tensor_get_size(const ds_tensor *tensor);
 /** 1 when the elements lie row by row without gaps (sizes of 1 and empty tensors are no
     obstacle), 0 when not. Callable anywhere. */
 DSDEF int ds_tensor_is_contiguous(const ds_tensor *tensor);
@@ -4041,8 +4052,8 @@ DSDEF int ds_tensor_is_dense(const ds_tensor *tensor);
 DSDEF DS_MUST_USE ds_result ds_tensor_alloc(ds_dtype dtype, int ndim, const int64_t *shape,
                                             ds_stream stream, ds_tensor **out);
 /** The same in pinned host memory, for all devices. */
-DSDEF DS_MUST_USE ds_result ds_tensor_alloc_host(ds_dtype dtype, int ndim, const int64_t *shape,
-                                                 ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_alloc_pinned(ds_dtype dtype, int ndim, const int64_t *shape,
+                                                   ds_tensor **out);
 /** A tensor of the same type and shape, and with the dimensions in the same order in memory
     (torch.empty_like): so channels_last stays channels_last. A zeroed stream: in pinned host
     memory. */
@@ -4063,7 +4074,7 @@ DSDEF DS_MUST_USE ds_result ds_tensor_wrap(const ds_tensor *tensor, unsigned fla
     devstream's is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_tensor_free(ds_tensor *tensor);
 /** DS_TENSOR_READ_ONLY or 0; of a tensor that is no object 0. */
-DSDEF DS_MUST_USE ds_result ds_tensor_flags(const ds_tensor *tensor, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_tensor_get_flags(const ds_tensor *tensor, unsigned *out);
 
 /* Views show memory of another tensor and copy nothing. Where that is an object, the memory
    stays as long as the view. Dimensions count from 0, or from -1 backwards. */
@@ -4223,12 +4234,12 @@ typedef struct ds_comm_options {
     unsigned flags; /**< DS_COMM_* */
     /** NULL: the direct way; else data takes the way that is planned for it (below) */
     const struct ds_topology *topology;
-    /** this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
+    /** this plan of the topology and no other; it must fit. NULL: ds_plan_get's */
     const struct ds_plan *plan;
     uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
-/* By plan. With options->topology a collective does the steps of the plan that ds_plan_make
+/* By plan. With options->topology a collective does the steps of the plan that ds_plan_get
    gives for it: the same results, bit for bit (DS_COMM_ANY_ORDER takes that back), in the same
    order with other work. It needs one tensor on each rank: entry i of a list is on the i-th
    device that the topology was made of (of a described one: on device i of the driver); the
@@ -4386,15 +4397,15 @@ typedef enum ds_link_kind {
         DS_LINK_KIND_COUNT /**< how many there are */
 } ds_link_kind;
 
-/** A topology; it does not change. Freed by ds_topology_free, after the plans that were made for
+/** A topology; it does not change. Freed by ds_topology_destroy, after the plans that were made for
     it. */
 typedef struct ds_topology ds_topology;
 
 /** Makes a topology of such a text. DS_ERR_INVALID_VALUE: the sentence has the line and the
     word. */
-DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_text(const char *text, ds_topology **out);
 /** The same of a file of up to a MiB. DS_ERR_SYSTEM: it cannot be read. */
-DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_file(const char *path, ds_topology **out);
 
 enum {
     /** measure each pair by short copies: below 200 ms for 8 devices, once in a process */
@@ -4407,12 +4418,12 @@ enum {
     a card on a PCIe link of one socket. flags: DS_TOPOLOGY_PROBE or 0. DS_ERR_CROSS_DRIVER:
     devices of both drivers. With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of
     each pair in both directions, and whether both at once are slower. */
-DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, size_t count,
-                                                   unsigned flags, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_devices(const ds_device *devices, size_t count,
+                                                          unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
-DSDEF void ds_topology_free(ds_topology *topology);
+DSDEF void ds_topology_destroy(ds_topology *topology);
 /** How many devices it has; 0 for NULL. Callable anywhere. */
-DSDEF int ds_topology_size(const ds_topology *topology);
+DSDEF int ds_topology_get_size(const ds_topology *topology);
 
 /** How a topology is written. */
 typedef enum ds_topology_format {
@@ -4420,7 +4431,7 @@ typedef enum ds_topology_format {
         where it goes through the host, and latency in us */
     DS_TOPOLOGY_MATRIX,
     DS_TOPOLOGY_DOT, /**< a picture, for dot -Tsvg */
-    DS_TOPOLOGY_TEXT /**< the text that ds_topology_parse takes */
+    DS_TOPOLOGY_TEXT /**< the text that ds_topology_create_of_text takes */
 } ds_topology_format;
 
 /** Writes a topology by calls of write_fn, until that gives something else than 0. */
@@ -4430,7 +4441,7 @@ DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
 /** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points
     into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
     driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
-DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
+DSDEF DS_MUST_USE ds_result ds_topology_get_fabric(const ds_topology *topology, ds_cpu_fabric *out);
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -4493,19 +4504,19 @@ enum {
 };
 
 /** A place in memory. */
-typedef struct ds_plan_spot {
+typedef struct ds_plan_location {
     int rank;      /**< whose; as many as there are ranks: the host's */
     int buffer;    /**< DS_PLAN_* */
     size_t offset; /**< of the first byte */
-} ds_plan_spot;
+} ds_plan_location;
 
 /** A step: a copy, or a sum. Steps of a lane of a rank run in their order. */
 typedef struct ds_plan_step {
-    int rank;        /**< who does it */
-    int lane;        /**< on which of its lanes */
-    ds_plan_spot to; /**< what is written */
-    size_t bytes;    /**< so much of it */
-    uint32_t from;   /**< what is read: from the `from`-th of the plan's spots on */
+    int rank;            /**< who does it */
+    int lane;            /**< on which of its lanes */
+    ds_plan_location to; /**< what is written */
+    size_t bytes;        /**< so much of it */
+    uint32_t from;       /**< what is read: from the `from`-th of the plan's spots on */
     /** 1: a copy; more: a sum of so many, all on the step's own rank, in this order */
     uint32_t from_count;
     /** the steps of other lanes that come before: from the `after`-th entry of the plan's list
@@ -4528,23 +4539,23 @@ typedef struct ds_plan {
     /** S over the narrowest cut of the links, and the shortest latency ceil(log2 p) times
         (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;             /**< how many */
-    const ds_plan_step *step; /**< in the order in which they begin */
-    const ds_plan_spot *spot; /**< what they read */
-    const uint32_t *before;   /**< which steps others come after */
-    const size_t *scratch;    /**< bytes of scratch memory of each rank and of the host */
+    size_t steps;                 /**< how many */
+    const ds_plan_step *step;     /**< in the order in which they begin */
+    const ds_plan_location *spot; /**< what they read */
+    const uint32_t *before;       /**< which steps others come after */
+    const size_t *scratch;        /**< bytes of scratch memory of each rank and of the host */
 } ds_plan;
 
 /** Makes a plan, or finds the one that was made for the same before: plans are kept until their
     topology is freed, and may be used by many threads at once. DS_ERR_UNSUPPORTED: the algorithm
     that is asked for does not do this here, or not in this order. */
-DSDEF DS_MUST_USE ds_result ds_plan_make(const ds_topology *topology, const ds_plan_desc *desc,
-                                         const ds_plan **out);
+DSDEF DS_MUST_USE ds_result ds_plan_get(const ds_topology *topology, const ds_plan_desc *desc,
+                                        const ds_plan **out);
 /** Writes what was chosen and why: the plan's figures, and those of the other algorithms. */
-DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const ds_plan *plan,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_plan_write(const ds_topology *topology, const ds_plan *plan,
+                                          ds_write_fn write_fn, void *user);
 /** A collective's name. Callable anywhere. */
-DSDEF const char *ds_collective_name(ds_collective what);
+DSDEF const char *ds_collective_get_name(ds_collective what);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -4564,11 +4575,11 @@ static inline DS_MUST_USE ds_result ds_at_tensor_alloc(const char *file_, int li
 }
 #define ds_tensor_alloc(...) ds_at_tensor_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_tensor_alloc_host(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc_pinned(const char *file_, int line_,
         ds_dtype dtype_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
-    return ds_site_set(file_, line_), (ds_tensor_alloc_host)(dtype_, ndim_, shape_, out_);
+    return ds_site_set(file_, line_), (ds_tensor_alloc_pinned)(dtype_, ndim_, shape_, out_);
 }
-#define ds_tensor_alloc_host(...) ds_at_tensor_alloc_host(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_tensor_alloc_pinned(...) ds_at_tensor_alloc_pinned(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_tensor_alloc_like(const char *file_, int line_,
         const ds_tensor *like_, ds_stream stream_, ds_tensor **out_) {
@@ -4588,11 +4599,11 @@ static inline DS_MUST_USE ds_result ds_at_tensor_free(const char *file_, int lin
 }
 #define ds_tensor_free(...) ds_at_tensor_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_tensor_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_tensor_get_flags(const char *file_, int line_,
         const ds_tensor *tensor_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_tensor_flags)(tensor_, out_);
+    return ds_site_set(file_, line_), (ds_tensor_get_flags)(tensor_, out_);
 }
-#define ds_tensor_flags(...) ds_at_tensor_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_tensor_get_flags(...) ds_at_tensor_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_tensor_view(const char *file_, int line_,
         const ds_tensor *tensor_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
@@ -4762,23 +4773,23 @@ static inline DS_MUST_USE ds_result ds_at_comm_barrier(const char *file_, int li
 }
 #define ds_comm_barrier(...) ds_at_comm_barrier(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_parse(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_text(const char *file_, int line_,
         const char *text_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_parse)(text_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_text)(text_, out_);
 }
-#define ds_topology_parse(...) ds_at_topology_parse(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_text(...) ds_at_topology_create_of_text(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_read(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_file(const char *file_, int line_,
         const char *path_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_read)(path_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_file)(path_, out_);
 }
-#define ds_topology_read(...) ds_at_topology_read(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_file(...) ds_at_topology_create_of_file(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_of_devices(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_devices(const char *file_, int line_,
         const ds_device *devices_, size_t count_, unsigned flags_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_of_devices)(devices_, count_, flags_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_devices)(devices_, count_, flags_, out_);
 }
-#define ds_topology_of_devices(...) ds_at_topology_of_devices(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_devices(...) ds_at_topology_create_of_devices(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int line_,
         const ds_topology *topology_, ds_topology_format format_, ds_write_fn write_fn_, void *user_) {
@@ -4786,23 +4797,23 @@ static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int 
 }
 #define ds_topology_write(...) ds_at_topology_write(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_fabric(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_get_fabric(const char *file_, int line_,
         const ds_topology *topology_, ds_cpu_fabric *out_) {
-    return ds_site_set(file_, line_), (ds_topology_fabric)(topology_, out_);
+    return ds_site_set(file_, line_), (ds_topology_get_fabric)(topology_, out_);
 }
-#define ds_topology_fabric(...) ds_at_topology_fabric(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_get_fabric(...) ds_at_topology_get_fabric(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_plan_make(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_plan_get(const char *file_, int line_,
         const ds_topology *topology_, const ds_plan_desc *desc_, const ds_plan **out_) {
-    return ds_site_set(file_, line_), (ds_plan_make)(topology_, desc_, out_);
+    return ds_site_set(file_, line_), (ds_plan_get)(topology_, desc_, out_);
 }
-#define ds_plan_make(...) ds_at_plan_make(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_plan_get(...) ds_at_plan_get(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_plan_write(const char *file_, int line_,
         const ds_topology *topology_, const ds_plan *plan_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_plan_explain)(topology_, plan_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_plan_write)(topology_, plan_, write_fn_, user_);
 }
-#define ds_plan_explain(...) ds_at_plan_explain(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_plan_write(...) ds_at_plan_write(__FILE__, __LINE__, __VA_ARGS__)
 
 #endif
 
@@ -4830,12 +4841,12 @@ static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int li
            void *x;
            ds_stream s;
            ds_rng rng = { 0 };
-           if (ds_stream_current(ds_device_current(), &s) < 0 ||
-               ds_alloc(ds_device_current(), sizeof y, &x) < 0 ||
-               ds_rng_manual_seed(ds_device_current(), 42) < 0 ||
+           if (ds_stream_get_current(ds_device_current(), &s) < 0 ||
+               ds_device_alloc(ds_device_current(), sizeof y, &x) < 0 ||
+               ds_rng_set_device_seed(ds_device_current(), 42) < 0 ||
                ds_rng_uniform(rng, ds_float32(), x, 4, 0, 1, s) < 0 ||
                ds_copy(y, x, sizeof y, s) < 0 || ds_stream_synchronize(s) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
            printf("%g %g %g %g\n", y[0], y[1], y[2], y[3]);
@@ -4939,7 +4950,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
 /** The generator of a device, which is made and seeded at random at first use. It needs no
     destroying. */
-DSDEF DS_MUST_USE ds_result ds_rng_default(ds_device device, ds_rng *out);
+DSDEF DS_MUST_USE ds_result ds_rng_get_default(ds_device device, ds_rng *out);
 /** Where it is and how far it has come. Fills that are captured do not move the offset; launches
     do. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
@@ -4974,16 +4985,16 @@ DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size
 
 /** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is
     none here is ignored, as in torch. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed(ds_device device, uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_device_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed_all(uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_seed_all(uint64_t seed);
 /** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of
     device of which there is none here is ignored, and *out_seed is 0. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_device(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed_all(uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_all(uint64_t *out_seed);
 /** The seed of a device's generator: torch.cuda.initial_seed. */
-DSDEF DS_MUST_USE ds_result ds_rng_initial_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_get_device_seed(ds_device device, uint64_t *out_seed);
 /** The states of the generators of all devices of a type, one behind the other. *out_count: how
     many devices there are; out may be NULL, and has room for `capacity` states, else
     DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */
@@ -5096,11 +5107,11 @@ static inline DS_MUST_USE ds_result ds_at_rng_destroy(const char *file_, int lin
 }
 #define ds_rng_destroy(...) ds_at_rng_destroy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_default(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_get_default(const char *file_, int line_,
         ds_device device_, ds_rng *out_) {
-    return ds_site_set(file_, line_), (ds_rng_default)(device_, out_);
+    return ds_site_set(file_, line_), (ds_rng_get_default)(device_, out_);
 }
-#define ds_rng_default(...) ds_at_rng_default(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_get_default(...) ds_at_rng_get_default(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_rng_get_info(const char *file_, int line_,
         ds_rng rng_, ds_rng_info *out_) {
@@ -5156,35 +5167,35 @@ static inline DS_MUST_USE ds_result ds_at_rng_set_state(const char *file_, int l
 }
 #define ds_rng_set_state(...) ds_at_rng_set_state(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_manual_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_set_device_seed(const char *file_, int line_,
         ds_device device_, uint64_t seed_) {
-    return ds_site_set(file_, line_), (ds_rng_manual_seed)(device_, seed_);
+    return ds_site_set(file_, line_), (ds_rng_set_device_seed)(device_, seed_);
 }
-#define ds_rng_manual_seed(...) ds_at_rng_manual_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_set_device_seed(...) ds_at_rng_set_device_seed(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_manual_seed_all(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_set_seed_all(const char *file_, int line_,
         uint64_t seed_) {
-    return ds_site_set(file_, line_), (ds_rng_manual_seed_all)(seed_);
+    return ds_site_set(file_, line_), (ds_rng_set_seed_all)(seed_);
 }
-#define ds_rng_manual_seed_all(...) ds_at_rng_manual_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_set_seed_all(...) ds_at_rng_set_seed_all(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_reseed_device(const char *file_, int line_,
         ds_device device_, uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_seed)(device_, out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_reseed_device)(device_, out_seed_);
 }
-#define ds_rng_seed(...) ds_at_rng_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_reseed_device(...) ds_at_rng_reseed_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_seed_all(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_reseed_all(const char *file_, int line_,
         uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_seed_all)(out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_reseed_all)(out_seed_);
 }
-#define ds_rng_seed_all(...) ds_at_rng_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_reseed_all(...) ds_at_rng_reseed_all(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_initial_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_get_device_seed(const char *file_, int line_,
         ds_device device_, uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_initial_seed)(device_, out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_get_device_seed)(device_, out_seed_);
 }
-#define ds_rng_initial_seed(...) ds_at_rng_initial_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_get_device_seed(...) ds_at_rng_get_device_seed(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_rng_get_state_all(const char *file_, int line_,
         ds_device_type type_, void *out_, size_t capacity_, size_t *out_count_) {
@@ -6800,8 +6811,8 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. The public functions ds_result_name,
-   ds_result_text and ds_last_error are here, too.
+   argument. The public functions ds_result_get_name,
+   ds_result_get_text and ds_error_get_last are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
@@ -6810,7 +6821,7 @@ __attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, .
    the function must not call devstream.
    Threads: any, the library's own included. */
 
-DSDEF const char *(ds_result_name)(ds_result result) {
+DSDEF const char *(ds_result_get_name)(ds_result result) {
     switch (result) {
 #define DS__CASE(name, value, text) \
     case name:                      \
@@ -6823,7 +6834,7 @@ DSDEF const char *(ds_result_name)(ds_result result) {
     return "DS_UNKNOWN_RESULT";
 }
 
-DSDEF const char *(ds_result_text)(ds_result result) {
+DSDEF const char *(ds_result_get_text)(ds_result result) {
     switch (result) {
 #define DS__CASE(name, value, text) \
     case name:                      \
@@ -6836,7 +6847,7 @@ DSDEF const char *(ds_result_text)(ds_result result) {
     return "not a result of devstream";
 }
 
-DSDEF const char *(ds_last_error)(void) {
+DSDEF const char *(ds_error_get_last)(void) {
     return ds__tls.error;
 }
 
@@ -13602,7 +13613,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
 }
 
 static const char *const ds__cpu_unpinned =
-    "pageable memory would be touched at each launch; use ds_host_alloc, ds_host_register, or "
+    "pageable memory would be touched at each launch; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE if it stays where it is";
 
 /* The table of what an operation does on a stream that captures. The lock is held. */
@@ -13640,7 +13651,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_CALLBACK:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
-            "a callback with a status cannot be captured; ds_launch_host_func can");
+            "a callback with a status cannot be captured; ds_stream_launch_host_func can");
     default:
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "an executable cannot be uploaded on a stream that captures");
@@ -15332,7 +15343,7 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
 
    Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
    (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
-   over. Implements ds_cpu_get_stats and ds_cpu_clock.
+   over. Implements ds_cpu_get_stats and ds_cpu_get_clock.
 
    Invariants: the options, limits and counts that threads read are set before the first thread
    starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop
@@ -22064,9 +22075,9 @@ static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__atta
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Segments of device memory, as ds_alloc, and of pinned memory, as ds_host_alloc. `idle`: the
-   caller knows that no work uses the memory; otherwise the functions wait. After a wait that fails
-   the memory is still there, otherwise it is gone, whatever the driver says. */
+/* Segments of device memory, as ds_device_alloc, and of pinned memory, as ds_pinned_alloc. `idle`:
+   the caller knows that no work uses the memory; otherwise the functions wait. After a wait that
+   fails the memory is still there, otherwise it is gone, whatever the driver says. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
@@ -22086,7 +22097,7 @@ static void ds__space_release(ds_device device, void *at, size_t size);
 /* Memory of the driver's own allocator, in the order of the stream. */
 static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
 static ds_result ds__async_free(ds__stream *s, void *ptr);
-/* Memory of a resolved device, as ds_alloc. */
+/* Memory of a resolved device, as ds_device_alloc. */
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */
@@ -22438,7 +22449,7 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
     return ds__enter_inline(fn);
 }
 
-DSDEF int(ds_version)(void) {
+DSDEF int(ds_version_get)(void) {
     return DEVSTREAM_VERSION;
 }
 
@@ -22737,23 +22748,23 @@ static ds_result ds__sync_debug_read(const char *text) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_sync_debug_set)(ds_sync_debug_mode mode) {
-    DS__ENTER("ds_sync_debug_set");
+DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
+    DS__ENTER("ds_sync_debug_set_mode");
     DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }
 
-DSDEF ds_result(ds_sync_debug_set_text)(const char *text) {
-    DS__ENTER("ds_sync_debug_set_text");
+DSDEF ds_result(ds_sync_debug_set_mode_text)(const char *text) {
+    DS__ENTER("ds_sync_debug_set_mode_text");
     DS__REQUIRE(text && *text, "there is no text");
     return ds__sync_debug_read(text);
 }
 
-DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
+DSDEF ds_result(ds_sync_debug_get_mode)(ds_sync_debug_mode *out) {
     if (out)
         *out = DS_SYNC_DEBUG_DEFAULT;
-    DS__ENTER("ds_sync_debug_get");
+    DS__ENTER("ds_sync_debug_get_mode");
     DS__REQUIRE(out, "out is NULL");
     *out = (ds_sync_debug_mode)atomic_load(&ds__g.sync_debug);
     return DS_OK;
@@ -22923,7 +22934,7 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
 
 /* core/range_api.h - ranges: marks, pushes, starts, domains, labels.
 
-   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_hook).
+   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_set_hook).
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
    ds__ranges_end ends all domains at shutdown.
 
@@ -22931,10 +22942,10 @@ static inline int ds__range_check(const char *fn, ds_site site, const ds_range_d
    place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
    Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
    the default domain stay open over ds_shutdown.
-   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_hook holds
+   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_set_hook holds
    ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
    ds__tell_device_label invoke the hook, so their callers hold no lock.
-   Threads: any. Inside of user code that devstream runs, ds_range_hook is refused.
+   Threads: any. Inside of user code that devstream runs, ds_range_set_hook is refused.
    ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 
 static ds_result ds__range_mark(const char *fn, const ds_range_desc *d) {
@@ -23136,10 +23147,10 @@ DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
     scope->pushed = 0;
 }
 
-DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
+DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     ds_site site = ds__site_take(&ds__tls);
     if (ds__tls.in_callback)
-        return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
+        return ds__range_fail("ds_range_set_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
                               "destructor, kernel or hook");
     ds__mutex_lock(&ds__notes.hook_lock);
@@ -23258,20 +23269,20 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_backend_get)(int index, ds_backend_info *out) {
+DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_backend_get");
+    DS__ENTER("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
     *out = ds__g.backend[index];
     return DS_OK;
 }
 
-DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
+DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_backend_report");
+    DS__ENTER("ds_backend_format");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
@@ -23282,8 +23293,8 @@ DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF int(ds_is_available)(ds_device_type type) {
-    if (ds__enter("ds_is_available") < 0)
+DSDEF int(ds_backend_is_available)(ds_device_type type) {
+    if (ds__enter("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -23293,10 +23304,10 @@ DSDEF int(ds_is_initialized)(void) {
     return atomic_load(&ds__g.state) == DS__READY;
 }
 
-DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
+DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_arch_list");
+    DS__ENTER("ds_backend_format_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = NULL;
@@ -23311,10 +23322,10 @@ DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
+DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
     if (out_count)
         *out_count = 0;
-    DS__ENTER("ds_device_count");
+    DS__ENTER("ds_device_get_count");
     DS__REQUIRE(out_count, "out_count is NULL");
     int t = (int)type;
     if (t == DS_DEVICE_CURRENT) {
@@ -23393,10 +23404,10 @@ DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
     return r;
 }
 
-DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_print");
+    DS__ENTER("ds_device_format");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
@@ -23410,10 +23421,10 @@ DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_get)(ds_device *out) {
+DSDEF ds_result(ds_device_get_current)(ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_get");
+    DS__ENTER("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
     return ds__resolve(ds_device_current(), out);
 }
@@ -23426,8 +23437,8 @@ static ds_result ds__set_device(ds__thread *t, ds_device device) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_set)(ds_device device) {
-    DS__ENTER("ds_device_set");
+DSDEF ds_result(ds_device_set_current)(ds_device device) {
+    DS__ENTER("ds_device_set_current");
     ds__thread *t = ds__thread_state();
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
 }
@@ -23511,7 +23522,7 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
    shutdown.
    Locks: ds__g.label_lock is held while a label is copied; no driver call or user code runs
    under it. All driver calls here run without a lock, including those that block.
-   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_print
+   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_format
    does not start devstream. */
 
 /* Adds the device's label to an error's sentence. */
@@ -23538,11 +23549,11 @@ DSDEF ds_result(ds_device_get_properties)(ds_device device, ds_device_properties
     return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
 }
 
-DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     ds_device_properties p;
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_name");
+    DS__ENTER("ds_device_get_name");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
@@ -23553,13 +23564,13 @@ DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
     return r;
 }
 
-DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
+DSDEF ds_result(ds_device_get_capability)(ds_device device, int *out_major, int *out_minor) {
     ds_device_properties p;
     if (out_major)
         *out_major = 0;
     if (out_minor)
         *out_minor = 0;
-    DS__ENTER("ds_device_capability");
+    DS__ENTER("ds_device_get_capability");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =
@@ -23571,13 +23582,13 @@ DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out
     return r;
 }
 
-DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
+DSDEF ds_result(ds_uuid_format)(const unsigned char uuid[16], char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    ds__tls.fn = "ds_uuid_print";
+    ds__tls.fn = "ds_uuid_format";
     ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
-        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
+        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_format needs a uuid and room for 37 bytes");
     for (int i = 0, at = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             out[at++] = '-';
@@ -23586,12 +23597,12 @@ DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t s
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
+DSDEF ds_result(ds_device_get_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
     if (out_free)
         *out_free = 0;
     if (out_total)
         *out_total = 0;
-    DS__ENTER("ds_device_memory_info");
+    DS__ENTER("ds_device_get_memory_info");
     DS__RESOLVE(device);
     size_t avail = 0;
     size_t total = 0;
@@ -23629,12 +23640,12 @@ DSDEF ds_result(ds_device_can_access_peer)(ds_device device, ds_device peer, int
     return ds__driver_of(device)->device_peer(device.index, peer.index, out);
 }
 
-DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
+DSDEF ds_result(ds_device_get_priority_range)(ds_device device, int *out_least, int *out_greatest) {
     if (out_least)
         *out_least = 0;
     if (out_greatest)
         *out_greatest = 0;
-    DS__ENTER("ds_device_priority_range");
+    DS__ENTER("ds_device_get_priority_range");
     DS__RESOLVE(device);
     int least = 0;
     int greatest = 0;
@@ -23646,10 +23657,10 @@ DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int 
     return r;
 }
 
-DSDEF ds_result(ds_device_label)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_label");
+    DS__ENTER("ds_device_get_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
@@ -23690,42 +23701,42 @@ static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_percent,
-                                       unsigned *out_memory_percent) {
+DSDEF ds_result(ds_device_get_utilization)(ds_device device, unsigned *out_gpu_percent,
+                                           unsigned *out_memory_percent) {
     if (out_gpu_percent)
         *out_gpu_percent = 0;
     if (out_memory_percent)
         *out_memory_percent = 0;
-    DS__ENTER("ds_device_utilization");
+    DS__ENTER("ds_device_get_utilization");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
-DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) {
+DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsius) {
     if (out_celsius)
         *out_celsius = 0;
-    DS__ENTER("ds_device_temperature");
+    DS__ENTER("ds_device_get_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
-DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
+DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliwatts) {
     if (out_milliwatts)
         *out_milliwatts = 0;
-    DS__ENTER("ds_device_power_draw");
+    DS__ENTER("ds_device_get_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
-DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
-                                      unsigned *out_memory_mhz) {
+DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz,
+                                          unsigned *out_memory_mhz) {
     if (out_sm_mhz)
         *out_sm_mhz = 0;
     if (out_memory_mhz)
         *out_memory_mhz = 0;
-    DS__ENTER("ds_device_clock_rate");
+    DS__ENTER("ds_device_get_clock_rate");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }
@@ -23849,10 +23860,10 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
     return DS_OK;
 }
 
-DSDEF ds_result(ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
+DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_priority) {
     if (out_priority)
         *out_priority = 0;
-    DS__ENTER("ds_priority_from_paddle");
+    DS__ENTER("ds_stream_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
     DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
                 "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
@@ -23880,8 +23891,8 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
-DSDEF ds_result(ds_stream_retain)(ds_stream stream) {
-    DS__ENTER("ds_stream_retain");
+DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
+    DS__ENTER("ds_stream_ref");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -24070,28 +24081,28 @@ static ds_result ds__default(ds_device device, ds_stream *out) {
     return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
 }
 
-DSDEF ds_result(ds_stream_legacy)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_legacy)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_legacy");
+    DS__ENTER("ds_stream_get_legacy");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__legacy(device, out);
 }
 
-DSDEF ds_result(ds_stream_per_thread)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_per_thread)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_per_thread");
+    DS__ENTER("ds_stream_get_per_thread");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__per_thread(device, out);
 }
 
-DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_default");
+    DS__ENTER("ds_stream_get_default");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__default(device, out);
@@ -24248,10 +24259,10 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     ds__stream_unpin(s);                                                                    \
     return r
 
-DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
+DSDEF ds_result(ds_stream_get_id)(ds_stream stream, uint64_t *out) {
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
+    DS__STREAM_GETTER("ds_stream_get_id", out, *out = s->id);
 }
 
 /* core/stream_info.h - streams: getters, labels, equality.
@@ -24266,31 +24277,31 @@ DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
    Threads: any; the label may be replaced while other threads read it. ds_stream_set_label
    invokes the range hook on the calling thread, without a lock. */
 
-DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
+DSDEF ds_result(ds_stream_get_device)(ds_stream stream, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__STREAM_GETTER("ds_stream_device", out, *out = s->device);
+    DS__STREAM_GETTER("ds_stream_get_device", out, *out = s->device);
 }
 
-DSDEF ds_result(ds_stream_flags)(ds_stream stream, unsigned *out) {
+DSDEF ds_result(ds_stream_get_flags)(ds_stream stream, unsigned *out) {
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_flags", out, *out = s->flags);
+    DS__STREAM_GETTER("ds_stream_get_flags", out, *out = s->flags);
 }
 
-DSDEF ds_result(ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, int *out_requested) {
     if (out_effective)
         *out_effective = 0;
     if (out_requested)
         *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_priority", 1, if (out_effective) *out_effective = s->priority;
+    DS__STREAM_GETTER("ds_stream_get_priority", 1, if (out_effective) *out_effective = s->priority;
                       if (out_requested) *out_requested = s->requested);
 }
 
-DSDEF ds_result(ds_stream_label)(ds_stream stream, char *out, size_t size) {
+DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_label", out && size, ds__lock_take(&ds__g.label_lock);
+    DS__STREAM_GETTER("ds_stream_get_label", out && size, ds__lock_take(&ds__g.label_lock);
                       snprintf(out, size, "%s", s->label ? s->label : "");
                       ds__lock_give(&ds__g.label_lock));
 }
@@ -24364,10 +24375,10 @@ static ds_result ds__stream_current(ds_device device, ds_stream *out) {
     return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
-DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_current");
+    DS__ENTER("ds_stream_get_current");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__stream_current(device, out);
@@ -24396,10 +24407,10 @@ static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream
     return DS_OK;
 }
 
-DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
+DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
     if (out_previous)
         out_previous->id = 0;
-    DS__ENTER("ds_stream_use");
+    DS__ENTER("ds_stream_set_current");
     DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
     if (!t)
@@ -24733,10 +24744,10 @@ DSDEF ds_result(ds_event_record_external)(ds_event event, ds_stream stream) {
     return ds__event_record(event, stream, DS__OP_EXTERNAL_RECORD);
 }
 
-DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
+DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_event *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_record_new");
+    DS__ENTER("ds_stream_record_event");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -24757,7 +24768,7 @@ DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event
     return r;
 }
 
-/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_id. */
+/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_get_id. */
 static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
     ds__lock_take(&ds__g.label_lock);
     snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,
@@ -24946,10 +24957,10 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     return a->driver->event_elapsed(na, nb, out_ms);
 }
 
-DSDEF ds_result(ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
+DSDEF ds_result(ds_event_get_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
     if (out_ms)
         *out_ms = 0;
-    DS__ENTER("ds_event_elapsed_ms");
+    DS__ENTER("ds_event_get_elapsed_ms");
     DS__REQUIRE(out_ms, "out_ms is NULL");
     ds__event *a = ds__event_pin(start);
     if (!a)
@@ -24962,10 +24973,10 @@ DSDEF ds_result(ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_m
     return r;
 }
 
-DSDEF ds_result(ds_event_device)(ds_event event, ds_device *out) {
+DSDEF ds_result(ds_event_get_device)(ds_event event, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_event_device");
+    DS__ENTER("ds_event_get_device");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -24979,10 +24990,10 @@ DSDEF ds_result(ds_event_device)(ds_event event, ds_device *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_event_flags)(ds_event event, unsigned *out) {
+DSDEF ds_result(ds_event_get_flags)(ds_event event, unsigned *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_event_flags");
+    DS__ENTER("ds_event_get_flags");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -25117,7 +25128,7 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     if (!ds__range_remove(ptr, kind, &f)) {
         DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
                     "the memory at %p belongs to the allocator; use %s", ptr,
-                    f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_pinned_free");
+                    f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_mem_pinned_free");
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
     }
     ds_result r = ds__memory_await(ptr, kind, &f);
@@ -25219,7 +25230,7 @@ DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) 
         ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
 }
 
-/* Device memory as of ds_alloc. */
+/* Device memory as of ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
     ds__tls.quiet++;
@@ -25233,12 +25244,12 @@ DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void 
     return r;
 }
 
-/* Pinned host memory as of ds_host_alloc. */
+/* Pinned host memory as of ds_pinned_alloc. */
 DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     *out = NULL;
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     ds__tls.quiet++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
     if (r == DS_OK)
@@ -25249,8 +25260,8 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     return r;
 }
 
-/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory
-   (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
+/* Waits like ds_device_free and ds_pinned_free, unless the caller knows that no work uses the
+   memory (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
    says, and nobody may use it again. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
@@ -25378,10 +25389,10 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
    where a pointer is.
 
    Invariants: all memory that these functions hand out or register stands in the memory table,
-   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_host_register
+   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_pinned_register
    enters the range before it calls the driver, so overlapping registrations are refused.
-   Locks: none. ds_free, ds_host_free and ds_host_unregister wait for the device in the driver,
-   without a lock.
+   Locks: none. ds_device_free, ds_pinned_free and ds_pinned_unregister wait for the device in the
+   driver, without a lock.
    Threads: any; of two threads that free the same pointer, one gets an error.
    ds_device_of_scope_enter changes the current device of the calling thread. */
 
@@ -25405,22 +25416,22 @@ static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
                                    device.index, out);
 }
 
-DSDEF ds_result(ds_alloc)(ds_device device, size_t size, void **out) {
+DSDEF ds_result(ds_device_alloc)(ds_device device, size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_alloc");
+    DS__ENTER("ds_device_alloc");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return size ? ds__alloc_device(device, size, out) : DS_OK;
 }
 
-DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
-                                size_t *out_pitch) {
+DSDEF ds_result(ds_device_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
+                                       size_t *out_pitch) {
     if (out)
         *out = NULL;
     if (out_pitch)
         *out_pitch = 0;
-    DS__ENTER("ds_alloc_pitch");
+    DS__ENTER("ds_device_alloc_pitch");
     DS__REQUIRE(out && out_pitch, "%s is NULL", out ? "out_pitch" : "out");
     DS__REQUIRE(width <= SIZE_MAX - 511, "a row of %zu bytes is too large", width);
     size_t pitch = (width + 511) & ~(size_t)511;
@@ -25433,42 +25444,43 @@ DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, v
     return r;
 }
 
-DSDEF ds_result(ds_free)(void *ptr) {
-    DS__ENTER("ds_free");
+DSDEF ds_result(ds_device_free)(void *ptr) {
+    DS__ENTER("ds_device_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
-    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc")
-                             : r;
+    return ptr && r == DS_OK
+               ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
+               : r;
 }
 
-DSDEF ds_result(ds_host_alloc)(size_t size, void **out) {
+DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_host_alloc");
+    DS__ENTER("ds_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     void *ptr = NULL;
     ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
     return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
 }
 
-DSDEF ds_result(ds_host_free)(void *ptr) {
-    DS__ENTER("ds_host_free");
+DSDEF ds_result(ds_pinned_free)(void *ptr) {
+    DS__ENTER("ds_pinned_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc")
+               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
                : r;
 }
 
-DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
-    DS__ENTER("ds_host_register");
+DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
+    DS__ENTER("ds_pinned_register");
     DS__REQUIRE(ptr && size, "there is nothing to register");
     DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space",
                 size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     /* first: it sees what touches known memory */
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
     if (r == DS_ERR_INVALID_VALUE)
@@ -25482,16 +25494,16 @@ DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
     return r;
 }
 
-DSDEF ds_result(ds_host_unregister)(void *ptr) {
-    DS__ENTER("ds_host_unregister");
+DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
+    DS__ENTER("ds_pinned_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
     return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 
-DSDEF ds_result(ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
+DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pointer_query");
+    DS__ENTER("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
     return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
 }
@@ -25504,10 +25516,10 @@ static ds_result ds__device_of(const void *ptr, ds_device *out) {
     return r;
 }
 
-DSDEF ds_result(ds_device_of)(const void *ptr, ds_device *out) {
+DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_of");
+    DS__ENTER("ds_pointer_get_device");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_of(ptr, out);
 }
@@ -25885,8 +25897,8 @@ DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t valu
 /* core/host_func.h - host functions and callbacks.
 
    Enqueues functions of the user that run on the host in the order of a stream
-   (ds_launch_host_func, ds_add_callback). ds__refuse_payload ends the payload of a call that was
-   refused, also for graph nodes and wrapped streams.
+   (ds_stream_launch_host_func, ds_stream_add_callback). ds__refuse_payload ends the payload of a
+   call that was refused, also for graph nodes and wrapped streams.
 
    Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
    or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
@@ -25927,17 +25939,17 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
     return r;
 }
 
-DSDEF ds_result(ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
-                                     ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_launch_host_func");
+DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
+                                            ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_stream_launch_host_func");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
-                                 ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_add_callback");
+DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
+                                        ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_stream_add_callback");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -26171,9 +26183,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
     return r;
 }
 
-DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size,
-                           ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_launch");
+DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *args,
+                                  size_t args_size, ds_stream stream) {
+    ds_result r = ds__enter_inline("ds_kernel_launch");
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
@@ -26199,9 +26211,9 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
-                                size_t args_size, ds_stream stream) {
-    DS__ENTER("ds_launch_grid");
+DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
+                                       size_t args_size, ds_stream stream) {
+    DS__ENTER("ds_kernel_launch_grid");
     DS__REQUIRE(grid, "grid is NULL");
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
@@ -27043,8 +27055,8 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
 
 /* core/graph_dot.h - graphs as DOT text.
 
-   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
-   a file (ds_graph_dot_file).
+   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_write_dot) or
+   to a file (ds_graph_write_dot_file).
 
    Invariants: once the user's function has returned a value other than 0, it is not invoked
    again, and the call reports DS_ERR_SYSTEM.
@@ -27160,14 +27172,15 @@ static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, v
         pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
 }
 
-DSDEF ds_result(ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_graph_dot");
+DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                    void *user) {
+    DS__ENTER("ds_graph_write_dot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__dot(graph, flags, write_fn, user);
 }
 
-DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
-    DS__ENTER("ds_graph_dot_file");
+DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const char *path) {
+    DS__ENTER("ds_graph_write_dot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "w");
     if (!f)
@@ -27515,8 +27528,9 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
                : r;
 }
 
-DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
-    DS__ENTER("ds_graph_exec_enable_node");
+DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
+                                                int enabled) {
+    DS__ENTER("ds_graph_exec_set_node_enabled");
     ds__exec *x = ds__exec_take(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
@@ -27535,10 +27549,10 @@ DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node nod
     return ds__exec_give(x, r);
 }
 
-DSDEF ds_result(ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
+DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_graph_exec_node_enabled");
+    DS__ENTER("ds_graph_exec_get_node_enabled");
     DS__REQUIRE(out, "out is NULL");
     ds__exec *x = ds__exec_take(exec);
     if (!x)
@@ -27805,11 +27819,11 @@ static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
     return r;
 }
 
-DSDEF ds_result(ds_capture_query)(ds_stream stream, ds_capture_status *out) {
+DSDEF ds_result(ds_capture_get_status)(ds_stream stream, ds_capture_status *out) {
     ds_capture_info info;
     if (out)
         *out = DS_CAPTURE_NONE;
-    DS__ENTER("ds_capture_query");
+    DS__ENTER("ds_capture_get_status");
     DS__REQUIRE(out, "out is NULL");
     memset(&info, 0, sizeof info);
     ds_result r = ds__capture_info(stream, &info);
@@ -27890,7 +27904,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds__tls.site = site;
     /* otherwise the sentence is that of the call of devstream that failed in it */
     if (r < 0 && ds__tls.code != r)
-        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
+        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_keep(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {
@@ -27969,12 +27983,12 @@ __attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, c
 
    Holds the table of named data types, from the list DS_DTYPES, and makes their inline functions
    (ds_float32 and so on) external. Computes sizes and converts data
-   types to and from text (ds_dtype_print, ds_dtype_parse).
+   types to and from text (ds_dtype_format, ds_dtype_parse).
 
-   Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
+   Invariants: ds_dtype_parse reads back every text that ds_dtype_format writes. A type without a
    name is written as code:bits:lanes.
    Locks: none.
-   Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
+   Threads: any. ds_dtype_get_size and ds_dtype_equal do not start devstream. */
 
 #define DS__DTYPE_EXTERNAL(name, code, bits, lanes) DS__SYMBOL(ds_dtype ds_##name(void))
 DS_DTYPES(DS__DTYPE_EXTERNAL)
@@ -27993,7 +28007,7 @@ static const struct {
 };
 #define DS__DTYPE_COUNT (sizeof ds__dtypes / sizeof ds__dtypes[0])
 
-DSDEF size_t(ds_dtype_size)(ds_dtype dtype) {
+DSDEF size_t(ds_dtype_get_size)(ds_dtype dtype) {
     size_t bits = (size_t)dtype.bits * dtype.lanes;
     return bits % 8 == 0 ? bits / 8 : 0;
 }
@@ -28012,11 +28026,11 @@ DS__SEAM static const char *ds__dtype_name(ds_dtype dtype, char *out) {
     return out;
 }
 
-DSDEF ds_result(ds_dtype_print)(ds_dtype dtype, char *out, size_t size) {
+DSDEF ds_result(ds_dtype_format)(ds_dtype dtype, char *out, size_t size) {
     char text[DS_DTYPE_NAME_SIZE];
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_dtype_print");
+    DS__ENTER("ds_dtype_format");
     const char *name = ds__dtype_name(dtype, text);
     DS__REQUIRE(out && strlen(name) < size, "out is NULL or has no room for \"%s\"", name);
     memcpy(out, name, strlen(name) + 1);
@@ -28055,7 +28069,7 @@ DSDEF ds_result(ds_dtype_parse)(const char *text, ds_dtype *out) {
 
 /* core/cpu_api.h - counters and virtual clock of the CPU driver.
 
-   Answers ds_cpu_get_stats and ds_cpu_clock from the driver's table.
+   Answers ds_cpu_get_stats and ds_cpu_get_clock from the driver's table.
 
    Invariants: before the first call and without a CPU driver all counters are 0.
    Locks: none here.
@@ -28073,10 +28087,10 @@ DSDEF ds_result(ds_cpu_get_stats)(ds_cpu_stats *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
+DSDEF ds_result(ds_cpu_get_clock)(int64_t *out_ns) {
     if (out_ns)
         *out_ns = 0;
-    DS__ENTER("ds_cpu_clock");
+    DS__ENTER("ds_cpu_get_clock");
     DS__REQUIRE(out_ns, "out_ns is NULL");
     if (!ds__g.driver[1] || !ds__g.driver[1]->fabric())
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -28344,8 +28358,8 @@ static void ds__return(ds__outside o);
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
    ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
    held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late and ds__note_use break this rule. Observers (ds_mem_on_event) may run under
-   all of these but the registry's.
+   ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may run
+   under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
@@ -28366,7 +28380,7 @@ typedef struct ds__hold ds__hold;
 typedef struct ds__muse {
     struct ds__muse *next;
     ds_stream stream;
-    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_id */
+    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
     ds_event event;
     ds__hold *hold;   /* pinned memory: a capture's use, which has no event */
     int64_t device;   /* which the event belongs to */
@@ -28559,7 +28573,7 @@ struct ds__arena {
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
-    uint64_t stream_id; /* ds_stream_id */
+    uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
     ds_event end;         /* orphan: when its stream was done */
@@ -29446,6 +29460,17 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
    of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
    Threads: any. ds__mtls belongs to its thread. */
 
+/* A callback of the program; `fn` is cast to its type before it is invoked. */
+typedef struct ds__callback {
+    void (*fn)(void);
+    void *user;
+} ds__callback;
+
+typedef struct ds__callback_list {
+    ds__callback *entries;
+    size_t count;
+} ds__callback_list;
+
 static struct {
     ds__mutex lock;       /* of what follows, but what is atomic */
     ds_mem_config config; /* of devices that are used later */
@@ -29468,23 +29493,13 @@ static struct {
     /* not 0: allocations look whether this thread has pushed a pool */
     _Atomic int special;
 
-    struct {
-        ds_mem_shortage_fn fn;
-        void *user;
-    } * shortage;
-
-    struct {
-        ds_mem_oom_fn fn;
-        void *user;
-    } * oom;
-
-    size_t shortage_count;
-    size_t oom_count;
-    uint64_t tick_base;    /* ds__ticks at the first use */
-    uint64_t tick_base_ns; /* ds__now_ns at the first use */
-    int closing;           /* ds_shutdown has come to the pools */
-    ds__mutex leaving;     /* of `closing` and `leavers` */
-    ds__condition left;    /* there is none any more */
+    ds__callback_list shortage; /* ds_mem_shortage_fn, guarded by `lock` */
+    ds__callback_list oom;      /* ds_mem_oom_fn, guarded by `lock` */
+    uint64_t tick_base;         /* ds__ticks at the first use */
+    uint64_t tick_base_ns;      /* ds__now_ns at the first use */
+    int closing;                /* ds_shutdown has come to the pools */
+    ds__mutex leaving;          /* of `closing` and `leavers` */
+    ds__condition left;         /* there is none any more */
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
@@ -29594,7 +29609,7 @@ static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
     ds_result r;
-    DS__KEEPING(r, (ds_stream_legacy)(device, &handle));
+    DS__KEEPING(r, (ds_stream_get_legacy)(device, &handle));
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 
@@ -31839,6 +31854,73 @@ static int ds__arena_drain(ds__arena *a) {
     return r == DS_OK || r == DS_ERR_FAILED;
 }
 
+/* alloc/callbacks.h - lists of the program's callbacks for shortage and out of memory.
+
+   ds__callback_add and ds__callback_remove change a list. ds__callback_get returns one entry, so
+   that the caller invokes the function without a lock. ds__callback_clear empties a list at
+   shutdown.
+
+   Invariants: entries keep the order in which they were added.
+   Locks: ds__m.lock guards the lists. No function here expects it to be held.
+   Threads: any. A callback that was removed may still run on another thread. */
+
+/* Adds an entry. DS_ERR_INVALID_VALUE: its function is NULL. */
+static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
+    DS__REQUIRE(entry.fn, "fn is NULL");
+    ds_result r = ds__mem_setup();
+    if (r < 0)
+        return r;
+
+    ds__mutex_lock(&ds__m.lock);
+    ds__callback *more = ds__alloc((list->count + 1) * sizeof *more);
+    if (more) {
+        if (list->count)
+            memcpy(more, list->entries, list->count * sizeof *more);
+        more[list->count++] = entry;
+        ds__release(list->entries);
+        list->entries = more;
+    }
+    ds__mutex_unlock(&ds__m.lock);
+
+    return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
+}
+
+/* Removes the first entry with this function and argument. */
+static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry) {
+    size_t i = 0;
+
+    ds__mutex_lock(&ds__m.lock);
+    while (i < list->count &&
+           (list->entries[i].fn != entry.fn || list->entries[i].user != entry.user))
+        i++;
+    int found = i < list->count;
+    if (found) {
+        list->count--;
+        memmove(&list->entries[i], &list->entries[i + 1],
+                (list->count - i) * sizeof *list->entries);
+    }
+    ds__mutex_unlock(&ds__m.lock);
+
+    return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added");
+}
+
+/* Returns the entry at this index; its function is NULL after the last one. */
+static ds__callback ds__callback_get(const ds__callback_list *list, size_t index) {
+    ds__callback entry = { NULL, NULL };
+    ds__mutex_lock(&ds__m.lock);
+    if (index < list->count)
+        entry = list->entries[index];
+    ds__mutex_unlock(&ds__m.lock);
+    return entry;
+}
+
+/* Frees the list at shutdown, when no other thread uses the allocator. */
+static void ds__callback_clear(ds__callback_list *list) {
+    ds__release(list->entries);
+    list->entries = NULL;
+    list->count = 0;
+}
+
 /* alloc/poison.h - poison in freed blocks.
 
    Overwrites freed blocks of pools with poison: ds__poison_on on a stream that has passed all
@@ -32138,7 +32220,7 @@ static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds
 /* alloc/capture_pool.h - pools of captures.
 
    Gives captures their memory. A capture has one pool: a pool of its own, made at the first
-   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
+   allocation (ds__capture_pool_of), or a pool named before (ds_capture_set_pool). The graph of the
    capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
    graph.
 
@@ -32216,8 +32298,8 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     return r;
 }
 
-DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
-    DS__ENTER("ds_capture_pool");
+DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
+    DS__ENTER("ds_capture_set_pool");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
@@ -32254,7 +32336,7 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
       KiB, one for blocks of whole pages. The arenas belong to no stream.
    2. The program may use an allocated block at once. A freed block with recorded uses is
       therefore pending until the events of these uses are complete. Allocations query the
-      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
+      events if nothing else fits, with poll_on_alloc always; ds_mem_pinned_empty_cache queries them
       too. Frees never query events, and no call does while a capture is open. No call waits for
       an event.
    3. A block that a capture used stays pending until the last graph with this use is gone.
@@ -32269,7 +32351,7 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
 
    Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
    the tally of the device record. The atomic settings are copies of members of ds__host.config.
-   ds__host.limit is the exception: ds_pinned_set_limit sets it.
+   ds__host.limit is the exception: ds_mem_pinned_set_limit sets it.
    Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
    registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
    the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
@@ -32301,7 +32383,7 @@ static struct {
     _Atomic size_t round_threshold; /* from `config` */
     _Atomic size_t max_cached;      /* from `config` */
     _Atomic size_t segment_size;    /* from `config` */
-    _Atomic size_t limit;           /* from ds_pinned_set_limit */
+    _Atomic size_t limit;           /* from ds_mem_pinned_set_limit */
     _Atomic int registers;
     _Atomic int polls;
     _Atomic int debug;
@@ -32407,7 +32489,7 @@ static ds__mdevice *ds__pinned_device(void) {
    Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
    ds__pinned_source_free). The memory is the driver's pinned memory. With
    pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
-   registered. Both functions record their duration for ds_pinned_get_stats.
+   registered. Both functions record their duration for ds_mem_pinned_get_stats.
 
    Invariants: Every segment stands in the table of known memory as held by the allocator
    (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
@@ -32432,7 +32514,7 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
 static ds_result ds__registered_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
     char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);
@@ -33754,7 +33836,7 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                         "the resource's own %s returned %d, which is no error", what, (int)r);
     return r == DS_OK || ds__tls.code == r
                ? r
-               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_name)(r));
+               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_get_name)(r));
 }
 
 /* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
@@ -33820,7 +33902,7 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
 
    Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
    neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
-   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
+   aligned to DS__UNIT and entered in the table of known memory. If ds_device_alloc or the driver's
    allocator has entered it already, it stays theirs. Other memory known there is refused.
    Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
    ds__source_free often with `giving` and `grow`. The driver and user code run with these
@@ -33886,7 +33968,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
     if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE &&
         f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
-        return DS_OK; /* of ds_alloc, or the driver's allocator: it stays theirs */
+        return DS_OK; /* of ds_device_alloc, or the driver's allocator: it stays theirs */
     ds__upstream_free(a, *out, size);
     return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out,
                                DS__UNIT)
@@ -35752,8 +35834,8 @@ static void ds__moom_hint(ds__mshortage *s) {
     }
     if (s->outside >= s->wanted || s->outside > s->total / 2) {
         snprintf(out, room,
-                 "%s of the device are used by others: processes (ds_mem_list_processes), "
-                 "contexts, libraries, ds_alloc",
+                 "%s of the device are used by others: processes (ds_mem_write_processes), "
+                 "contexts, libraries, ds_device_alloc",
                  DS__SIZE(s->outside));
         return;
     }
@@ -35767,16 +35849,17 @@ static void ds__moom_hint(ds__mshortage *s) {
 /* alloc/oom_report.h - out-of-memory report.
 
    Writes the report of a request that found no memory (ds__oom_report): one sentence for
-   ds_last_error, and a page for ds_mem_last_report. Numbers come from oom_walk.h, the advice
-   from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+   ds_error_get_last, and a page for ds_mem_get_last_report. Numbers come from oom_walk.h, the
+   advice from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
 
    Invariants: The page belongs to the thread, until the next shortage on the thread or the end
-   of the thread. If there is no host memory for the page, ds_mem_last_report gives an empty
+   of the thread. If there is no host memory for the page, ds_mem_get_last_report gives an empty
    string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
    if they do not fit.
    Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
-   Threads: the thread of the failed request; ds_mem_last_report: any thread, for its own page. */
+   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
+   */
 
 typedef struct ds__mpage {
     char *text;
@@ -35835,7 +35918,7 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     ds__mprint(p, "hint: %s\n", s->hint);
 }
 
-/* What ds_last_error() has room for: owners are left out from the least one on. */
+/* What ds_error_get_last() has room for: owners are left out from the least one on. */
 static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     const size_t tail = strlen(s->hint) + 16;
     ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
@@ -35898,7 +35981,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     ds__fail(why, "%s", line);
 }
 
-DSDEF const char *(ds_mem_last_report)(void) {
+DSDEF const char *(ds_mem_get_last_report)(void) {
     const ds__caller *t = ds__my_caller();
     const char *report = t && ds__tls.epoch == ds__g.epoch ? t->module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";
@@ -35927,7 +36010,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     if (a->dev->device.type == DS_DEVICE_HOST) {
         char *ptr = b->ptr;
         ds__arena_unlock(a);
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_pinned_free",
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_mem_pinned_free",
                         (void *)ptr);
     }
     while (!ds__ready(a, kind, 0)) {
@@ -36094,18 +36177,15 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     if (ds__mtls.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        ds__mutex_lock(&ds__m.lock);
-        ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
-        void *user = fn ? ds__m.shortage[i].user : NULL;
-        ds__mutex_unlock(&ds__m.lock);
-        if (!fn)
+        ds__callback c = ds__callback_get(&ds__m.shortage, i);
+        if (!c.fn)
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
         ds__mtls.in_shortage = 1;
         ds__tls.mute = 0; /* errors of the callback are the user's */
-        freed |= fn(dev->device, size, user) != 0;
+        freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__tls.mute = mute;
         ds__mtls.in_shortage = 0;
         ds__tls.fn = name;
@@ -36195,11 +36275,8 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        ds__mutex_lock(&ds__m.lock);
-        ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
-        void *user = fn ? ds__m.oom[i].user : NULL;
-        ds__mutex_unlock(&ds__m.lock);
-        if (!fn)
+        ds__callback c = ds__callback_get(&ds__m.oom, i);
+        if (!c.fn)
             return;
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
@@ -36207,7 +36284,7 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         int mute = ds__tls.mute;
         ds__tls.in_callback = 1;
         ds__tls.mute = 0;
-        fn(dev->device, needed, limit ? limit : total, avail, user);
+        ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
         ds__tls.mute = mute;
         ds__tls.in_callback = outer;
         ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */
@@ -36596,7 +36673,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
 
 /* alloc/record_use.h - recording the use of a block by another stream.
 
-   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
+   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_mem_pinned_record_use.
    ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
    at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
    of live blocks is an error. ds__mem_operand notes the operand of a collective.
@@ -36734,12 +36811,12 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
 
 /* alloc/api_block.h - block query and emptying the cache.
 
-   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
+   Implements ds_mem_get_block, ds_mem_empty_cache, ds_mem_empty_stream_cache and ds_mem_trim.
    ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
 
    Invariants: Label and call site are reported only for live and pending blocks. While a capture
    is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
-   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
+   Locks: ds__describe expects the lock of the block's arena; ds_mem_get_block takes that lock. The
    functions that give memory back expect no lock; trim.h takes the locks for them. While the
    host waits for a stream, no spinlock is held.
    Threads: any caller's thread. The functions that give memory back may block the host until
@@ -36763,10 +36840,10 @@ static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *
     }
 }
 
-DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
+DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_find");
+    DS__ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
@@ -36816,10 +36893,10 @@ DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     return ds__mem_empty(device, 0, out_released);
 }
 
-DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
+DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_empty_cache_of");
+    DS__ENTER("ds_mem_empty_stream_cache");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -36855,8 +36932,8 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
 /* alloc/api_config.h - configuration, limits and shortage callbacks.
 
    Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
-   and the lists of shortage and out-of-memory callbacks. ds__mem_set changes the policy of one
-   device.
+   and the functions that add and remove callbacks (callbacks.h). ds__mem_set changes the policy
+   of one device.
 
    Invariants: The backend changes only while no block of the device is active.
    ds_mem_configure_text asks all devices before any device changes.
@@ -37038,49 +37115,29 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     return DS_OK;
 }
 
-/* Adds a callback to a list of pairs, or takes one out. */
-#define DS__CALLBACKS(name, type, list, count)                                               \
-    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
-        DS__ENTER("ds_mem_on_" #name);                                                       \
-        DS__REQUIRE(fn, "fn is NULL");                                                       \
-        ds_result r = ds__mem_setup();                                                       \
-        if (r < 0)                                                                           \
-            return r;                                                                        \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
-        if (more && ds__m.count)                                                             \
-            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
-        if (more) {                                                                          \
-            ds__release(ds__m.list);                                                         \
-            ds__m.list = more;                                                               \
-            ds__m.list[ds__m.count].fn = fn;                                                 \
-            ds__m.list[ds__m.count++].user = user;                                           \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
-    }                                                                                        \
-    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
-        DS__ENTER("ds_mem_remove_on_" #name);                                                \
-        int found = 0;                                                                       \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
-            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
-                continue;                                                                    \
-            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
-                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
-            ds__m.count--;                                                                   \
-            found = 1;                                                                       \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
-    }
-DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
-DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
-#undef DS__CALLBACKS
+DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_shortage_callback");
+    return ds__callback_add(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_shortage_callback");
+    return ds__callback_remove(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_oom_callback");
+    return ds__callback_add(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_oom_callback");
+    return ds__callback_remove(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+}
 
 /* alloc/api_pool.h - pools: create, destroy, push, pop.
 
-   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
+   Implements the functions of pools, except checkpoints, statistics and ds_capture_set_pool.
 
    Invariants: A pool object stays until shutdown. A pool object without owners and memory may
    become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
@@ -37204,10 +37261,10 @@ DSDEF ds_result(ds_pool_pop)(void) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
+DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pool_use_count");
+    DS__ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p)
@@ -37218,10 +37275,10 @@ DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
+DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
     if (out_id)
         out_id[0] = out_id[1] = 0;
-    DS__ENTER("ds_pool_id");
+    DS__ENTER("ds_pool_get_id");
     DS__REQUIRE(out_id, "out_id is NULL");
     if (!pool.id)
         return DS_OK;
@@ -37258,7 +37315,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
 
 /* alloc/checkpoint.h - checkpoints of pools.
 
-   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
+   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_destroy and ds_pool_check_live. A
    checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
    then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
 
@@ -37359,7 +37416,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     return DS_OK;
 }
 
-DSDEF void(ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) {
+DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
     ds__release(checkpoint);
 }
 
@@ -37633,7 +37690,7 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
 /* alloc/stats.h - public functions of statistics.
 
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated, over the sums of stats_sum.h.
+   ds_mem_get_allocated, over the sums of stats_sum.h.
 
    Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
@@ -37766,22 +37823,23 @@ DS__RESET(ds_mem_reset_max_cached, 1)
         ds__stats(dev, NULL, &s);                                           \
         return (size_t)s.member;                                            \
     }
-DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
-DS__ONE_STAT(ds_mem_reserved, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_reserved, reserved_bytes[0].peak)
+DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
+DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
+DS__ONE_STAT(ds_mem_get_reserved, reserved_bytes[0].current)
+DS__ONE_STAT(ds_mem_get_max_reserved, reserved_bytes[0].peak)
 DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
-DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
+DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reserved,
+                                             size_t *out_used) {
     size_t reserved = 0;
     size_t used = 0;
     if (out_reserved)
         *out_reserved = 0;
     if (out_used)
         *out_used = 0;
-    DS__ENTER("ds_mem_driver_pool_info");
+    DS__ENTER("ds_mem_get_driver_pool_info");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
     if (r < 0)
@@ -37796,12 +37854,12 @@ DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved,
 /* alloc/report_names.h - memory statistics by name.
 
    Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
-   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
+   ds_mem_stats_get_by_name reads one value; ds_mem_stats_get_name lists the names.
 
    Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
    search. Every entry names an int64_t member.
    Locks: none.
-   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
+   Threads: any. The table is constant, and ds_mem_stats_get_name needs no initialised library. */
 
 /* torch's names, in the order of strcmp. */
 #define DS__STAT4(name, member)                                      \
@@ -37841,16 +37899,17 @@ static const struct ds__mstat {
 
 #define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
 
-DSDEF const char *(ds_mem_stat_name)(size_t index) {
+DSDEF const char *(ds_mem_stats_get_name)(size_t index) {
     return index < DS__STATS ? ds__mstats[index].name : NULL;
 }
 
-DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
+DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char *name,
+                                          int64_t *out) {
     char alias[64];
     const char *wanted = name;
     if (out)
         *out = 0;
-    DS__ENTER("ds_mem_stat_by_name");
+    DS__ENTER("ds_mem_stats_get_by_name");
     DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
     if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
@@ -37869,12 +37928,12 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
             low = middle + 1;
     }
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
+                    "there is no statistic '%.80s'; ds_mem_stats_get_name lists them", name);
 }
 
-/* alloc/report_table.h - table of ds_mem_summary.
+/* alloc/report_table.h - table of ds_mem_write_summary.
 
-   Implements ds_mem_summary: writes the statistics of a device as the table of
+   Implements ds_mem_write_summary: writes the statistics of a device as the table of
    torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
 
    Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
@@ -37956,17 +38015,17 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
     ds__mrule(p, '=');
 }
 
-DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                void *user) {
+DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
+                                      void *user) {
     ds_mem_stats stats;
-    DS__ENTER("ds_mem_summary");
+    DS__ENTER("ds_mem_write_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds_site site = ds__tls.site;
     ds_result r = (ds_mem_get_stats)(device, &stats);
     if (r < 0)
         return r;
-    ds__tls.fn = "ds_mem_summary";
+    ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
     ds__pen pen = { write_fn, user, 0, 0 };
     ds__mtable(&pen, device.index, &stats, abbreviated);
@@ -38069,7 +38128,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
 
 /* alloc/report_processes.h - report of the processes that use a device.
 
-   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
+   Implements ds_mem_write_processes, the counterpart of torch.cuda.list_gpu_processes: one line
    for each process and its memory. The driver lists the processes (device_processes). That of the
    CPU knows this process only, so the processes with shared memory follow (ds__share_list).
 
@@ -38079,8 +38138,8 @@ static void ds__share_list(ds_device device, ds__pen *p) {
    after they are released.
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
-DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_list_processes");
+DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds__pen pen = { write_fn, user, 0, 0 };
@@ -38258,11 +38317,11 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
 
 /* alloc/observer.h - observers of allocator events.
 
-   Implements ds_mem_on_event and ds_mem_remove_on_event; history_state.h has the list and calls
-   the observers. ds__snap_room makes room in an array, here and for snapshots.
+   Implements ds_mem_add_event_callback and ds_mem_remove_event_callback; history_state.h has the
+   list and calls the observers. ds__snap_room makes room in an array, here and for snapshots.
    ds__snapshot_shutdown resets history and observers.
 
-   Invariants: When ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Invariants: When ds_mem_remove_event_callback returns DS_OK, no thread is inside the observer.
    Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
    locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
    after all locks of the allocator.
@@ -38287,8 +38346,8 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
     return 1;
 }
 
-DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
-    DS__ENTER("ds_mem_on_event");
+DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
@@ -38305,8 +38364,8 @@ DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
-DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
-    DS__ENTER("ds_mem_remove_on_event");
+DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
     ds__mutex_lock(&ds__mh.lock);
     ds__mutex_lock(&ds__mh.watch);
@@ -39826,14 +39885,14 @@ static const char *const ds__page_code[] = {
 
 /* alloc/snapshot.h - public functions of snapshots and block walks.
 
-   Implements ds_mem_snapshot and ds_mem_snapshot_file: collects first (snapshot_collect.h),
-   then writes a pickle, JSON or an HTML page. ds_mem_each_block calls a user's function with
-   every block of a device.
+   Implements ds_mem_write_snapshot and ds_mem_write_snapshot_file: collects first
+   (snapshot_collect.h), then writes a pickle, JSON or an HTML page. ds_mem_for_each_block calls a
+   user's function with every block of a device.
 
    Invariants: A snapshot is written from the collected data only, apart from the text of
    DEVSTREAM_ALLOC_CONF. Blocks are visited in the order of addresses.
    Locks: ds__snap_collect takes and releases its locks; the writer is called with no lock held.
-   ds_mem_each_block stops the device (ds__mem_lock_all) and calls the user's function under
+   ds_mem_for_each_block stops the device (ds__mem_lock_all) and calls the user's function under
    these locks; devstream refuses calls from it.
    Threads: any caller's thread, also while streams capture. Allocations and frees on a device
    wait while it is copied or walked. */
@@ -39888,15 +39947,16 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
     return r;
 }
 
-DSDEF ds_result(ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
-                                 ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_snapshot");
+DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
+                                       ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__snapshot(format, flags, pool, write_fn, user);
 }
 
-DSDEF ds_result(ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
-    DS__ENTER("ds_mem_snapshot_file");
+DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
+                                            const char *path) {
+    DS__ENTER("ds_mem_write_snapshot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "wb");
     if (!f)
@@ -39943,9 +40003,9 @@ static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user
     return DS_OK;
 }
 
-DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
+DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
     ds__mdevice *dev = NULL;
-    DS__ENTER("ds_mem_each_block");
+    DS__ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (!dev)
@@ -40219,7 +40279,7 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
             ? "while a capture is open nothing is given back"
         : pending >= q->size
             ? "streams have not passed their uses of freed blocks; synchronize them"
-        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit"
+        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
                                        : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,
@@ -40238,24 +40298,24 @@ static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
 
 /* alloc/pinned_api.h - public functions of pinned host memory.
 
-   Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
-   ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
+   Implements the functions of api/pinned.h, such as ds_mem_pinned_alloc, ds_mem_pinned_free and
+   ds_mem_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
    block by the graphs of a capture.
 
    Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
-   use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
+   use by a capture (ds__hold) has no event; it ends with the last graph. ds_mem_pinned_free never
    queries an event.
-   Locks: ds_pinned_free holds the arena's lock, then ds__host.count, while the block changes
+   Locks: ds_mem_pinned_free holds the arena's lock, then ds__host.count, while the block changes
    its state. It releases both before it returns a segment to the driver. The statistics
    functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
    inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
    again.
    Threads: any number of caller's threads at once. */
 
-DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
+DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_pinned_alloc");
+    DS__ENTER("ds_mem_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
@@ -40291,9 +40351,9 @@ DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_free)(void *ptr) {
+DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     ds__arena *a = NULL;
-    DS__ENTER("ds_pinned_free");
+    DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
         return DS_OK;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
@@ -40362,8 +40422,8 @@ static int ds__pinned_known(const void *ptr) {
     return a->dev->device.type == DS_DEVICE_HOST;
 }
 
-DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
-    DS__ENTER("ds_pinned_record_use");
+DSDEF ds_result(ds_mem_pinned_record_use)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_pinned_record_use");
     if (!ptr)
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
@@ -40392,23 +40452,23 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
 DS__SEAM static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
     ds_result r = DS_OK;
     if (ds__pinned_known(ptr))
-        DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));
+        DS__KEEPING(r, (ds_mem_pinned_record_use)(ptr, stream));
     return r;
 }
 
-DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
+DSDEF ds_result(ds_mem_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pinned_owns");
+    DS__ENTER("ds_mem_pinned_owns");
     DS__REQUIRE(out, "out is NULL");
     *out = ds__pinned_known(ptr);
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
+DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_pinned_empty_cache");
+    DS__ENTER("ds_mem_pinned_empty_cache");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -40421,8 +40481,8 @@ DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
     return ds__pinned_check(dev, 1);
 }
 
-DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
-    DS__ENTER("ds_pinned_set_limit");
+DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
+    DS__ENTER("ds_mem_pinned_set_limit");
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
@@ -40440,10 +40500,10 @@ static ds_mem_duration ds__duration(const ds__clock *c) {
     return d;
 }
 
-DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
+DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pinned_get_stats");
+    DS__ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds__mdevice *dev = ds__pinned_used();
     if (dev) {
@@ -40463,8 +40523,8 @@ DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
-    DS__ENTER("ds_pinned_reset_peak_stats");
+DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
+    DS__ENTER("ds_mem_pinned_reset_peak_stats");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -40475,8 +40535,8 @@ DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_reset_accumulated_stats)(void) {
-    DS__ENTER("ds_pinned_reset_accumulated_stats");
+DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
+    DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -40635,7 +40695,7 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
     switch (r->kind) {
     case DS__RES_DEVICE:
         DS__REQUIRE(alignment <= 256,
-                    "device memory is aligned to 256, not to %zu: use ds_resource_aligned",
+                    "device memory is aligned to 256, not to %zu: use ds_resource_create_aligned",
                     alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
@@ -40646,9 +40706,10 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     }
     case DS__RES_DRIVER: {
-        DS__REQUIRE(alignment <= 256,
-                    "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned",
-                    alignment);
+        DS__REQUIRE(
+            alignment <= 256,
+            "the driver's memory is aligned to 256, not to %zu: use ds_resource_create_aligned",
+            alignment);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
@@ -40682,7 +40743,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
+        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
         /* nothing for its own stream */
         if (stream.id)
@@ -40852,32 +40913,32 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     DS__ENTER(name);                  \
     DS__REQUIRE(out, "out is NULL")
 
-DSDEF ds_result(ds_resource_of_device)(ds_device device, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_device", DS__RES_DEVICE);
+DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_pool", DS__RES_POOL);
+DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_pool", DS__RES_POOL);
     if (pool.id && !ds__mpool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_driver_pool)(ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_driver_pool", DS__RES_DRIVER);
+DSDEF ds_result(ds_resource_create_driver_pool)(ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_driver_pool", DS__RES_DRIVER);
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
-                                          ds_resource_free_fn free_fn, void *user,
-                                          ds_resource *out) {
+DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
+                                              ds_resource_free_fn free_fn, void *user,
+                                              ds_resource *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_resource_of_functions");
+    DS__ENTER("ds_resource_create_functions");
     DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL",
                 !out       ? "out"
                 : alloc_fn ? "free_fn"
@@ -40886,38 +40947,40 @@ DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
     return DS_OK;
 }
 
-DSDEF ds_result(ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_limit", DS__RES_LIMIT);
+DSDEF ds_result(ds_resource_create_limit)(const ds_resource *upstream, size_t bytes,
+                                          ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_limit", DS__RES_LIMIT);
     what.limit = bytes;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_statistics", DS__RES_STATISTICS);
+DSDEF ds_result(ds_resource_create_stats)(const ds_resource *upstream, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_stats", DS__RES_STATISTICS);
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user,
-                                 ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_log", DS__RES_LOG);
+DSDEF ds_result(ds_resource_create_log)(const ds_resource *upstream, ds_write_fn write_fn,
+                                        void *user, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_log", DS__RES_LOG);
     DS__REQUIRE(write_fn, "write_fn is NULL");
     what.write_fn = write_fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn,
-                                        void *user, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_on_failure", DS__RES_FAILURE);
+DSDEF ds_result(ds_resource_create_on_failure)(const ds_resource *upstream,
+                                               ds_resource_failure_fn fn, void *user,
+                                               ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_on_failure", DS__RES_FAILURE);
     DS__REQUIRE(fn, "fn is NULL");
     what.failure_fn = fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_aligned)(const ds_resource *upstream, size_t alignment,
-                                     size_t threshold, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_aligned", DS__RES_ALIGNED);
+DSDEF ds_result(ds_resource_create_aligned)(const ds_resource *upstream, size_t alignment,
+                                            size_t threshold, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_aligned", DS__RES_ALIGNED);
     DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0,
                 "an alignment of %zu is not a power of two", alignment);
     what.alignment = alignment;
@@ -40937,7 +41000,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (r)
             ds__res_leave(r, 1);
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource was not made by ds_resource_statistics");
+                        "the resource was not made by ds_resource_create_stats");
     }
     ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)
@@ -41672,8 +41735,8 @@ static void ds__mem_shutdown(void) {
     ds__resource_shutdown();
     ds__release(ds__m.pools);
     ds__release(ds__m.sorted);
-    ds__release(ds__m.shortage);
-    ds__release(ds__m.oom);
+    ds__callback_clear(&ds__m.shortage);
+    ds__callback_clear(&ds__m.oom);
     for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
         atomic_store(&ds__m.root[i], NULL);
     for (size_t i = 0; i < DS__MAX_DEVICES; i++)
@@ -41685,12 +41748,10 @@ static void ds__mem_shutdown(void) {
     }
     ds__m.pools = NULL;
     ds__m.sorted = NULL;
-    ds__m.shortage = NULL;
-    ds__m.oom = NULL;
     ds__m.free_segments = NULL;
     ds__m.policies = NULL;
     ds__m.pool_count = ds__m.pool_room = 0;
-    ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
+    ds__m.sorted_count = ds__m.sorted_room = 0;
     ds__m.configured = 0;
 }
 
@@ -41901,7 +41962,7 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
                                ds__dims *out) {
     out->dtype = dtype;
     out->ndim = ndim;
-    out->item = (ds_dtype_size)(dtype);
+    out->item = (ds_dtype_get_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d",
@@ -42107,7 +42168,7 @@ static ds_result ds__storage_drop(ds__storage *s) {
         if (now && s->kind == DS__OF_ALLOCATOR)
             DS__KEEPING(r, (ds_mem_free)(s->ptr));
         if (now && s->kind == DS__OF_PINNED)
-            DS__KEEPING(r, (ds_pinned_free)(s->ptr));
+            DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
         ds__outside o = ds__leave();
         ds__storage_release(s);
@@ -42149,8 +42210,8 @@ static void ds__storages_catch_up(void) {
    of the storage, and drops that use if it fails.
    Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
    freed and release functions are invoked without it.
-   Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
-   ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
+   Threads: threads of the caller; different objects may be used at once. ds_tensor_get_count,
+   ds_tensor_get_size and the ds_tensor_is_ functions may be called anywhere, also in host
    functions. */
 
 /* The inline functions of api/tensor.h as functions (core/inline.h). */
@@ -42228,7 +42289,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     if (d->bytes && stream.id)
         DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
     if (d->bytes && !stream.id)
-        DS__KEEPING(r, (ds_pinned_alloc)(d->bytes, &ptr));
+        DS__KEEPING(r, (ds_mem_pinned_alloc)(d->bytes, &ptr));
     if (r < 0)
         return r;
     ds__storage *storage =
@@ -42237,7 +42298,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
         if (stream.id)
             DS__KEEPING(r, (ds_mem_free)(ptr));
         else
-            DS__KEEPING(r, (ds_pinned_free)(ptr));
+            DS__KEEPING(r, (ds_mem_pinned_free)(ptr));
         return DS_ERR_OUT_OF_MEMORY;
     }
     d->first = ptr;
@@ -42261,24 +42322,25 @@ DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
     return ds__tensor_read(tensor, "the tensor", -1, &d);
 }
 
-DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
+DSDEF int64_t(ds_tensor_get_count)(const ds_tensor *tensor) {
     if (!tensor || tensor->ndim < 0 || (tensor->ndim && !tensor->shape))
         return -1;
     int64_t n = ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
 
-DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
-    int64_t n = (ds_tensor_count)(tensor);
+DSDEF size_t(ds_tensor_get_size)(const ds_tensor *tensor) {
+    int64_t n = (ds_tensor_get_count)(tensor);
     size_t size = 0;
-    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_size)(tensor->dtype), &size) ? 0
-                                                                                             : size;
+    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_get_size)(tensor->dtype), &size)
+               ? 0
+               : size;
 }
 
 /* Without a word and without devstream: a description that is wrong is neither. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
-    d.count = (ds_tensor_count)(t);
+    d.count = (ds_tensor_get_count)(t);
     if (d.count < 0 || t->ndim > DS_TENSOR_MAX_DIMS)
         return 0;
     d.ndim = t->ndim;
@@ -42309,10 +42371,10 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
     return r < 0 ? r : ds__tensor_make(&d, stream, out);
 }
 
-DSDEF ds_result(ds_tensor_alloc_host)(ds_dtype dtype, int ndim, const int64_t *shape,
-                                      ds_tensor **out) {
+DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t *shape,
+                                        ds_tensor **out) {
     ds__dims d;
-    DS__TENSOR_BEGIN("ds_tensor_alloc_host");
+    DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
     ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
     return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
 }
@@ -42378,10 +42440,10 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     return r;
 }
 
-DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
+DSDEF ds_result(ds_tensor_get_flags)(const ds_tensor *tensor, unsigned *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_tensor_flags");
+    DS__ENTER("ds_tensor_get_flags");
     DS__REQUIRE(tensor && out, "%s is NULL", tensor ? "out" : "the tensor");
     (void)ds__tensor_share(tensor, NULL, out);
     return DS_OK;
@@ -42675,7 +42737,7 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
    Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
    the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
-   may run on any thread, also inside a host function, and do not change ds_last_error. */
+   may run on any thread, also inside a host function, and do not change ds_error_get_last. */
 
 static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
                             ds_tensor **out) {
@@ -44977,7 +45039,7 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
         return DS_OK;
     }
     ds_result r;
-    DS__KEEPING(r, (ds_stream_device)(stream, &device));
+    DS__KEEPING(r, (ds_stream_get_device)(stream, &device));
     if (r == DS_OK)
         r = ds__comm_kernel(which, &kernel);
     if (r < 0)
@@ -44985,7 +45047,7 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
     uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM
                      : numbers                     ? (numbers + 255) / 256
                                                    : (bytes + 15 + 4095) / 4096;
-    DS__KEEPING(r, (ds_launch)(kernel, (size_t)items, args, args_size, stream));
+    DS__KEEPING(r, (ds_kernel_launch)(kernel, (size_t)items, args, args_size, stream));
     return r;
 }
 
@@ -45690,16 +45752,16 @@ static ds_result ds__routes_make(ds_topology *t) {
 
    ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
    ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
-   ds_topology_free and ds_topology_size.
+   ds_topology_destroy and ds_topology_get_size.
 
    Invariants: names are unique and have at most 31 characters. There are at most
    DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
    All devices must be added before the first peer line, because such a line names the host by
    the number of devices. After a failure the topology may be incomplete and must be freed. A
    topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
-   Locks: ds_topology_free calls ds__topology_gone_fn, which takes ds__c.lock.
-   Threads: a topology under construction belongs to one thread. ds_topology_free and
-   ds_topology_size do not call DS__ENTER and do not start the library. */
+   Locks: ds_topology_destroy calls ds__topology_gone_fn, which takes ds__c.lock.
+   Threads: a topology under construction belongs to one thread. ds_topology_destroy and
+   ds_topology_get_size do not call DS__ENTER and do not start the library. */
 
 static int ds__tnode_find(const ds_topology *t, const char *name) {
     for (int i = 0; i < t->nodes; i++)
@@ -45776,7 +45838,7 @@ static ds_topology *ds__topology_new(void) {
     return NULL;
 }
 
-DSDEF void(ds_topology_free)(ds_topology *t) {
+DSDEF void(ds_topology_destroy)(ds_topology *t) {
     if (!t)
         return;
     ds_allocator allocator = t->allocator; /* `t` is freed too */
@@ -45799,15 +45861,15 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
     ds__release_to(from, t);
 }
 
-DSDEF int(ds_topology_size)(const ds_topology *t) {
+DSDEF int(ds_topology_get_size)(const ds_topology *t) {
     return t ? t->devices : 0;
 }
 
 /* topology/parse.h - reading the text form of a topology.
 
-   Implements ds_topology_parse and ds_topology_read. ds__topology_parse splits the text into
-   lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values of one
-   line.
+   Implements ds_topology_create_of_text and ds_topology_create_of_file. ds__topology_parse splits
+   the text into lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values
+   of one line.
 
    Invariants: a name is declared before its use, and every device before the first peer line. A
    line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
@@ -46137,22 +46199,22 @@ static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
     if (r == DS_OK)
         *out = t;
     else
-        (ds_topology_free)(t);
+        (ds_topology_destroy)(t);
     return r;
 }
 
-DSDEF ds_result(ds_topology_parse)(const char *text, ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_text)(const char *text, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_parse");
+    DS__ENTER("ds_topology_create_of_text");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     return ds__topology_of_text(text, out);
 }
 
-DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_read");
+    DS__ENTER("ds_topology_create_of_file");
     DS__REQUIRE(path && out, "%s is NULL", path ? "out" : "path");
 
     enum { MOST = 1 << 20 };
@@ -46182,8 +46244,8 @@ DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
 /* topology/write.h - output of topologies, and the CPU fabric.
 
    Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
-   writer (ds__pen). Also implements ds_topology_fabric, the topology as the virtual clock of the
-   CPU driver takes it.
+   writer (ds__pen). Also implements ds_topology_get_fabric, the topology as the virtual clock of
+   the CPU driver takes it.
 
    Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
    and of the node kinds. The text form has rates in whole bytes per second. A peer line that
@@ -46281,10 +46343,10 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
+DSDEF ds_result(ds_topology_get_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_topology_fabric");
+    DS__ENTER("ds_topology_get_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
     *out = (ds_cpu_fabric){ topology->devices,
                             (size_t)topology->wires,
@@ -46621,7 +46683,7 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
 
 /* topology/here.h - topology of the devices of this machine.
 
-   Implements ds_topology_of_devices. The function asks the driver for NVLinks, copy engines,
+   Implements ds_topology_create_of_devices. The function asks the driver for NVLinks, copy engines,
    memory rate and peer access, and reads PCIe and sockets from sysfs.h. DS_TOPOLOGY_PROBE adds
    measured rates.
 
@@ -46851,11 +46913,11 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
-DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, unsigned flags,
-                                        ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t count,
+                                               unsigned flags, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_of_devices");
+    DS__ENTER("ds_topology_create_of_devices");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2, "%zu devices are not 1 to %d", count,
                 DS__TOPOLOGY_MAX - 3);
@@ -46881,7 +46943,7 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
     if (r == DS_OK)
         *out = t;
     else
-        (ds_topology_free)(t);
+        (ds_topology_destroy)(t);
     return r;
 }
 
@@ -46912,7 +46974,7 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
    they grow. If memory or the limit of steps is exhausted, `failed` is set and stays set, and
    nothing more is added.
    Locks: none.
-   Threads: the thread that makes the plan; a draft has no other user. ds_collective_name may be
+   Threads: the thread that makes the plan; a draft has no other user. ds_collective_get_name may be
    called anywhere. */
 
 #define DS__PLAN_LANES 32     /* most of a rank */
@@ -46953,7 +47015,7 @@ typedef struct ds__ring {
 
 typedef struct ds__dstep {
     uint64_t key;
-    ds_plan_spot to;
+    ds_plan_location to;
     size_t bytes;
     uint32_t from;
     uint32_t from_count;
@@ -46988,7 +47050,7 @@ typedef struct ds__draft {
     int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
-    ds_plan_spot *spot;
+    ds_plan_location *spot;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
@@ -47012,7 +47074,7 @@ static const char *const ds__collective_names[] = { "broadcast",      "scatter",
                                                     "reduce",         "all_reduce", "all_gather",
                                                     "reduce_scatter", "all_to_all" };
 
-DSDEF const char *(ds_collective_name)(ds_collective what) {
+DSDEF const char *(ds_collective_get_name)(ds_collective what) {
     return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none";
 }
 
@@ -47736,12 +47798,12 @@ static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
-static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot to,
-                              const ds_plan_spot *from, uint32_t count, size_t bytes,
+static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_location to,
+                              const ds_plan_location *from, uint32_t count, size_t bytes,
                               uint64_t key) {
     uint32_t first = (uint32_t)d->spots;
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_spot *s = DS__ADD(d, spot);
+        ds_plan_location *s = DS__ADD(d, spot);
         if (!s)
             return DS__NONE;
         *s = from[i];
@@ -47759,12 +47821,12 @@ static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot t
 
 /* A part of the scratch memory of a rank, which the pieces of a flow share; *place: its number
    plus 1, or 0. */
-static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
-                                  size_t q) {
+static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
+                                      size_t q) {
     if (!*place) {
         ds__ring *r = DS__ADD(d, ring);
         if (!r)
-            return (ds_plan_spot){ 0, 0, 0 };
+            return (ds_plan_location){ 0, 0, 0 };
         *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
         d->scratch[rank] += r->slot * slots;
         for (size_t i = 0; i < slots; i++) {
@@ -47775,7 +47837,7 @@ static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slo
         *place = (int)d->rings;
     }
     const ds__ring *r = &d->ring[*place - 1];
-    return (ds_plan_spot){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
+    return (ds_plan_location){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
 }
 
 /* A step writes a slot: after those that read what it held. */
@@ -47801,7 +47863,7 @@ static void ds__ring_read(ds__draft *d, int place, size_t slots, size_t q, uint3
 
 /* Where a rank's part of a piece is: its place, the step that puts it there, the ring it is in. */
 typedef struct ds__held {
-    ds_plan_spot at;
+    ds_plan_location at;
     uint32_t step;
     int ring;
 } ds__held;
@@ -47838,14 +47900,14 @@ static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int f
 /* One copy from a rank to another; through the host where they do not reach each other. push:
    the source makes it, since the destination gets many. */
 static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *from,
-                              ds_plan_spot to, int ring, int *stage, int push, int depth) {
+                              ds_plan_location to, int ring, int *stage, int push, int depth) {
     ds__held h = *from;
     uint32_t step = DS__NONE;
     int host = d->p;
     int staged =
         h.at.rank != host && to.rank != host && !ds__route_of(d->t, h.at.rank, to.rank)->direct;
     for (int leg = !staged; leg < 2; leg++) {
-        ds_plan_spot dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
+        ds_plan_location dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
         const ds__troute *r = ds__route_of(d->t, h.at.rank, dst.rank);
         int a = h.at.rank;
         int b = dst.rank;
@@ -47895,7 +47957,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
     ds__held *sent = ds__alloc((size_t)n * sizeof *sent);
     ds__held *in = ds__alloc((size_t)n * sizeof *in);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
-    ds_plan_spot *spot = ds__alloc((size_t)n * sizeof *spot);
+    ds_plan_location *spot = ds__alloc((size_t)n * sizeof *spot);
     /* the lowest rank in each node's part of the tree */
     int *low = ds__alloc(2 * (size_t)n * sizeof *low);
     int *lowest = low ? low + n : NULL;
@@ -47927,7 +47989,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
             int ring = 0;
             result.at =
-                wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+                wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
                        : ds__ring_spot(d, &c->place[DS__PLACES * v], v, c->slot, c->slots, c->q);
             if (!wanted)
                 ring = c->place[DS__PLACES * v];
@@ -47944,7 +48006,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
         }
         if (tree[v] < 0 || d->failed)
             break;
-        ds_plan_spot to =
+        ds_plan_location to =
             ds__ring_spot(d, &c->place[DS__PLACES * v + 1], tree[v], c->slot, c->slots, c->q);
         int ring = c->place[DS__PLACES * v + 1];
         sent[v].step =
@@ -47976,7 +48038,7 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, con
     int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
     held[owner] = first;
     if (!copied && (c->f->dest < 0 || c->f->dest == owner)) {
-        ds_plan_spot to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
+        ds_plan_location to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
         uint32_t step = ds__dstep_add(d, owner, -1, to, &first.at, 1, c->bytes,
                                       ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner));
         ds__after(d, step, first.step);
@@ -47985,8 +48047,8 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, con
     for (int i = 1; i < count && !d->failed; i++) {
         int v = order[i];
         int wanted = v < d->p && (c->f->dest < 0 || c->f->dest == v);
-        ds_plan_spot to =
-            wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+        ds_plan_location to =
+            wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
                    : ds__ring_spot(d, &c->place[DS__PLACES * v + 3], v, c->slot, c->slots, c->q);
         int ring = wanted ? 0 : c->place[DS__PLACES * v + 3];
         held[v].step = ds__emit_copy(d, c, &held[tree[v]], to, ring, &c->place[DS__PLACES * v + 4],
@@ -48057,7 +48119,7 @@ typedef struct ds__grid {
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
-    ds_plan_spot *spot;
+    ds_plan_location *spot;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -48236,8 +48298,8 @@ static void ds__grid_down(ds__grid *g) {
                          .step);
     }
     for (int r = 0; r < d->p && what == DS_ALL_GATHER && !d->failed; r++) {
-        ds_plan_spot from = { r, DS_PLAN_INPUT, 0 };
-        ds_plan_spot to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
+        ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
+        ds_plan_location to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
         size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
         ds__grid_got(g, r, d->t->island[r],
                      ds__dstep_add(d, r, -1, to, &from, 1, end - to.offset,
@@ -50575,11 +50637,11 @@ static int ds__search_twice(ds__search *s) {
 
 /* plan/plan.h - making and keeping plans.
 
-   Implements ds_plan_make and ds_plan_explain. ds__plan_build searches for the best draft and
+   Implements ds_plan_get and ds_plan_write. ds__plan_build searches for the best draft and
    ds__plan_fill copies it into the arrays of the public plan. Plans are kept in a list, and an
    equal request returns the same plan.
 
-   Invariants: a plan never changes and lives until ds_topology_free frees its topology
+   Invariants: a plan never changes and lives until ds_topology_destroy frees its topology
    (ds__plans_forget), also after ds_shutdown. Its memory returns to the allocator that it was made
    with, which may not be the topology's. A plan is identified by the topology's id and all members
    of the description. Of the steps that a step waits for, the plan names only the last one of each
@@ -50596,7 +50658,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
-    ds_plan_spot *spot = ds__alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_location *spot = ds__alloc((d->spots + 1) * sizeof *spot);
     /* last: plus 1 */
     uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
     uint32_t *last = ds__alloc(lanes * sizeof *last);
@@ -50743,11 +50805,11 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     return r;
 }
 
-DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
+DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
     static const ds_plan_desc usual;
     if (out)
         *out = NULL;
-    DS__ENTER("ds_plan_make");
+    DS__ENTER("ds_plan_get");
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
     if (!desc)
         desc = &usual;
@@ -50788,9 +50850,9 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
     return DS_OK;
 }
 
-DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
-                                 void *user) {
-    DS__ENTER("ds_plan_explain");
+DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
+                               void *user) {
+    DS__ENTER("ds_plan_write");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
     ds__pen pen = { write_fn, user, 0, 0 };
@@ -51610,7 +51672,7 @@ static int ds__steps_small(const ds__work *w) {
             /* in several launches, maybe with memory between them */
             if (s->count > DS__COMM_INPUTS)
                 return 0;
-            bytes = s->width * (ds_dtype_size)(s->dtype);
+            bytes = s->width * (ds_dtype_get_size)(s->dtype);
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
@@ -51867,7 +51929,7 @@ static ds_result ds__work_steps(ds__work *w) {
             continue;
         void *ptr = NULL;
         if (w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(r, (ds_pinned_alloc)(w->region[i].bytes, &ptr));
+            DS__KEEPING(r, (ds_mem_pinned_alloc)(w->region[i].bytes, &ptr));
         else
             DS__KEEPING(
                 r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
@@ -51909,7 +51971,7 @@ static ds_result ds__work_steps(ds__work *w) {
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
         if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
+            DS__KEEPING(one, (ds_mem_pinned_free)(w->region[i].at));
         else if (w->region[i].temporary && w->region[i].at)
             DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
         if (noted == DS_OK)
@@ -52300,7 +52362,7 @@ static uint32_t ds__side_lane(ds__work *w, uint32_t like) {
    collective takes the direct path (ds__follow_not). The participant at index i must be on the
    device of rank i. If the input and the output of a rank share memory in a reduction, the input
    may be copied first (ds__follow_in_place).
-   Locks: takes none itself. ds_plan_make takes ds__c.lock to look up and store a plan, but
+   Locks: takes none itself. ds_plan_get takes ds__c.lock to look up and store a plan, but
    searches for a plan without that lock.
    Threads: caller's threads, each with its own ds__work. The topology owns its plans and must
    not be freed during the call. */
@@ -52465,7 +52527,7 @@ static int ds__spot_same(const ds__work *w, ds__spot a, ds__spot b) {
            ds__spot_at(w, a) == ds__spot_at(w, b);
 }
 
-static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_spot at) {
+static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
         return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
     const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
@@ -52500,7 +52562,7 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         ds__follow_in_place(w, f, plan, r);
     for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++) {
         const ds_plan_step *s = &plan->step[i];
-        const ds_plan_spot *from = &plan->spot[s->from];
+        const ds_plan_location *from = &plan->spot[s->from];
         size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
         ds__spot dst = ds__plan_spot(f, scratch, s->to);
         ds__spot src = ds__plan_spot(f, scratch, *from);
@@ -52555,7 +52617,7 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     if (w->r < 0)
         return;
     if (!plan) {
-        DS__KEEPING(w->r, (ds_plan_make)(f->o->topology, &f->want, &plan));
+        DS__KEEPING(w->r, (ds_plan_get)(f->o->topology, &f->want, &plan));
     } else if (d->what != f->want.what)
         (void)ds__follow_not(w, f->o, "it is for %s", ds__collective_names[d->what]);
     else if (d->bytes != f->want.bytes)
@@ -53102,7 +53164,7 @@ static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const
 static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
                                  size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
                                  int64_t size) {
-    size_t item = (ds_dtype_size)(dtype);
+    size_t item = (ds_dtype_get_size)(dtype);
     ptrdiff_t offset = (ptrdiff_t)(from * (int64_t)item);
     uint32_t first = (uint32_t)w->spots;
     if (w->r < 0 || !size)
@@ -55655,7 +55717,7 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
 
 /* rng/generator_api.h - public functions for generators.
 
-   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_default, ds_rng_get_info and
+   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_get_default, ds_rng_get_info and
    ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
    rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
 
@@ -55804,11 +55866,11 @@ DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
                : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
 }
 
-DSDEF ds_result(ds_rng_default)(ds_device device, ds_rng *out) {
+DSDEF ds_result(ds_rng_get_default)(ds_device device, ds_rng *out) {
     ds__generator *g;
     if (out)
         out->id = 0;
-    DS__ENTER("ds_rng_default");
+    DS__ENTER("ds_rng_get_default");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_of(device, &g);
     if (r < 0)
@@ -56024,9 +56086,9 @@ DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 
-DSDEF ds_result(ds_rng_manual_seed)(ds_device device, uint64_t seed) {
+DSDEF ds_result(ds_rng_set_device_seed)(ds_device device, uint64_t seed) {
     ds__generator *g;
-    DS__ENTER("ds_rng_manual_seed");
+    DS__ENTER("ds_rng_set_device_seed");
     if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
         ds__type_count(device.type) == 0)
         return DS_OK;
@@ -56048,17 +56110,17 @@ static ds_result ds__seed_all(uint64_t seed) {
     return r;
 }
 
-DSDEF ds_result(ds_rng_manual_seed_all)(uint64_t seed) {
-    DS__ENTER("ds_rng_manual_seed_all");
+DSDEF ds_result(ds_rng_set_seed_all)(uint64_t seed) {
+    DS__ENTER("ds_rng_set_seed_all");
     return ds__seed_all(seed);
 }
 
-DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_reseed_device)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     uint64_t seed = ds__os_cookie();
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_seed");
+    DS__ENTER("ds_rng_reseed_device");
     if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
         ds__type_count(device.type) == 0)
         return DS_OK;
@@ -56070,22 +56132,22 @@ DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
     return r;
 }
 
-DSDEF ds_result(ds_rng_seed_all)(uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_reseed_all)(uint64_t *out_seed) {
     uint64_t seed = ds__os_cookie();
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_seed_all");
+    DS__ENTER("ds_rng_reseed_all");
     ds_result r = ds__seed_all(seed);
     if (r == DS_OK && out_seed)
         *out_seed = seed;
     return r;
 }
 
-DSDEF ds_result(ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_get_device_seed)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_initial_seed");
+    DS__ENTER("ds_rng_get_device_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_of(device, &g);
     return r < 0 ? r : ds__generator_seed(g, out_seed);
@@ -56579,7 +56641,7 @@ static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_arg
     *out_which = DS__RNG_ONE_WORD;
     a->what = DS__RNG_INTEGERS;
     if (d->kind == DS_RNG_BITS) {
-        size_t size = ds_dtype_size(d->dtype);
+        size_t size = ds_dtype_get_size(d->dtype);
         if (size != 1 && size != 2 && size != 4 && size != 8)
             return ds__rng_no_type(d->dtype, "random bits");
         a->kind = size == 1   ? DS__RNG_8

@@ -21,8 +21,10 @@
        static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
        int main(void) {
            ds_stream s;
-           if (ds_stream_create(NULL, &s) < 0 || ds_launch_host_func(s, hello, "world", NULL) < 0 ||
-               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           if (ds_stream_create(NULL, &s) < 0 || ds_stream_launch_host_func(s, hello, "world", NULL)
+           < 0 ||
+               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_error_get_last()); return
+               1; }
            return ds_shutdown() < 0;
        }
 
@@ -40,7 +42,7 @@
        DEVSTREAM_CUDA            with the implementation: adds the CUDA driver. Needs the headers of
                                  cudart 11.8 or newer and its library, static or shared; needs no
                                  nvcc, and no libcuda at link time
-       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_get_default() is the
                                  per-thread stream
        DEVSTREAM_NO_NVTX         with the implementation: ranges are not sent to NVIDIA's tools. By
                                  default they are sent if the compiler finds <nvtx3/nvToolsExt.h>,
@@ -62,7 +64,8 @@
      concurrently with other calls.
    - Host functions, callbacks, payload destructors and kernels may only call functions marked
      "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
-   - Bad input gets a negative result and a sentence in ds_last_error(), and nothing is enqueued.
+   - Bad input gets a negative result and a sentence in ds_error_get_last(), and nothing is
+   enqueued.
    - A call blocks only where its comment says so.
    - Handles are small structs, passed by value. A destroyed or invented handle gives
      DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a

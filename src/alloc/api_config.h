@@ -1,8 +1,8 @@
 /* alloc/api_config.h - configuration, limits and shortage callbacks.
 
    Implements ds_mem_configure, ds_mem_configure_text, the functions for limits and fractions,
-   and the lists of shortage and out-of-memory callbacks. ds__mem_set changes the policy of one
-   device.
+   and the functions that add and remove callbacks (callbacks.h). ds__mem_set changes the policy
+   of one device.
 
    Invariants: The backend changes only while no block of the device is active.
    ds_mem_configure_text asks all devices before any device changes.
@@ -22,6 +22,7 @@
 #include "counters.h"
 #include "locks.h"
 #include "pool.h"
+#include "callbacks.h"
 #include "pinned.h"
 #include "direct_free.h"
 
@@ -198,44 +199,24 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     return DS_OK;
 }
 
-/* Adds a callback to a list of pairs, or takes one out. */
-#define DS__CALLBACKS(name, type, list, count)                                               \
-    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
-        DS__ENTER("ds_mem_on_" #name);                                                       \
-        DS__REQUIRE(fn, "fn is NULL");                                                       \
-        ds_result r = ds__mem_setup();                                                       \
-        if (r < 0)                                                                           \
-            return r;                                                                        \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
-        if (more && ds__m.count)                                                             \
-            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
-        if (more) {                                                                          \
-            ds__release(ds__m.list);                                                         \
-            ds__m.list = more;                                                               \
-            ds__m.list[ds__m.count].fn = fn;                                                 \
-            ds__m.list[ds__m.count++].user = user;                                           \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
-    }                                                                                        \
-    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
-        DS__ENTER("ds_mem_remove_on_" #name);                                                \
-        int found = 0;                                                                       \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
-            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
-                continue;                                                                    \
-            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
-                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
-            ds__m.count--;                                                                   \
-            found = 1;                                                                       \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
-    }
-DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
-DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)
-#undef DS__CALLBACKS
+DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_shortage_callback");
+    return ds__callback_add(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_shortage_callback");
+    return ds__callback_remove(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_oom_callback");
+    return ds__callback_add(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+}
+
+DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_oom_callback");
+    return ds__callback_remove(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+}
 
 #endif

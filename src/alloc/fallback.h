@@ -40,6 +40,7 @@
 #include "history_ring.h"
 #include "counters.h"
 #include "pool.h"
+#include "callbacks.h"
 #include "stream_use.h"
 #include "pending.h"
 #include "validate.h"
@@ -81,18 +82,15 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     if (ds__mtls.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        ds__mutex_lock(&ds__m.lock);
-        ds_mem_shortage_fn fn = i < ds__m.shortage_count ? ds__m.shortage[i].fn : NULL;
-        void *user = fn ? ds__m.shortage[i].user : NULL;
-        ds__mutex_unlock(&ds__m.lock);
-        if (!fn)
+        ds__callback c = ds__callback_get(&ds__m.shortage, i);
+        if (!c.fn)
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
         ds__mtls.in_shortage = 1;
         ds__tls.mute = 0; /* errors of the callback are the user's */
-        freed |= fn(dev->device, size, user) != 0;
+        freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__tls.mute = mute;
         ds__mtls.in_shortage = 0;
         ds__tls.fn = name;
@@ -182,11 +180,8 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        ds__mutex_lock(&ds__m.lock);
-        ds_mem_oom_fn fn = i < ds__m.oom_count ? ds__m.oom[i].fn : NULL;
-        void *user = fn ? ds__m.oom[i].user : NULL;
-        ds__mutex_unlock(&ds__m.lock);
-        if (!fn)
+        ds__callback c = ds__callback_get(&ds__m.oom, i);
+        if (!c.fn)
             return;
         int outer = ds__tls.in_callback;
         const char *name = ds__tls.fn;
@@ -194,7 +189,7 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
         int mute = ds__tls.mute;
         ds__tls.in_callback = 1;
         ds__tls.mute = 0;
-        fn(dev->device, needed, limit ? limit : total, avail, user);
+        ((ds_mem_oom_fn)c.fn)(dev->device, needed, limit ? limit : total, avail, c.user);
         ds__tls.mute = mute;
         ds__tls.in_callback = outer;
         ds__tls.fn = name; /* a call of it, which was refused, is not the one that runs */

@@ -278,7 +278,7 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
             ? "while a capture is open nothing is given back"
         : pending >= q->size
             ? "streams have not passed their uses of freed blocks; synchronize them"
-        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit"
+        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
                                        : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,

@@ -22,6 +22,7 @@
 #include "state.h"
 #include "util.h"
 #include "pool.h"
+#include "callbacks.h"
 #include "stream_use.h"
 #include "arena.h"
 #include "pinned.h"
@@ -97,8 +98,8 @@ static void ds__mem_shutdown(void) {
     ds__resource_shutdown();
     ds__release(ds__m.pools);
     ds__release(ds__m.sorted);
-    ds__release(ds__m.shortage);
-    ds__release(ds__m.oom);
+    ds__callback_clear(&ds__m.shortage);
+    ds__callback_clear(&ds__m.oom);
     for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
         atomic_store(&ds__m.root[i], NULL);
     for (size_t i = 0; i < DS__MAX_DEVICES; i++)
@@ -110,12 +111,10 @@ static void ds__mem_shutdown(void) {
     }
     ds__m.pools = NULL;
     ds__m.sorted = NULL;
-    ds__m.shortage = NULL;
-    ds__m.oom = NULL;
     ds__m.free_segments = NULL;
     ds__m.policies = NULL;
     ds__m.pool_count = ds__m.pool_room = 0;
-    ds__m.sorted_count = ds__m.sorted_room = ds__m.shortage_count = ds__m.oom_count = 0;
+    ds__m.sorted_count = ds__m.sorted_room = 0;
     ds__m.configured = 0;
 }
 

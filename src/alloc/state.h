@@ -20,6 +20,17 @@
 #include "../base/state.h"
 #include "types.h"
 
+/* A callback of the program; `fn` is cast to its type before it is invoked. */
+typedef struct ds__callback {
+    void (*fn)(void);
+    void *user;
+} ds__callback;
+
+typedef struct ds__callback_list {
+    ds__callback *entries;
+    size_t count;
+} ds__callback_list;
+
 static struct {
     ds__mutex lock;       /* of what follows, but what is atomic */
     ds_mem_config config; /* of devices that are used later */
@@ -42,23 +53,13 @@ static struct {
     /* not 0: allocations look whether this thread has pushed a pool */
     _Atomic int special;
 
-    struct {
-        ds_mem_shortage_fn fn;
-        void *user;
-    } * shortage;
-
-    struct {
-        ds_mem_oom_fn fn;
-        void *user;
-    } * oom;
-
-    size_t shortage_count;
-    size_t oom_count;
-    uint64_t tick_base;    /* ds__ticks at the first use */
-    uint64_t tick_base_ns; /* ds__now_ns at the first use */
-    int closing;           /* ds_shutdown has come to the pools */
-    ds__mutex leaving;     /* of `closing` and `leavers` */
-    ds__condition left;    /* there is none any more */
+    ds__callback_list shortage; /* ds_mem_shortage_fn, guarded by `lock` */
+    ds__callback_list oom;      /* ds_mem_oom_fn, guarded by `lock` */
+    uint64_t tick_base;         /* ds__ticks at the first use */
+    uint64_t tick_base_ns;      /* ds__now_ns at the first use */
+    int closing;                /* ds_shutdown has come to the pools */
+    ds__mutex leaving;          /* of `closing` and `leavers` */
+    ds__condition left;         /* there is none any more */
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */

@@ -20,10 +20,10 @@
    such call. docs/capture.md has the table. */
 
 /** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are
-    those that may wait for the device or touch the legacy stream: ds_alloc, ds_free,
-    ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister, ds_device_synchronize.
-    (ds_device_synchronize and ds_device_reset of a device with a stream that captures are
-    refused in every mode.) */
+    those that may wait for the device or touch the legacy stream: ds_device_alloc, ds_device_free,
+    ds_pinned_alloc, ds_pinned_free, ds_pinned_register, ds_pinned_unregister,
+    ds_device_synchronize. (ds_device_synchronize and ds_device_reset of a device with a stream that
+    captures are refused in every mode.) */
 typedef enum ds_capture_mode {
     DS_CAPTURE_GLOBAL = 0,       /**< in every thread whose own mode is global, as it is at first */
     DS_CAPTURE_THREAD_LOCAL = 1, /**< in the thread that began the capture */
@@ -51,8 +51,8 @@ typedef struct ds_capture_info {
 
 /** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
     captures already: DS_ERR_ILLEGAL_STATE, and that capture goes on. On CUDA it may block for 0.1 s
-    while another thread waits for a device in ds_free, ds_host_free or ds_host_unregister, since
-    that wait would invalidate the capture. */
+    while another thread waits for a device in ds_device_free, ds_pinned_free or
+    ds_pinned_unregister, since that wait would invalidate the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** As ds_capture_begin, into a graph that is there; the first node will start after
     `dependencies`. ds_capture_end gives the same graph; if the capture fails, the nodes that it
@@ -68,7 +68,7 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
 /** Whether the stream captures; never changes anything. On the legacy stream while a blocking
     stream of the device captures: DS_ERR_CAPTURE_IMPLICIT. */
-DSDEF DS_MUST_USE ds_result ds_capture_query(ds_stream stream, ds_capture_status *out);
+DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);
 /** The same with all that is known of the capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_info(ds_stream stream, ds_capture_info *out);
 /** Writes the nodes after which the stream's next one will start, at most room of them;
@@ -95,7 +95,7 @@ DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
 /** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
     capture are refused in this thread and other threads are left alone. If fn fails the capture
-    is ended and its result returned; the stream is as before in any case. ds_last_error is then
+    is ended and its result returned; the stream is as before in any case. ds_error_get_last is then
     the sentence of the call that failed inside of fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);

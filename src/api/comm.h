@@ -70,12 +70,12 @@ typedef struct ds_comm_options {
     unsigned flags; /**< DS_COMM_* */
     /** NULL: the direct way; else data takes the way that is planned for it (below) */
     const struct ds_topology *topology;
-    /** this plan of the topology and no other; it must fit. NULL: ds_plan_make's */
+    /** this plan of the topology and no other; it must fit. NULL: ds_plan_get's */
     const struct ds_plan *plan;
     uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
-/* By plan. With options->topology a collective does the steps of the plan that ds_plan_make
+/* By plan. With options->topology a collective does the steps of the plan that ds_plan_get
    gives for it: the same results, bit for bit (DS_COMM_ANY_ORDER takes that back), in the same
    order with other work. It needs one tensor on each rank: entry i of a list is on the i-th
    device that the topology was made of (of a described one: on device i of the driver); the

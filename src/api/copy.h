@@ -17,10 +17,10 @@
     one to the host does, one from the host returns when the source may be changed. Others return
     at once, and both ranges must stay valid until the stream has passed the copy. On CUDA a copy
     between pinned memory, or between a GPU and a CPU device, is a host function as to what may
-    hold it up (ds_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be done
-    before the call returns. Memory that cudart or other libraries allocated is taken as what it
-    is. A range that leaves an allocation of ds_alloc or ds_host_alloc is DS_ERR_INVALID_VALUE.
-    size 0 does nothing. */
+    hold it up (ds_stream_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be
+    done before the call returns. Memory that cudart or other libraries allocated is taken as what
+    it is. A range that leaves an allocation of ds_device_alloc or ds_pinned_alloc is
+    DS_ERR_INVALID_VALUE. size 0 does nothing. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
 
 enum {

@@ -17,8 +17,8 @@ enum {
     DS_CPU_INLINE = 1,
     /** threads sleep at once instead of spinning for a few tens of microseconds first */
     DS_CPU_NO_SPIN = 2,
-    /** calls that a capture forbids on a GPU although the CPU driver could do them (ds_alloc,
-        ds_free, ...: see ds_capture_mode) are allowed */
+    /** calls that a capture forbids on a GPU although the CPU driver could do them
+        (ds_device_alloc, ds_device_free, ...: see ds_capture_mode) are allowed */
     DS_CPU_LAX_CAPTURE = 4
 };
 
@@ -56,7 +56,7 @@ enum {
      function runs the clock stands, unless it takes longer than some hundredths of a second: then
      it may be waiting for something, others go on, and times depend on it.
    Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1.
-   Times of events (ds_event_elapsed_ms) are the clock's. One worker runs everything, so kernels
+   Times of events (ds_event_get_elapsed_ms) are the clock's. One worker runs everything, so kernels
    that wait for each other never end. */
 
 /** The way of a copy from one device, or from the host, to another. */
@@ -135,6 +135,6 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 
 /** The virtual time now, in nanoseconds: all that the program has waited for so far was done by
     then. Runs nothing itself. DS_ERR_UNSUPPORTED without a fabric. */
-DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
+DSDEF DS_MUST_USE ds_result ds_cpu_get_clock(int64_t *out_ns);
 
 #endif

@@ -25,7 +25,7 @@ typedef struct ds_device {
     int32_t index; /**< from 0 */
 } ds_device;
 
-/** Longest text that ds_device_print writes, with the terminating zero. */
+/** Longest text that ds_device_format writes, with the terminating zero. */
 #define DS_DEVICE_NAME_SIZE 32
 /** Number of backends: CUDA and CPU, in the order in which they are tried. A program can use the
     devices of both. */
@@ -42,13 +42,13 @@ typedef struct ds_backend_info {
 } ds_backend_info;
 
 /** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
-DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
+DSDEF DS_MUST_USE ds_result ds_backend_get_info(int index, ds_backend_info *out);
 /** Writes the whole report, one line per backend, into out (at most size bytes, always
     terminated). */
-DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format(char *out, size_t size);
 /** 1 when there is a device of the type that can be used, else 0 (the host is none);
-    ds_backend_get has the reason. Starts devstream. */
-DSDEF int ds_is_available(ds_device_type type); /* takes a call site */
+    ds_backend_get_info has the reason. Starts devstream. */
+DSDEF int ds_backend_is_available(ds_device_type type); /* takes a call site */
 /** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing.
     Callable anywhere. */
 DSDEF int ds_is_initialized(void);
@@ -58,7 +58,8 @@ DSDEF int ds_is_initialized(void);
     GPUs than those that are listed run it too. "" when CUDA is not compiled in. On CPU devices:
     the processor's architecture, and "avx2" where sums use it. DS_ERR_INVALID_VALUE: the words
     do not fit. */
-DSDEF DS_MUST_USE ds_result ds_arch_list(ds_device_type type, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format_arch_list(ds_device_type type, char *out,
+                                                        size_t size);
 
 /** What a device is. Fields that a driver does not know are 0 or "". */
 typedef struct ds_device_properties {
@@ -67,7 +68,7 @@ typedef struct ds_device_properties {
     int minor;              /**< compute capability, second number */
     size_t total_memory;    /**< bytes */
     int multiprocessors;    /**< GPU: multiprocessors; CPU: worker threads that serve it */
-    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_print writes it */
+    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_format writes it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
     int unified_addressing; /**< 1 when host and device pointers share one address space */
     uint64_t reserved[16];  /**< 0 */
@@ -100,7 +101,7 @@ DSINLINE ds_device ds_device_current(void) {
 /** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current
     device. A type without any gives 0 and DS_OK; the host counts as one. A number that is no
     type is DS_ERR_INVALID_DEVICE. */
-DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count);
+DSDEF DS_MUST_USE ds_result ds_device_get_count(ds_device_type type, int *out_count);
 /** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
     [blanks]; the words in any case except custom_cpu. Without an index: the thread's current
     index when its device has that type, else 0. "host" takes no index but 0.
@@ -109,15 +110,15 @@ DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count)
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 /** Writes "cpu:0", "cuda:1" or "host"; the current device is resolved first.
     DS_ERR_INVALID_VALUE when size is too small (DS_DEVICE_NAME_SIZE always suffices). */
-DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
 /** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
-DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
 /** Makes a device current for the calling thread. A zeroed device or a negative index changes
     nothing. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
-DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
-/** As ds_device_set, and remembers the device that was current; ds_device_pop returns to exactly
-    that one, whatever was set in between. Frames belong to the thread. A push that fails leaves
-    no frame. */
+DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
+/** As ds_device_set_current, and remembers the device that was current; ds_device_pop returns to
+    exactly that one, whatever was set in between. Frames belong to the thread. A push that fails
+    leaves no frame. */
 DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 /** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream
     was pushed after it. */
@@ -125,16 +126,17 @@ DSDEF DS_MUST_USE ds_result ds_device_pop(void);
 /** What a device is. Puts nothing on a GPU and waits for nothing. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** The name among the properties, copied into out (at most size bytes, always terminated). */
-DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size_t size);
 /** The compute capability among the properties; 0 and 0 on a CPU device. Either pointer may be
     NULL. */
-DSDEF DS_MUST_USE ds_result ds_device_capability(ds_device device, int *out_major, int *out_minor);
+DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
+                                                     int *out_minor);
 /** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
-DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_uuid_format(const unsigned char uuid[16], char *out, size_t size);
 /** Free and total bytes of a device; either pointer may be NULL. On a GPU other processes count
     too. */
-DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free,
-                                                  size_t *out_total);
+DSDEF DS_MUST_USE ds_result ds_device_get_memory_info(ds_device device, size_t *out_free,
+                                                      size_t *out_total);
 /** Blocks until all work of all streams of the device, as of the call, is done. Does not change
     the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
@@ -147,28 +149,28 @@ DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
     staged through host memory. */
 DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
 /** Lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a device. */
-DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least,
-                                                     int *out_greatest);
+DSDEF DS_MUST_USE ds_result ds_device_get_priority_range(ds_device device, int *out_least,
+                                                         int *out_greatest);
 /** How busy a GPU was in the driver's last sampling period: percent of the time in which a
     kernel ran, and in which its memory was read or written. Either pointer may be NULL. Asks
     NVML, the library of NVIDIA's driver, which is loaded by the first such question
     (DEVSTREAM_NVML: another name of libnvidia-ml.so.1) and kept until ds_shutdown.
     DS_ERR_UNSUPPORTED: the device is no GPU, there is no NVML, or it does not know that of this
     device, as of most parts of a GPU (MIG); DS_ERR_DRIVER: NVML failed. */
-DSDEF DS_MUST_USE ds_result ds_device_utilization(ds_device device, unsigned *out_gpu_percent,
-                                                  unsigned *out_memory_percent);
-/** Temperature of a GPU in degrees Celsius. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_temperature(ds_device device, unsigned *out_celsius);
-/** What a GPU draws, in milliwatts. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_power_draw(ds_device device, unsigned *out_milliwatts);
+DSDEF DS_MUST_USE ds_result ds_device_get_utilization(ds_device device, unsigned *out_gpu_percent,
+                                                      unsigned *out_memory_percent);
+/** Temperature of a GPU in degrees Celsius. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_temperature(ds_device device, unsigned *out_celsius);
+/** What a GPU draws, in milliwatts. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_power_draw(ds_device device, unsigned *out_milliwatts);
 /** Present clocks of a GPU's multiprocessors and of its memory, in MHz; either pointer may be
-    NULL. Else as ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out_sm_mhz,
-                                                 unsigned *out_memory_mhz);
+    NULL. Else as ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_clock_rate(ds_device device, unsigned *out_sm_mhz,
+                                                     unsigned *out_memory_mhz);
 /** Gives the device a label, for messages and timelines, of which 63 characters are copied;
     NULL: none. It stays until ds_shutdown. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
 /** The device's label, copied into out (at most size bytes, always terminated); "" without one. */
-DSDEF DS_MUST_USE ds_result ds_device_label(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_label(ds_device device, char *out, size_t size);
 
 #endif

@@ -56,11 +56,11 @@ static inline DS_MUST_USE ds_result ds_at_mem_record_stream(const char *file_, i
 }
 #define ds_mem_record_stream(...) ds_at_mem_record_stream(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_find(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_get_block(const char *file_, int line_,
         const void *ptr_, ds_mem_block *out_) {
-    return ds_site_set(file_, line_), (ds_mem_find)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_mem_get_block)(ptr_, out_);
 }
-#define ds_mem_find(...) ds_at_mem_find(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_get_block(...) ds_at_mem_get_block(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int line_,
         ds_device device_, size_t *out_released_) {
@@ -68,11 +68,11 @@ static inline DS_MUST_USE ds_result ds_at_mem_empty_cache(const char *file_, int
 }
 #define ds_mem_empty_cache(...) ds_at_mem_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_empty_cache_of(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_empty_stream_cache(const char *file_, int line_,
         ds_stream stream_, size_t *out_released_) {
-    return ds_site_set(file_, line_), (ds_mem_empty_cache_of)(stream_, out_released_);
+    return ds_site_set(file_, line_), (ds_mem_empty_stream_cache)(stream_, out_released_);
 }
-#define ds_mem_empty_cache_of(...) ds_at_mem_empty_cache_of(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_empty_stream_cache(...) ds_at_mem_empty_stream_cache(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_trim(const char *file_, int line_,
         ds_device device_, size_t keep_, size_t *out_released_) {
@@ -103,23 +103,23 @@ static inline DS_MUST_USE ds_result ds_at_pool_pop(const char *file_, int line_)
 }
 #define ds_pool_pop() ds_at_pool_pop(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_capture_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_capture_set_pool(const char *file_, int line_,
         ds_stream stream_, ds_pool pool_) {
-    return ds_site_set(file_, line_), (ds_capture_pool)(stream_, pool_);
+    return ds_site_set(file_, line_), (ds_capture_set_pool)(stream_, pool_);
 }
-#define ds_capture_pool(...) ds_at_capture_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_capture_set_pool(...) ds_at_capture_set_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pool_use_count(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pool_get_use_count(const char *file_, int line_,
         ds_pool pool_, int *out_) {
-    return ds_site_set(file_, line_), (ds_pool_use_count)(pool_, out_);
+    return ds_site_set(file_, line_), (ds_pool_get_use_count)(pool_, out_);
 }
-#define ds_pool_use_count(...) ds_at_pool_use_count(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pool_get_use_count(...) ds_at_pool_get_use_count(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pool_id(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pool_get_id(const char *file_, int line_,
         ds_pool pool_, uint64_t out_id_[2]) {
-    return ds_site_set(file_, line_), (ds_pool_id)(pool_, out_id_);
+    return ds_site_set(file_, line_), (ds_pool_get_id)(pool_, out_id_);
 }
-#define ds_pool_id(...) ds_at_pool_id(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pool_get_id(...) ds_at_pool_get_id(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_pool_empty_cache(const char *file_, int line_,
         ds_pool pool_, size_t *out_released_) {
@@ -169,29 +169,29 @@ static inline DS_MUST_USE ds_result ds_at_mem_get_fraction(const char *file_, in
 }
 #define ds_mem_get_fraction(...) ds_at_mem_get_fraction(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_shortage(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_shortage_callback(const char *file_, int line_,
         ds_mem_shortage_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_shortage)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_shortage_callback)(fn_, user_);
 }
-#define ds_mem_on_shortage(...) ds_at_mem_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_shortage_callback(...) ds_at_mem_add_shortage_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_shortage(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_shortage_callback(const char *file_, int line_,
         ds_mem_shortage_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_shortage)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_shortage_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_shortage(...) ds_at_mem_remove_on_shortage(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_shortage_callback(...) ds_at_mem_remove_shortage_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_out_of_memory(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_oom_callback(const char *file_, int line_,
         ds_mem_oom_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_out_of_memory)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_oom_callback)(fn_, user_);
 }
-#define ds_mem_on_out_of_memory(...) ds_at_mem_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_oom_callback(...) ds_at_mem_add_oom_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_out_of_memory(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_oom_callback(const char *file_, int line_,
         ds_mem_oom_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_out_of_memory)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_oom_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_out_of_memory(...) ds_at_mem_remove_on_out_of_memory(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_oom_callback(...) ds_at_mem_remove_oom_callback(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_get_stats(const char *file_, int line_,
         ds_device device_, ds_mem_stats *out_) {
@@ -205,11 +205,11 @@ static inline DS_MUST_USE ds_result ds_at_pool_get_stats(const char *file_, int 
 }
 #define ds_pool_get_stats(...) ds_at_pool_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_stat_by_name(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_stats_get_by_name(const char *file_, int line_,
         const ds_mem_stats *stats_, const char *name_, int64_t *out_) {
-    return ds_site_set(file_, line_), (ds_mem_stat_by_name)(stats_, name_, out_);
+    return ds_site_set(file_, line_), (ds_mem_stats_get_by_name)(stats_, name_, out_);
 }
-#define ds_mem_stat_by_name(...) ds_at_mem_stat_by_name(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_stats_get_by_name(...) ds_at_mem_stats_get_by_name(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_reset_peak_stats(const char *file_, int line_,
         ds_device device_) {
@@ -235,23 +235,23 @@ static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_
 }
 #define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_driver_pool_info(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_get_driver_pool_info(const char *file_, int line_,
         ds_device device_, size_t *out_reserved_, size_t *out_used_) {
-    return ds_site_set(file_, line_), (ds_mem_driver_pool_info)(device_, out_reserved_, out_used_);
+    return ds_site_set(file_, line_), (ds_mem_get_driver_pool_info)(device_, out_reserved_, out_used_);
 }
-#define ds_mem_driver_pool_info(...) ds_at_mem_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_get_driver_pool_info(...) ds_at_mem_get_driver_pool_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_summary(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_summary(const char *file_, int line_,
         ds_device device_, int abbreviated_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_summary)(device_, abbreviated_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_summary)(device_, abbreviated_, write_fn_, user_);
 }
-#define ds_mem_summary(...) ds_at_mem_summary(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_summary(...) ds_at_mem_write_summary(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_list_processes(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_processes(const char *file_, int line_,
         ds_device device_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_list_processes)(device_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_processes)(device_, write_fn_, user_);
 }
-#define ds_mem_list_processes(...) ds_at_mem_list_processes(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_processes(...) ds_at_mem_write_processes(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_history_start(const char *file_, int line_,
         const ds_mem_history_desc *desc_) {
@@ -270,87 +270,87 @@ static inline DS_MUST_USE ds_result ds_at_mem_annotate(const char *file_, int li
 }
 #define ds_mem_annotate(...) ds_at_mem_annotate(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_on_event(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_add_event_callback(const char *file_, int line_,
         ds_mem_event_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_on_event)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_add_event_callback)(fn_, user_);
 }
-#define ds_mem_on_event(...) ds_at_mem_on_event(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_add_event_callback(...) ds_at_mem_add_event_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_remove_on_event(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_remove_event_callback(const char *file_, int line_,
         ds_mem_event_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_remove_on_event)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_remove_event_callback)(fn_, user_);
 }
-#define ds_mem_remove_on_event(...) ds_at_mem_remove_on_event(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_remove_event_callback(...) ds_at_mem_remove_event_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_snapshot(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_snapshot(const char *file_, int line_,
         ds_mem_format format_, unsigned flags_, ds_pool pool_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_snapshot)(format_, flags_, pool_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_write_snapshot)(format_, flags_, pool_, write_fn_, user_);
 }
-#define ds_mem_snapshot(...) ds_at_mem_snapshot(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_snapshot(...) ds_at_mem_write_snapshot(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_snapshot_file(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_write_snapshot_file(const char *file_, int line_,
         ds_mem_format format_, unsigned flags_, const char *path_) {
-    return ds_site_set(file_, line_), (ds_mem_snapshot_file)(format_, flags_, path_);
+    return ds_site_set(file_, line_), (ds_mem_write_snapshot_file)(format_, flags_, path_);
 }
-#define ds_mem_snapshot_file(...) ds_at_mem_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_write_snapshot_file(...) ds_at_mem_write_snapshot_file(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_each_block(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_for_each_block(const char *file_, int line_,
         ds_device device_, ds_mem_block_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_mem_each_block)(device_, fn_, user_);
+    return ds_site_set(file_, line_), (ds_mem_for_each_block)(device_, fn_, user_);
 }
-#define ds_mem_each_block(...) ds_at_mem_each_block(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_for_each_block(...) ds_at_mem_for_each_block(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_alloc(const char *file_, int line_,
         size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_alloc)(size_, out_);
 }
-#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_alloc(...) ds_at_mem_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_free)(ptr_);
 }
-#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_free(...) ds_at_mem_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_record_use(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_record_use(const char *file_, int line_,
         void *ptr_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_pinned_record_use)(ptr_, stream_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_record_use)(ptr_, stream_);
 }
-#define ds_pinned_record_use(...) ds_at_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_record_use(...) ds_at_mem_pinned_record_use(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_owns(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_owns(const char *file_, int line_,
         const void *ptr_, int *out_) {
-    return ds_site_set(file_, line_), (ds_pinned_owns)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_owns)(ptr_, out_);
 }
-#define ds_pinned_owns(...) ds_at_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_owns(...) ds_at_mem_pinned_owns(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_empty_cache(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_empty_cache(const char *file_, int line_,
         size_t *out_released_) {
-    return ds_site_set(file_, line_), (ds_pinned_empty_cache)(out_released_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_empty_cache)(out_released_);
 }
-#define ds_pinned_empty_cache(...) ds_at_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_empty_cache(...) ds_at_mem_pinned_empty_cache(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_set_limit(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_set_limit(const char *file_, int line_,
         size_t bytes_) {
-    return ds_site_set(file_, line_), (ds_pinned_set_limit)(bytes_);
+    return ds_site_set(file_, line_), (ds_mem_pinned_set_limit)(bytes_);
 }
-#define ds_pinned_set_limit(...) ds_at_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_set_limit(...) ds_at_mem_pinned_set_limit(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_get_stats(const char *file_, int line_,
-        ds_pinned_stats *out_) {
-    return ds_site_set(file_, line_), (ds_pinned_get_stats)(out_);
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_get_stats(const char *file_, int line_,
+        ds_mem_pinned_stats *out_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_get_stats)(out_);
 }
-#define ds_pinned_get_stats(...) ds_at_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_mem_pinned_get_stats(...) ds_at_mem_pinned_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_reset_peak_stats(const char *file_, int line_) {
-    return ds_site_set(file_, line_), (ds_pinned_reset_peak_stats)();
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_reset_peak_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_reset_peak_stats)();
 }
-#define ds_pinned_reset_peak_stats() ds_at_pinned_reset_peak_stats(__FILE__, __LINE__)
+#define ds_mem_pinned_reset_peak_stats() ds_at_mem_pinned_reset_peak_stats(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_pinned_reset_accumulated_stats(const char *file_, int line_) {
-    return ds_site_set(file_, line_), (ds_pinned_reset_accumulated_stats)();
+static inline DS_MUST_USE ds_result ds_at_mem_pinned_reset_accumulated_stats(const char *file_, int line_) {
+    return ds_site_set(file_, line_), (ds_mem_pinned_reset_accumulated_stats)();
 }
-#define ds_pinned_reset_accumulated_stats() ds_at_pinned_reset_accumulated_stats(__FILE__, __LINE__)
+#define ds_mem_pinned_reset_accumulated_stats() ds_at_mem_pinned_reset_accumulated_stats(__FILE__, __LINE__)
 
 static inline DS_MUST_USE ds_result ds_at_resource_alloc(const char *file_, int line_,
         const ds_resource *resource_, size_t size_, size_t alignment_, ds_stream stream_, void **out_) {
@@ -364,59 +364,59 @@ static inline DS_MUST_USE ds_result ds_at_resource_free(const char *file_, int l
 }
 #define ds_resource_free(...) ds_at_resource_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_device(const char *file_, int line_,
         ds_device device_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_device)(device_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_device)(device_, out_);
 }
-#define ds_resource_of_device(...) ds_at_resource_of_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_device(...) ds_at_resource_create_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_pool(const char *file_, int line_,
         ds_pool pool_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_pool)(pool_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_pool)(pool_, out_);
 }
-#define ds_resource_of_pool(...) ds_at_resource_of_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_pool(...) ds_at_resource_create_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_driver_pool(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_driver_pool(const char *file_, int line_,
         ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_driver_pool)(out_);
+    return ds_site_set(file_, line_), (ds_resource_create_driver_pool)(out_);
 }
-#define ds_resource_of_driver_pool(...) ds_at_resource_of_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_driver_pool(...) ds_at_resource_create_driver_pool(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_of_functions(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_functions(const char *file_, int line_,
         ds_resource_alloc_fn alloc_fn_, ds_resource_free_fn free_fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_of_functions)(alloc_fn_, free_fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_functions)(alloc_fn_, free_fn_, user_, out_);
 }
-#define ds_resource_of_functions(...) ds_at_resource_of_functions(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_functions(...) ds_at_resource_create_functions(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_limit(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_limit(const char *file_, int line_,
         const ds_resource *upstream_, size_t bytes_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_limit)(upstream_, bytes_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_limit)(upstream_, bytes_, out_);
 }
-#define ds_resource_limit(...) ds_at_resource_limit(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_limit(...) ds_at_resource_create_limit(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_statistics(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_stats(const char *file_, int line_,
         const ds_resource *upstream_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_statistics)(upstream_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_stats)(upstream_, out_);
 }
-#define ds_resource_statistics(...) ds_at_resource_statistics(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_stats(...) ds_at_resource_create_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_log(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_log(const char *file_, int line_,
         const ds_resource *upstream_, ds_write_fn write_fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_log)(upstream_, write_fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_log)(upstream_, write_fn_, user_, out_);
 }
-#define ds_resource_log(...) ds_at_resource_log(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_log(...) ds_at_resource_create_log(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_on_failure(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_on_failure(const char *file_, int line_,
         const ds_resource *upstream_, ds_resource_failure_fn fn_, void *user_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_on_failure)(upstream_, fn_, user_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_on_failure)(upstream_, fn_, user_, out_);
 }
-#define ds_resource_on_failure(...) ds_at_resource_on_failure(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_on_failure(...) ds_at_resource_create_on_failure(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_resource_aligned(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_resource_create_aligned(const char *file_, int line_,
         const ds_resource *upstream_, size_t alignment_, size_t threshold_, ds_resource *out_) {
-    return ds_site_set(file_, line_), (ds_resource_aligned)(upstream_, alignment_, threshold_, out_);
+    return ds_site_set(file_, line_), (ds_resource_create_aligned)(upstream_, alignment_, threshold_, out_);
 }
-#define ds_resource_aligned(...) ds_at_resource_aligned(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_resource_create_aligned(...) ds_at_resource_create_aligned(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_resource_get_stats(const char *file_, int line_,
         const ds_resource *resource_, ds_resource_stats *out_) {

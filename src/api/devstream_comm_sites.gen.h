@@ -14,11 +14,11 @@ static inline DS_MUST_USE ds_result ds_at_tensor_alloc(const char *file_, int li
 }
 #define ds_tensor_alloc(...) ds_at_tensor_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_tensor_alloc_host(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_tensor_alloc_pinned(const char *file_, int line_,
         ds_dtype dtype_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
-    return ds_site_set(file_, line_), (ds_tensor_alloc_host)(dtype_, ndim_, shape_, out_);
+    return ds_site_set(file_, line_), (ds_tensor_alloc_pinned)(dtype_, ndim_, shape_, out_);
 }
-#define ds_tensor_alloc_host(...) ds_at_tensor_alloc_host(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_tensor_alloc_pinned(...) ds_at_tensor_alloc_pinned(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_tensor_alloc_like(const char *file_, int line_,
         const ds_tensor *like_, ds_stream stream_, ds_tensor **out_) {
@@ -38,11 +38,11 @@ static inline DS_MUST_USE ds_result ds_at_tensor_free(const char *file_, int lin
 }
 #define ds_tensor_free(...) ds_at_tensor_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_tensor_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_tensor_get_flags(const char *file_, int line_,
         const ds_tensor *tensor_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_tensor_flags)(tensor_, out_);
+    return ds_site_set(file_, line_), (ds_tensor_get_flags)(tensor_, out_);
 }
-#define ds_tensor_flags(...) ds_at_tensor_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_tensor_get_flags(...) ds_at_tensor_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_tensor_view(const char *file_, int line_,
         const ds_tensor *tensor_, int ndim_, const int64_t *shape_, ds_tensor **out_) {
@@ -212,23 +212,23 @@ static inline DS_MUST_USE ds_result ds_at_comm_barrier(const char *file_, int li
 }
 #define ds_comm_barrier(...) ds_at_comm_barrier(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_parse(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_text(const char *file_, int line_,
         const char *text_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_parse)(text_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_text)(text_, out_);
 }
-#define ds_topology_parse(...) ds_at_topology_parse(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_text(...) ds_at_topology_create_of_text(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_read(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_file(const char *file_, int line_,
         const char *path_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_read)(path_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_file)(path_, out_);
 }
-#define ds_topology_read(...) ds_at_topology_read(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_file(...) ds_at_topology_create_of_file(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_of_devices(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_create_of_devices(const char *file_, int line_,
         const ds_device *devices_, size_t count_, unsigned flags_, ds_topology **out_) {
-    return ds_site_set(file_, line_), (ds_topology_of_devices)(devices_, count_, flags_, out_);
+    return ds_site_set(file_, line_), (ds_topology_create_of_devices)(devices_, count_, flags_, out_);
 }
-#define ds_topology_of_devices(...) ds_at_topology_of_devices(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_create_of_devices(...) ds_at_topology_create_of_devices(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int line_,
         const ds_topology *topology_, ds_topology_format format_, ds_write_fn write_fn_, void *user_) {
@@ -236,23 +236,23 @@ static inline DS_MUST_USE ds_result ds_at_topology_write(const char *file_, int 
 }
 #define ds_topology_write(...) ds_at_topology_write(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_topology_fabric(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_topology_get_fabric(const char *file_, int line_,
         const ds_topology *topology_, ds_cpu_fabric *out_) {
-    return ds_site_set(file_, line_), (ds_topology_fabric)(topology_, out_);
+    return ds_site_set(file_, line_), (ds_topology_get_fabric)(topology_, out_);
 }
-#define ds_topology_fabric(...) ds_at_topology_fabric(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_topology_get_fabric(...) ds_at_topology_get_fabric(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_plan_make(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_plan_get(const char *file_, int line_,
         const ds_topology *topology_, const ds_plan_desc *desc_, const ds_plan **out_) {
-    return ds_site_set(file_, line_), (ds_plan_make)(topology_, desc_, out_);
+    return ds_site_set(file_, line_), (ds_plan_get)(topology_, desc_, out_);
 }
-#define ds_plan_make(...) ds_at_plan_make(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_plan_get(...) ds_at_plan_get(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_plan_explain(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_plan_write(const char *file_, int line_,
         const ds_topology *topology_, const ds_plan *plan_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_plan_explain)(topology_, plan_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_plan_write)(topology_, plan_, write_fn_, user_);
 }
-#define ds_plan_explain(...) ds_at_plan_explain(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_plan_write(...) ds_at_plan_write(__FILE__, __LINE__, __VA_ARGS__)
 
 
 #endif

@@ -20,11 +20,11 @@ static inline DS_MUST_USE ds_result ds_at_rng_destroy(const char *file_, int lin
 }
 #define ds_rng_destroy(...) ds_at_rng_destroy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_default(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_get_default(const char *file_, int line_,
         ds_device device_, ds_rng *out_) {
-    return ds_site_set(file_, line_), (ds_rng_default)(device_, out_);
+    return ds_site_set(file_, line_), (ds_rng_get_default)(device_, out_);
 }
-#define ds_rng_default(...) ds_at_rng_default(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_get_default(...) ds_at_rng_get_default(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_rng_get_info(const char *file_, int line_,
         ds_rng rng_, ds_rng_info *out_) {
@@ -80,35 +80,35 @@ static inline DS_MUST_USE ds_result ds_at_rng_set_state(const char *file_, int l
 }
 #define ds_rng_set_state(...) ds_at_rng_set_state(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_manual_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_set_device_seed(const char *file_, int line_,
         ds_device device_, uint64_t seed_) {
-    return ds_site_set(file_, line_), (ds_rng_manual_seed)(device_, seed_);
+    return ds_site_set(file_, line_), (ds_rng_set_device_seed)(device_, seed_);
 }
-#define ds_rng_manual_seed(...) ds_at_rng_manual_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_set_device_seed(...) ds_at_rng_set_device_seed(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_manual_seed_all(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_set_seed_all(const char *file_, int line_,
         uint64_t seed_) {
-    return ds_site_set(file_, line_), (ds_rng_manual_seed_all)(seed_);
+    return ds_site_set(file_, line_), (ds_rng_set_seed_all)(seed_);
 }
-#define ds_rng_manual_seed_all(...) ds_at_rng_manual_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_set_seed_all(...) ds_at_rng_set_seed_all(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_reseed_device(const char *file_, int line_,
         ds_device device_, uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_seed)(device_, out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_reseed_device)(device_, out_seed_);
 }
-#define ds_rng_seed(...) ds_at_rng_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_reseed_device(...) ds_at_rng_reseed_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_seed_all(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_reseed_all(const char *file_, int line_,
         uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_seed_all)(out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_reseed_all)(out_seed_);
 }
-#define ds_rng_seed_all(...) ds_at_rng_seed_all(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_reseed_all(...) ds_at_rng_reseed_all(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_rng_initial_seed(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_rng_get_device_seed(const char *file_, int line_,
         ds_device device_, uint64_t *out_seed_) {
-    return ds_site_set(file_, line_), (ds_rng_initial_seed)(device_, out_seed_);
+    return ds_site_set(file_, line_), (ds_rng_get_device_seed)(device_, out_seed_);
 }
-#define ds_rng_initial_seed(...) ds_at_rng_initial_seed(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_rng_get_device_seed(...) ds_at_rng_get_device_seed(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_rng_get_state_all(const char *file_, int line_,
         ds_device_type type_, void *out_, size_t capacity_, size_t *out_count_) {

@@ -15,53 +15,53 @@ static inline DS_MUST_USE ds_result ds_at_shutdown(const char *file_, int line_)
 }
 #define ds_shutdown() ds_at_shutdown(__FILE__, __LINE__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_set(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode(const char *file_, int line_,
         ds_sync_debug_mode mode_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_set)(mode_);
+    return ds_site_set(file_, line_), (ds_sync_debug_set_mode)(mode_);
 }
-#define ds_sync_debug_set(...) ds_at_sync_debug_set(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_set_mode(...) ds_at_sync_debug_set_mode(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_set_text(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_set_mode_text(const char *file_, int line_,
         const char *text_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_set_text)(text_);
+    return ds_site_set(file_, line_), (ds_sync_debug_set_mode_text)(text_);
 }
-#define ds_sync_debug_set_text(...) ds_at_sync_debug_set_text(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_set_mode_text(...) ds_at_sync_debug_set_mode_text(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_sync_debug_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_sync_debug_get_mode(const char *file_, int line_,
         ds_sync_debug_mode *out_) {
-    return ds_site_set(file_, line_), (ds_sync_debug_get)(out_);
+    return ds_site_set(file_, line_), (ds_sync_debug_get_mode)(out_);
 }
-#define ds_sync_debug_get(...) ds_at_sync_debug_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_sync_debug_get_mode(...) ds_at_sync_debug_get_mode(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_backend_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_get_info(const char *file_, int line_,
         int index_, ds_backend_info *out_) {
-    return ds_site_set(file_, line_), (ds_backend_get)(index_, out_);
+    return ds_site_set(file_, line_), (ds_backend_get_info)(index_, out_);
 }
-#define ds_backend_get(...) ds_at_backend_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_get_info(...) ds_at_backend_get_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_backend_report(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_format(const char *file_, int line_,
         char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_backend_report)(out_, size_);
+    return ds_site_set(file_, line_), (ds_backend_format)(out_, size_);
 }
-#define ds_backend_report(...) ds_at_backend_report(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_format(...) ds_at_backend_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline int ds_at_is_available(const char *file_, int line_,
+static inline int ds_at_backend_is_available(const char *file_, int line_,
         ds_device_type type_) {
-    return ds_site_set(file_, line_), (ds_is_available)(type_);
+    return ds_site_set(file_, line_), (ds_backend_is_available)(type_);
 }
-#define ds_is_available(...) ds_at_is_available(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_is_available(...) ds_at_backend_is_available(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_arch_list(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_backend_format_arch_list(const char *file_, int line_,
         ds_device_type type_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_arch_list)(type_, out_, size_);
+    return ds_site_set(file_, line_), (ds_backend_format_arch_list)(type_, out_, size_);
 }
-#define ds_arch_list(...) ds_at_arch_list(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_backend_format_arch_list(...) ds_at_backend_format_arch_list(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_count(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_count(const char *file_, int line_,
         ds_device_type type_, int *out_count_) {
-    return ds_site_set(file_, line_), (ds_device_count)(type_, out_count_);
+    return ds_site_set(file_, line_), (ds_device_get_count)(type_, out_count_);
 }
-#define ds_device_count(...) ds_at_device_count(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_count(...) ds_at_device_get_count(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int line_,
         const char *text_, ds_device *out_) {
@@ -69,23 +69,23 @@ static inline DS_MUST_USE ds_result ds_at_device_parse(const char *file_, int li
 }
 #define ds_device_parse(...) ds_at_device_parse(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_format(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_print)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_format)(device_, out_, size_);
 }
-#define ds_device_print(...) ds_at_device_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_format(...) ds_at_device_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_get(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_current(const char *file_, int line_,
         ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_device_get)(out_);
+    return ds_site_set(file_, line_), (ds_device_get_current)(out_);
 }
-#define ds_device_get(...) ds_at_device_get(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_current(...) ds_at_device_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_set(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, int line_,
         ds_device device_) {
-    return ds_site_set(file_, line_), (ds_device_set)(device_);
+    return ds_site_set(file_, line_), (ds_device_set_current)(device_);
 }
-#define ds_device_set(...) ds_at_device_set(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_set_current(...) ds_at_device_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_push(const char *file_, int line_,
         ds_device device_) {
@@ -104,29 +104,29 @@ static inline DS_MUST_USE ds_result ds_at_device_get_properties(const char *file
 }
 #define ds_device_get_properties(...) ds_at_device_get_properties(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_name(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_name(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_name)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_get_name)(device_, out_, size_);
 }
-#define ds_device_name(...) ds_at_device_name(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_name(...) ds_at_device_get_name(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_capability(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_capability(const char *file_, int line_,
         ds_device device_, int *out_major_, int *out_minor_) {
-    return ds_site_set(file_, line_), (ds_device_capability)(device_, out_major_, out_minor_);
+    return ds_site_set(file_, line_), (ds_device_get_capability)(device_, out_major_, out_minor_);
 }
-#define ds_device_capability(...) ds_at_device_capability(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_capability(...) ds_at_device_get_capability(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_uuid_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_uuid_format(const char *file_, int line_,
         const unsigned char uuid_[16], char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_uuid_print)(uuid_, out_, size_);
+    return ds_site_set(file_, line_), (ds_uuid_format)(uuid_, out_, size_);
 }
-#define ds_uuid_print(...) ds_at_uuid_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_uuid_format(...) ds_at_uuid_format(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_memory_info(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_memory_info(const char *file_, int line_,
         ds_device device_, size_t *out_free_, size_t *out_total_) {
-    return ds_site_set(file_, line_), (ds_device_memory_info)(device_, out_free_, out_total_);
+    return ds_site_set(file_, line_), (ds_device_get_memory_info)(device_, out_free_, out_total_);
 }
-#define ds_device_memory_info(...) ds_at_device_memory_info(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_memory_info(...) ds_at_device_get_memory_info(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_synchronize(const char *file_, int line_,
         ds_device device_) {
@@ -146,35 +146,35 @@ static inline DS_MUST_USE ds_result ds_at_device_can_access_peer(const char *fil
 }
 #define ds_device_can_access_peer(...) ds_at_device_can_access_peer(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_priority_range(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_priority_range(const char *file_, int line_,
         ds_device device_, int *out_least_, int *out_greatest_) {
-    return ds_site_set(file_, line_), (ds_device_priority_range)(device_, out_least_, out_greatest_);
+    return ds_site_set(file_, line_), (ds_device_get_priority_range)(device_, out_least_, out_greatest_);
 }
-#define ds_device_priority_range(...) ds_at_device_priority_range(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_priority_range(...) ds_at_device_get_priority_range(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_utilization(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_utilization(const char *file_, int line_,
         ds_device device_, unsigned *out_gpu_percent_, unsigned *out_memory_percent_) {
-    return ds_site_set(file_, line_), (ds_device_utilization)(device_, out_gpu_percent_, out_memory_percent_);
+    return ds_site_set(file_, line_), (ds_device_get_utilization)(device_, out_gpu_percent_, out_memory_percent_);
 }
-#define ds_device_utilization(...) ds_at_device_utilization(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_utilization(...) ds_at_device_get_utilization(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_temperature(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_temperature(const char *file_, int line_,
         ds_device device_, unsigned *out_celsius_) {
-    return ds_site_set(file_, line_), (ds_device_temperature)(device_, out_celsius_);
+    return ds_site_set(file_, line_), (ds_device_get_temperature)(device_, out_celsius_);
 }
-#define ds_device_temperature(...) ds_at_device_temperature(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_temperature(...) ds_at_device_get_temperature(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_power_draw(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_power_draw(const char *file_, int line_,
         ds_device device_, unsigned *out_milliwatts_) {
-    return ds_site_set(file_, line_), (ds_device_power_draw)(device_, out_milliwatts_);
+    return ds_site_set(file_, line_), (ds_device_get_power_draw)(device_, out_milliwatts_);
 }
-#define ds_device_power_draw(...) ds_at_device_power_draw(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_power_draw(...) ds_at_device_get_power_draw(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_clock_rate(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_clock_rate(const char *file_, int line_,
         ds_device device_, unsigned *out_sm_mhz_, unsigned *out_memory_mhz_) {
-    return ds_site_set(file_, line_), (ds_device_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
+    return ds_site_set(file_, line_), (ds_device_get_clock_rate)(device_, out_sm_mhz_, out_memory_mhz_);
 }
-#define ds_device_clock_rate(...) ds_at_device_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_clock_rate(...) ds_at_device_get_clock_rate(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, int line_,
         ds_device device_, const char *label_) {
@@ -182,17 +182,17 @@ static inline DS_MUST_USE ds_result ds_at_device_set_label(const char *file_, in
 }
 #define ds_device_set_label(...) ds_at_device_set_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_label(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_get_label(const char *file_, int line_,
         ds_device device_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_device_label)(device_, out_, size_);
+    return ds_site_set(file_, line_), (ds_device_get_label)(device_, out_, size_);
 }
-#define ds_device_label(...) ds_at_device_label(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_get_label(...) ds_at_device_get_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_priority_from_paddle(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_priority_from_paddle(const char *file_, int line_,
         int paddle_priority_, int *out_priority_) {
-    return ds_site_set(file_, line_), (ds_priority_from_paddle)(paddle_priority_, out_priority_);
+    return ds_site_set(file_, line_), (ds_stream_priority_from_paddle)(paddle_priority_, out_priority_);
 }
-#define ds_priority_from_paddle(...) ds_at_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_priority_from_paddle(...) ds_at_stream_priority_from_paddle(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int line_,
         const ds_stream_desc *desc_, ds_stream *out_) {
@@ -200,11 +200,11 @@ static inline DS_MUST_USE ds_result ds_at_stream_create(const char *file_, int l
 }
 #define ds_stream_create(...) ds_at_stream_create(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_retain(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_ref(const char *file_, int line_,
         ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_stream_retain)(stream_);
+    return ds_site_set(file_, line_), (ds_stream_ref)(stream_);
 }
-#define ds_stream_retain(...) ds_at_stream_retain(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_ref(...) ds_at_stream_ref(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_destroy(const char *file_, int line_,
         ds_stream stream_) {
@@ -230,23 +230,23 @@ static inline DS_MUST_USE ds_result ds_at_stream_synchronize_for(const char *fil
 }
 #define ds_stream_synchronize_for(...) ds_at_stream_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_legacy(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_legacy(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_legacy)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_legacy)(device_, out_);
 }
-#define ds_stream_legacy(...) ds_at_stream_legacy(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_legacy(...) ds_at_stream_get_legacy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_per_thread(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_per_thread(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_per_thread)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_per_thread)(device_, out_);
 }
-#define ds_stream_per_thread(...) ds_at_stream_per_thread(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_per_thread(...) ds_at_stream_get_per_thread(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_default(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_default(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_default)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_default)(device_, out_);
 }
-#define ds_stream_default(...) ds_at_stream_default(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_default(...) ds_at_stream_get_default(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_wrap(const char *file_, int line_,
         const ds_stream_native *native_, ds_ownership ownership_, void (*release_fn_)(void *user), void *user_, ds_stream *out_) {
@@ -266,35 +266,35 @@ static inline DS_MUST_USE ds_result ds_at_stream_unwrap(const char *file_, int l
 }
 #define ds_stream_unwrap(...) ds_at_stream_unwrap(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_id(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_id(const char *file_, int line_,
         ds_stream stream_, uint64_t *out_) {
-    return ds_site_set(file_, line_), (ds_stream_id)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_id)(stream_, out_);
 }
-#define ds_stream_id(...) ds_at_stream_id(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_id(...) ds_at_stream_get_id(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_device(const char *file_, int line_,
         ds_stream stream_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_stream_device)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_device)(stream_, out_);
 }
-#define ds_stream_device(...) ds_at_stream_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_device(...) ds_at_stream_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_flags(const char *file_, int line_,
         ds_stream stream_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_stream_flags)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_flags)(stream_, out_);
 }
-#define ds_stream_flags(...) ds_at_stream_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_flags(...) ds_at_stream_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_priority(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_priority(const char *file_, int line_,
         ds_stream stream_, int *out_effective_, int *out_requested_) {
-    return ds_site_set(file_, line_), (ds_stream_priority)(stream_, out_effective_, out_requested_);
+    return ds_site_set(file_, line_), (ds_stream_get_priority)(stream_, out_effective_, out_requested_);
 }
-#define ds_stream_priority(...) ds_at_stream_priority(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_priority(...) ds_at_stream_get_priority(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_label(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_label(const char *file_, int line_,
         ds_stream stream_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_stream_label)(stream_, out_, size_);
+    return ds_site_set(file_, line_), (ds_stream_get_label)(stream_, out_, size_);
 }
-#define ds_stream_label(...) ds_at_stream_label(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_label(...) ds_at_stream_get_label(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, int line_,
         ds_stream stream_, const char *label_) {
@@ -302,17 +302,17 @@ static inline DS_MUST_USE ds_result ds_at_stream_set_label(const char *file_, in
 }
 #define ds_stream_set_label(...) ds_at_stream_set_label(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_current(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_get_current(const char *file_, int line_,
         ds_device device_, ds_stream *out_) {
-    return ds_site_set(file_, line_), (ds_stream_current)(device_, out_);
+    return ds_site_set(file_, line_), (ds_stream_get_current)(device_, out_);
 }
-#define ds_stream_current(...) ds_at_stream_current(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_get_current(...) ds_at_stream_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_use(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_set_current(const char *file_, int line_,
         ds_stream stream_, unsigned flags_, ds_stream *out_previous_) {
-    return ds_site_set(file_, line_), (ds_stream_use)(stream_, flags_, out_previous_);
+    return ds_site_set(file_, line_), (ds_stream_set_current)(stream_, flags_, out_previous_);
 }
-#define ds_stream_use(...) ds_at_stream_use(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_set_current(...) ds_at_stream_set_current(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_push(const char *file_, int line_,
         ds_stream stream_, unsigned flags_) {
@@ -355,11 +355,11 @@ static inline DS_MUST_USE ds_result ds_at_event_record(const char *file_, int li
 }
 #define ds_event_record(...) ds_at_event_record(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_stream_record_new(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_record_event(const char *file_, int line_,
         ds_stream stream_, unsigned flags_, ds_event *out_) {
-    return ds_site_set(file_, line_), (ds_stream_record_new)(stream_, flags_, out_);
+    return ds_site_set(file_, line_), (ds_stream_record_event)(stream_, flags_, out_);
 }
-#define ds_stream_record_new(...) ds_at_stream_record_new(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_record_event(...) ds_at_stream_record_event(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_wait_event(const char *file_, int line_,
         ds_stream stream_, ds_event event_) {
@@ -403,23 +403,23 @@ static inline DS_MUST_USE ds_result ds_at_event_synchronize_for(const char *file
 }
 #define ds_event_synchronize_for(...) ds_at_event_synchronize_for(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_elapsed_ms(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_elapsed_ms(const char *file_, int line_,
         ds_event start_, ds_event end_, double *out_ms_) {
-    return ds_site_set(file_, line_), (ds_event_elapsed_ms)(start_, end_, out_ms_);
+    return ds_site_set(file_, line_), (ds_event_get_elapsed_ms)(start_, end_, out_ms_);
 }
-#define ds_event_elapsed_ms(...) ds_at_event_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_elapsed_ms(...) ds_at_event_get_elapsed_ms(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_device(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_device(const char *file_, int line_,
         ds_event event_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_event_device)(event_, out_);
+    return ds_site_set(file_, line_), (ds_event_get_device)(event_, out_);
 }
-#define ds_event_device(...) ds_at_event_device(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_device(...) ds_at_event_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_event_flags(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_event_get_flags(const char *file_, int line_,
         ds_event event_, unsigned *out_) {
-    return ds_site_set(file_, line_), (ds_event_flags)(event_, out_);
+    return ds_site_set(file_, line_), (ds_event_get_flags)(event_, out_);
 }
-#define ds_event_flags(...) ds_at_event_flags(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_event_get_flags(...) ds_at_event_get_flags(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_event_export(const char *file_, int line_,
         ds_event event_, ds_ipc_event_handle *out_) {
@@ -433,59 +433,59 @@ static inline DS_MUST_USE ds_result ds_at_event_import(const char *file_, int li
 }
 #define ds_event_import(...) ds_at_event_import(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_alloc(const char *file_, int line_,
         ds_device device_, size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_alloc)(device_, size_, out_);
+    return ds_site_set(file_, line_), (ds_device_alloc)(device_, size_, out_);
 }
-#define ds_alloc(...) ds_at_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_alloc(...) ds_at_device_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_alloc_pitch(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_alloc_pitch(const char *file_, int line_,
         ds_device device_, size_t width_, size_t height_, void **out_, size_t *out_pitch_) {
-    return ds_site_set(file_, line_), (ds_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
+    return ds_site_set(file_, line_), (ds_device_alloc_pitch)(device_, width_, height_, out_, out_pitch_);
 }
-#define ds_alloc_pitch(...) ds_at_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_alloc_pitch(...) ds_at_device_alloc_pitch(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_device_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_device_free)(ptr_);
 }
-#define ds_free(...) ds_at_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_device_free(...) ds_at_device_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_alloc(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_alloc(const char *file_, int line_,
         size_t size_, void **out_) {
-    return ds_site_set(file_, line_), (ds_host_alloc)(size_, out_);
+    return ds_site_set(file_, line_), (ds_pinned_alloc)(size_, out_);
 }
-#define ds_host_alloc(...) ds_at_host_alloc(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_alloc(...) ds_at_pinned_alloc(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_free(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_free(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_host_free)(ptr_);
+    return ds_site_set(file_, line_), (ds_pinned_free)(ptr_);
 }
-#define ds_host_free(...) ds_at_host_free(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_free(...) ds_at_pinned_free(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_register(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_register(const char *file_, int line_,
         void *ptr_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_host_register)(ptr_, size_);
+    return ds_site_set(file_, line_), (ds_pinned_register)(ptr_, size_);
 }
-#define ds_host_register(...) ds_at_host_register(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_register(...) ds_at_pinned_register(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_host_unregister(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pinned_unregister(const char *file_, int line_,
         void *ptr_) {
-    return ds_site_set(file_, line_), (ds_host_unregister)(ptr_);
+    return ds_site_set(file_, line_), (ds_pinned_unregister)(ptr_);
 }
-#define ds_host_unregister(...) ds_at_host_unregister(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pinned_unregister(...) ds_at_pinned_unregister(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_pointer_query(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pointer_get_info(const char *file_, int line_,
         const void *ptr_, ds_pointer_info *out_) {
-    return ds_site_set(file_, line_), (ds_pointer_query)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_pointer_get_info)(ptr_, out_);
 }
-#define ds_pointer_query(...) ds_at_pointer_query(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pointer_get_info(...) ds_at_pointer_get_info(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_device_of(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_pointer_get_device(const char *file_, int line_,
         const void *ptr_, ds_device *out_) {
-    return ds_site_set(file_, line_), (ds_device_of)(ptr_, out_);
+    return ds_site_set(file_, line_), (ds_pointer_get_device)(ptr_, out_);
 }
-#define ds_device_of(...) ds_at_device_of(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_pointer_get_device(...) ds_at_pointer_get_device(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline ds_scope ds_at_device_of_scope_enter(const char *file_, int line_,
         const void *ptr_) {
@@ -529,23 +529,23 @@ static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
 }
 #define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch_host_func(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
-    return ds_site_set(file_, line_), (ds_launch_host_func)(stream_, fn_, user_, dtor_fn_);
+    return ds_site_set(file_, line_), (ds_stream_launch_host_func)(stream_, fn_, user_, dtor_fn_);
 }
-#define ds_launch_host_func(...) ds_at_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_launch_host_func(...) ds_at_stream_launch_host_func(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_add_callback(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_stream_add_callback(const char *file_, int line_,
         ds_stream stream_, ds_callback_fn fn_, void *user_, ds_host_fn dtor_fn_) {
-    return ds_site_set(file_, line_), (ds_add_callback)(stream_, fn_, user_, dtor_fn_);
+    return ds_site_set(file_, line_), (ds_stream_add_callback)(stream_, fn_, user_, dtor_fn_);
 }
-#define ds_add_callback(...) ds_at_add_callback(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_stream_add_callback(...) ds_at_stream_add_callback(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_dtype_print(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_dtype_format(const char *file_, int line_,
         ds_dtype dtype_, char *out_, size_t size_) {
-    return ds_site_set(file_, line_), (ds_dtype_print)(dtype_, out_, size_);
+    return ds_site_set(file_, line_), (ds_dtype_format)(dtype_, out_, size_);
 }
-#define ds_dtype_print(...) ds_at_dtype_print(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_dtype_format(...) ds_at_dtype_format(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_dtype_parse(const char *file_, int line_,
         const char *text_, ds_dtype *out_) {
@@ -571,17 +571,17 @@ static inline DS_MUST_USE ds_result ds_at_kernel_destroy(const char *file_, int 
 }
 #define ds_kernel_destroy(...) ds_at_kernel_destroy(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_kernel_launch(const char *file_, int line_,
         ds_kernel kernel_, size_t items_, const void *args_, size_t args_size_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_launch)(kernel_, items_, args_, args_size_, stream_);
+    return ds_site_set(file_, line_), (ds_kernel_launch)(kernel_, items_, args_, args_size_, stream_);
 }
-#define ds_launch(...) ds_at_launch(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_kernel_launch(...) ds_at_kernel_launch(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_launch_grid(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_kernel_launch_grid(const char *file_, int line_,
         ds_kernel kernel_, const ds_grid *grid_, const void *args_, size_t args_size_, ds_stream stream_) {
-    return ds_site_set(file_, line_), (ds_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
+    return ds_site_set(file_, line_), (ds_kernel_launch_grid)(kernel_, grid_, args_, args_size_, stream_);
 }
-#define ds_launch_grid(...) ds_at_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_kernel_launch_grid(...) ds_at_kernel_launch_grid(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_create(const char *file_, int line_,
         const ds_graph_desc *desc_, ds_graph *out_) {
@@ -649,17 +649,17 @@ static inline DS_MUST_USE ds_result ds_at_graph_attach(const char *file_, int li
 }
 #define ds_graph_attach(...) ds_at_graph_attach(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_dot(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_write_dot(const char *file_, int line_,
         ds_graph graph_, unsigned flags_, ds_write_fn write_fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_graph_dot)(graph_, flags_, write_fn_, user_);
+    return ds_site_set(file_, line_), (ds_graph_write_dot)(graph_, flags_, write_fn_, user_);
 }
-#define ds_graph_dot(...) ds_at_graph_dot(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_write_dot(...) ds_at_graph_write_dot(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_dot_file(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_write_dot_file(const char *file_, int line_,
         ds_graph graph_, unsigned flags_, const char *path_) {
-    return ds_site_set(file_, line_), (ds_graph_dot_file)(graph_, flags_, path_);
+    return ds_site_set(file_, line_), (ds_graph_write_dot_file)(graph_, flags_, path_);
 }
-#define ds_graph_dot_file(...) ds_at_graph_dot_file(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_write_dot_file(...) ds_at_graph_write_dot_file(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_instantiate(const char *file_, int line_,
         ds_graph graph_, const ds_graph_exec_desc *desc_, ds_graph_exec *out_) {
@@ -697,17 +697,17 @@ static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node(const char *file_,
 }
 #define ds_graph_exec_set_node(...) ds_at_graph_exec_set_node(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_exec_enable_node(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_exec_set_node_enabled(const char *file_, int line_,
         ds_graph_exec exec_, ds_graph_node node_, int enabled_) {
-    return ds_site_set(file_, line_), (ds_graph_exec_enable_node)(exec_, node_, enabled_);
+    return ds_site_set(file_, line_), (ds_graph_exec_set_node_enabled)(exec_, node_, enabled_);
 }
-#define ds_graph_exec_enable_node(...) ds_at_graph_exec_enable_node(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_exec_set_node_enabled(...) ds_at_graph_exec_set_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_graph_exec_node_enabled(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_graph_exec_get_node_enabled(const char *file_, int line_,
         ds_graph_exec exec_, ds_graph_node node_, int *out_) {
-    return ds_site_set(file_, line_), (ds_graph_exec_node_enabled)(exec_, node_, out_);
+    return ds_site_set(file_, line_), (ds_graph_exec_get_node_enabled)(exec_, node_, out_);
 }
-#define ds_graph_exec_node_enabled(...) ds_at_graph_exec_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_graph_exec_get_node_enabled(...) ds_at_graph_exec_get_node_enabled(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_graph_exec_replace_pointers(const char *file_, int line_,
         ds_graph_exec exec_, void *const *old_pointers_, void *const *new_pointers_, size_t count_, size_t *out_replaced_) {
@@ -733,11 +733,11 @@ static inline DS_MUST_USE ds_result ds_at_capture_end(const char *file_, int lin
 }
 #define ds_capture_end(...) ds_at_capture_end(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_capture_query(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_capture_get_status(const char *file_, int line_,
         ds_stream stream_, ds_capture_status *out_) {
-    return ds_site_set(file_, line_), (ds_capture_query)(stream_, out_);
+    return ds_site_set(file_, line_), (ds_capture_get_status)(stream_, out_);
 }
-#define ds_capture_query(...) ds_at_capture_query(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_capture_get_status(...) ds_at_capture_get_status(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_capture_get_info(const char *file_, int line_,
         ds_stream stream_, ds_capture_info *out_) {
@@ -828,11 +828,11 @@ static inline ds_result ds_at_range_end(const char *file_, int line_,
 }
 #define ds_range_end(...) ds_at_range_end(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_range_hook(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_range_set_hook(const char *file_, int line_,
         ds_range_fn fn_, void *user_) {
-    return ds_site_set(file_, line_), (ds_range_hook)(fn_, user_);
+    return ds_site_set(file_, line_), (ds_range_set_hook)(fn_, user_);
 }
-#define ds_range_hook(...) ds_at_range_hook(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_range_set_hook(...) ds_at_range_set_hook(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline ds_result ds_at_thread_set_label(const char *file_, int line_,
         const char *label_) {
@@ -858,11 +858,11 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_stats(const char *file_, int l
 }
 #define ds_cpu_get_stats(...) ds_at_cpu_get_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_cpu_clock(const char *file_, int line_,
+static inline DS_MUST_USE ds_result ds_at_cpu_get_clock(const char *file_, int line_,
         int64_t *out_ns_) {
-    return ds_site_set(file_, line_), (ds_cpu_clock)(out_ns_);
+    return ds_site_set(file_, line_), (ds_cpu_get_clock)(out_ns_);
 }
-#define ds_cpu_clock(...) ds_at_cpu_clock(__FILE__, __LINE__, __VA_ARGS__)
+#define ds_cpu_get_clock(...) ds_at_cpu_get_clock(__FILE__, __LINE__, __VA_ARGS__)
 
 
 #endif

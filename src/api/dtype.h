@@ -84,14 +84,14 @@ DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
 
 /** Bytes of an element; 0 when that is no whole number. Callable anywhere. */
-DSDEF size_t ds_dtype_size(ds_dtype dtype);
+DSDEF size_t ds_dtype_get_size(ds_dtype dtype);
 /** 1 when both are the same type. Callable anywhere. */
 DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
-/** Longest text that ds_dtype_print writes, with the terminating zero. */
+/** Longest text that ds_dtype_format writes, with the terminating zero. */
 #define DS_DTYPE_NAME_SIZE 32
 /** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes".
     DS_ERR_INVALID_VALUE when size is too small. */
-DSDEF DS_MUST_USE ds_result ds_dtype_print(ds_dtype dtype, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_dtype_format(ds_dtype dtype, char *out, size_t size);
 /** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf,
     cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);

@@ -40,7 +40,7 @@ DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
 /** Creates an event with these flags and records it on the stream; it is the caller's to
     destroy. */
-DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
+DSDEF DS_MUST_USE ds_result ds_stream_record_event(ds_stream stream, unsigned flags, ds_event *out);
 /** Later work on the stream starts after the event's record as of this call, whatever is
     recorded afterwards. The stream may be on another device of the same driver; one of another
     driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
@@ -67,11 +67,11 @@ DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t ti
     in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED),
     both reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond
     clock, read when the stream reaches the record. */
-DSDEF DS_MUST_USE ds_result ds_event_elapsed_ms(ds_event start, ds_event end, double *out_ms);
+DSDEF DS_MUST_USE ds_result ds_event_get_elapsed_ms(ds_event start, ds_event end, double *out_ms);
 /** The device of the first record; a zeroed device before it. */
-DSDEF DS_MUST_USE ds_result ds_event_device(ds_event event, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_device(ds_event event, ds_device *out);
 /** The flags it was created with. */
-DSDEF DS_MUST_USE ds_result ds_event_flags(ds_event event, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_flags(ds_event event, unsigned *out);
 
 /** An event for other processes: bytes to send to them. */
 typedef struct ds_ipc_event_handle {

@@ -50,7 +50,7 @@ typedef enum ds_node_kind {
     DS_NODE_NATIVE = 8
 } ds_node_kind;
 
-/** A launch as a node; see ds_launch and ds_launch_grid. */
+/** A launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
 typedef struct ds_kernel_node {
     ds_kernel kernel;     /**< the graph keeps it alive */
     size_t items;         /**< items, at least 1; with a grid: ignored */
@@ -83,7 +83,7 @@ typedef struct ds_fill_node {
     uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
-/** A host function as a node; see ds_launch_host_func. */
+/** A host function as a node; see ds_stream_launch_host_func. */
 typedef struct ds_host_node {
     ds_host_fn fn; /**< runs at every launch */
     void *user;    /**< its argument */
@@ -170,7 +170,7 @@ DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node
     must not block, and no function of devstream may be called there. Also when the call fails. */
 DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
 
-/** What ds_graph_dot shows; the numbers are cudaGraphDebugDotFlags'. */
+/** What ds_graph_write_dot shows; the numbers are cudaGraphDebugDotFlags'. */
 enum {
     DS_DOT_PLAIN = 0,        /**< kinds and names */
     DS_DOT_VERBOSE = 1,      /**< everything below */
@@ -186,10 +186,11 @@ enum {
     call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
 /** Writes the graph in Graphviz' language, by calls of write_fn on this thread. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
-                                         void *user);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                               void *user);
 /** The same into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot_file(ds_graph graph, unsigned flags, const char *path);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot_file(ds_graph graph, unsigned flags,
+                                                    const char *path);
 
 /** Flags of executables; the first four have CUDA's numbers. */
 enum {
@@ -261,11 +262,11 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_
                                                    const ds_node_desc *desc);
 /** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is
     passed as if it were empty. Other nodes are DS_ERR_INVALID_VALUE. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node,
-                                                      int enabled);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int enabled);
 /** 1 in *out when the node is on. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node,
-                                                       int *out);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_get_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int *out);
 /** For later launches: wherever a kernel's parameter that is a pointer, or an operand of a copy
     or fill, is old_pointers[i], puts new_pointers[i]; all at once, also in children.
     *out_replaced (may be NULL) counts the places. DS_ERR_ILLEGAL_STATE without

@@ -22,11 +22,12 @@ typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
     one that blocks holds up those of others). Skipped after a failure. dtor_fn(user), when
     given, runs exactly once in every case: after fn and before the stream goes on, when fn is
     skipped, and also when this call fails (then before it returns, on the caller's thread). */
-DSDEF DS_MUST_USE ds_result ds_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
-                                                ds_host_fn dtor_fn);
+DSDEF DS_MUST_USE ds_result ds_stream_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
+                                                       ds_host_fn dtor_fn);
 /** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too;
-    else as ds_launch_host_func. When the call itself fails, fn does not run, dtor_fn does. */
-DSDEF DS_MUST_USE ds_result ds_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
-                                            ds_host_fn dtor_fn);
+    else as ds_stream_launch_host_func. When the call itself fails, fn does not run, dtor_fn does.
+    */
+DSDEF DS_MUST_USE ds_result ds_stream_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
+                                                   ds_host_fn dtor_fn);
 
 #endif

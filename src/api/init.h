@@ -37,7 +37,7 @@ typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
 /** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
     must be set. Topologies outlive ds_shutdown: they and their plans return their memory to the
-    allocator that they were made with, so it must stay valid until ds_topology_free. */
+    allocator that they were made with, so it must stay valid until ds_topology_destroy. */
 typedef struct ds_allocator {
     /** NULL means malloc; returns NULL when out of memory */
     void *(*alloc_fn)(size_t size, void *user);
@@ -48,7 +48,7 @@ typedef struct ds_allocator {
 struct ds_cpu_desc; /* of the CPU driver, below */
 
 enum {
-    /** ds_stream_default() is the per-thread stream instead of the legacy one */
+    /** ds_stream_get_default() is the per-thread stream instead of the legacy one */
     DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
 };
 
@@ -72,7 +72,7 @@ typedef struct ds_init_desc {
 
 /** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
     Starts nothing. Callable anywhere. */
-DSDEF int ds_version(void);
+DSDEF int ds_version_get(void);
 
 /** Configures devstream before its first use. Not needed: everything initialises itself at the
     first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
@@ -98,19 +98,19 @@ typedef enum ds_sync_debug_mode {
 /** Sets the sync debug mode of the process, until ds_shutdown: with it the waits of a program
     are found that keep its devices from being busy. It is about ds_stream_synchronize,
     ds_event_synchronize and their timed forms (unless the time is 0), copies and fills of
-    pageable memory, ds_free, ds_host_free, ds_host_unregister, ds_mem_empty_cache, ds_mem_trim,
-    ds_pool_empty_cache and collectives with tensors in pageable memory, and counts what may
-    wait, whether or not there is anything to wait for just now. As in torch,
-    ds_device_synchronize is left alone, which nobody calls by mistake, and so are
-    ds_device_reset and ds_shutdown; what devstream waits for by itself, as an allocation may
-    when memory is short, is too, and so is what a capturing stream takes as a node. A warning is
-    a log item with id DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error,
-    whatever DEVSTREAM_LOG says. DS_ERR_INVALID_VALUE: not a mode. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
+    pageable memory, ds_device_free, ds_pinned_free, ds_pinned_unregister, ds_mem_empty_cache,
+    ds_mem_trim, ds_pool_empty_cache and collectives with tensors in pageable memory, and counts
+    what may wait, whether or not there is anything to wait for just now. As in torch,
+    ds_device_synchronize is left alone, which nobody calls by mistake, and so are ds_device_reset
+    and ds_shutdown; what devstream waits for by itself, as an allocation may when memory is short,
+    is too, and so is what a capturing stream takes as a node. A warning is a log item with id
+    DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error, whatever DEVSTREAM_LOG
+    says. DS_ERR_INVALID_VALUE: not a mode. */
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode(ds_sync_debug_mode mode);
 /** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the
     environment variable DEVSTREAM_SYNC_DEBUG. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode_text(const char *text);
 /** The mode in effect, for all threads. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_get_mode(ds_sync_debug_mode *out);
 
 #endif

@@ -104,18 +104,19 @@ DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kern
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** The handle becomes invalid; launches that are pending still run. The code of an image stays
     on a GPU until no kernel of it is left and the device has been waited for
-    (ds_device_synchronize, ds_free, ds_shutdown). */
+    (ds_device_synchronize, ds_device_free, ds_shutdown). */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the
     desc; the struct is copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED
     when the kernel has no form for the stream's device. On CUDA more items than a grid holds are
     launched in parts if the kernel takes DS_PARAM_FIRST and DS_PARAM_COUNT in 8 bytes, else
     refused. */
-DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args,
-                                      size_t args_size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_kernel_launch(ds_kernel kernel, size_t items, const void *args,
+                                             size_t args_size, ds_stream stream);
 /** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread,
     block by block (x fastest), as its item. */
-DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args,
-                                           size_t args_size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_kernel_launch_grid(ds_kernel kernel, const ds_grid *grid,
+                                                  const void *args, size_t args_size,
+                                                  ds_stream stream);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct ds_pool {
     aligned to 512; uninitialised. size 0 gives NULL and DS_OK. Never waits for the device unless
     memory is short. While the stream captures, the memory belongs to the graph.
     DS_ERR_OUT_OF_MEMORY (DS_ERR_LIMIT_EXCEEDED when only a limit stands in the way) explains
-    itself in ds_last_error(). */
+    itself in ds_error_get_last(). */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc(size_t size, ds_stream stream, void **out);
 
 /** What ds_mem_alloc_with takes; zero means default. */
@@ -70,7 +70,7 @@ typedef struct ds_mem_block {
     void *segment;        /**< start of its segment */
     size_t segment_size;  /**< bytes of memory in the segment */
     ds_device device;     /**< where */
-    uint64_t stream;      /**< ds_stream_id of the stream that allocated it */
+    uint64_t stream;      /**< ds_stream_get_id of the stream that allocated it */
     ds_pool pool;         /**< 0: the device's default pool */
     ds_mem_state state;   /**< DS_BLOCK_* */
     const char *label;    /**< or NULL */
@@ -81,7 +81,7 @@ typedef struct ds_mem_block {
 /** Called with blocks; the description is the call's. */
 typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
 /** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
-DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
+DSDEF DS_MUST_USE ds_result ds_mem_get_block(const void *ptr, ds_mem_block *out);
 
 /** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop.
     Nests, 32 deep: under further ones blocks belong to the 32nd. Callable anywhere. */
@@ -96,7 +96,7 @@ DSDEF void ds_mem_label_pop(void);
     open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** The same of what one stream has cached in its device's default pool. */
-DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
+DSDEF DS_MUST_USE ds_result ds_mem_empty_stream_cache(ds_stream stream, size_t *out_released);
 /** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
 

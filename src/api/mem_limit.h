@@ -28,22 +28,22 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
 /** Adds a callback, for all devices and threads; they are called in the order in which they were
     added. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** Removes it again; another thread may still be in a call of it that began before.
     DS_ERR_INVALID_VALUE: it was not added with this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** An allocation has failed for lack of memory: how much it needed, the limit or the device's
     memory, what of that is free. */
 typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free,
                               void *user);
 /** Adds an observer, called before the allocation returns its error; must not call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Removes it again, as ds_mem_remove_on_shortage. DS_ERR_INVALID_VALUE: it was not added with
-    this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** The whole report of the thread's last out-of-memory error, which ds_last_error() has in
+DSDEF DS_MUST_USE ds_result ds_mem_add_oom_callback(ds_mem_oom_fn fn, void *user);
+/** Removes it again, as ds_mem_remove_shortage_callback. DS_ERR_INVALID_VALUE: it was not added
+    with this `user`. */
+DSDEF DS_MUST_USE ds_result ds_mem_remove_oom_callback(ds_mem_oom_fn fn, void *user);
+/** The whole report of the thread's last out-of-memory error, which ds_error_get_last() has in
     short: sums, largest free block, fragmentation, the ten biggest owners, a hint. "" when there
     was none. Valid until the thread's next. */
-DSDEF const char *ds_mem_last_report(void);
+DSDEF const char *ds_mem_get_last_report(void);
 
 #endif

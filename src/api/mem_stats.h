@@ -60,50 +60,51 @@ typedef struct ds_mem_stats {
 } ds_mem_stats;
 
 /** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
-    pinned memory (ds_pinned_get_stats). */
+    pinned memory (ds_mem_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
 /** Statistics of one pool. Also of one that was destroyed, until a later pool takes its place:
     its peaks and totals, and what blocks of it there are still. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
     is "allocation.all.current"). */
-DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
-                                                int64_t *out);
+DSDEF DS_MUST_USE ds_result ds_mem_stats_get_by_name(const ds_mem_stats *stats, const char *name,
+                                                     int64_t *out);
 /** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
-DSDEF const char *ds_mem_stat_name(size_t index);
+DSDEF const char *ds_mem_stats_get_name(size_t index);
 /** Peaks become the current values. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_peak_stats(ds_device device);
 /** Totals and counters become 0. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_accumulated_stats(ds_device device);
 /** allocated_bytes.all.current; 0 for a device that was not used. */
-DSDEF size_t ds_mem_allocated(ds_device device);
+DSDEF size_t ds_mem_get_allocated(ds_device device);
 /** allocated_bytes.all.peak. */
-DSDEF size_t ds_mem_max_allocated(ds_device device);
+DSDEF size_t ds_mem_get_max_allocated(ds_device device);
 /** reserved_bytes.all.current. */
-DSDEF size_t ds_mem_reserved(ds_device device);
+DSDEF size_t ds_mem_get_reserved(ds_device device);
 /** reserved_bytes.all.peak. */
-DSDEF size_t ds_mem_max_reserved(ds_device device);
-/** torch's old name of ds_mem_reserved. */
+DSDEF size_t ds_mem_get_max_reserved(ds_device device);
+/** torch's old name of ds_mem_get_reserved. */
 DSDEF size_t ds_mem_cached(ds_device device);
-/** torch's old name of ds_mem_max_reserved. */
+/** torch's old name of ds_mem_get_max_reserved. */
 DSDEF size_t ds_mem_max_cached(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 /** torch's old name of ds_mem_reset_peak_stats. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
-/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL, ds_resource_of_driver_pool)
-    has taken from it, and those in use, whoever uses the pool. Either may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_mem_driver_pool_info(ds_device device, size_t *out_reserved,
-                                                    size_t *out_used);
+/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL,
+    ds_resource_create_driver_pool) has taken from it, and those in use, whoever uses the pool.
+    Either may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,
+                                                        size_t *out_used);
 /** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to
     write_fn line by line. */
-DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                           void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_summary(ds_device device, int abbreviated,
+                                                 ds_write_fn write_fn, void *user);
 /** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told
-    by NVML (as ds_device_utilization); where it is not, the text says so. A CPU device's memory
+    by NVML (as ds_device_get_utilization); where it is not, the text says so. A CPU device's memory
     belongs to its process: then come those that share memory of it (ds_mem_export,
     ds_mem_import), with how much they share. */
-DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn,
-                                                  void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_processes(ds_device device, ds_write_fn write_fn,
+                                                   void *user);
 
 #endif

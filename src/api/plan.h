@@ -68,19 +68,19 @@ enum {
 };
 
 /** A place in memory. */
-typedef struct ds_plan_spot {
+typedef struct ds_plan_location {
     int rank;      /**< whose; as many as there are ranks: the host's */
     int buffer;    /**< DS_PLAN_* */
     size_t offset; /**< of the first byte */
-} ds_plan_spot;
+} ds_plan_location;
 
 /** A step: a copy, or a sum. Steps of a lane of a rank run in their order. */
 typedef struct ds_plan_step {
-    int rank;        /**< who does it */
-    int lane;        /**< on which of its lanes */
-    ds_plan_spot to; /**< what is written */
-    size_t bytes;    /**< so much of it */
-    uint32_t from;   /**< what is read: from the `from`-th of the plan's spots on */
+    int rank;            /**< who does it */
+    int lane;            /**< on which of its lanes */
+    ds_plan_location to; /**< what is written */
+    size_t bytes;        /**< so much of it */
+    uint32_t from;       /**< what is read: from the `from`-th of the plan's spots on */
     /** 1: a copy; more: a sum of so many, all on the step's own rank, in this order */
     uint32_t from_count;
     /** the steps of other lanes that come before: from the `after`-th entry of the plan's list
@@ -103,22 +103,22 @@ typedef struct ds_plan {
     /** S over the narrowest cut of the links, and the shortest latency ceil(log2 p) times
         (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;             /**< how many */
-    const ds_plan_step *step; /**< in the order in which they begin */
-    const ds_plan_spot *spot; /**< what they read */
-    const uint32_t *before;   /**< which steps others come after */
-    const size_t *scratch;    /**< bytes of scratch memory of each rank and of the host */
+    size_t steps;                 /**< how many */
+    const ds_plan_step *step;     /**< in the order in which they begin */
+    const ds_plan_location *spot; /**< what they read */
+    const uint32_t *before;       /**< which steps others come after */
+    const size_t *scratch;        /**< bytes of scratch memory of each rank and of the host */
 } ds_plan;
 
 /** Makes a plan, or finds the one that was made for the same before: plans are kept until their
     topology is freed, and may be used by many threads at once. DS_ERR_UNSUPPORTED: the algorithm
     that is asked for does not do this here, or not in this order. */
-DSDEF DS_MUST_USE ds_result ds_plan_make(const ds_topology *topology, const ds_plan_desc *desc,
-                                         const ds_plan **out);
+DSDEF DS_MUST_USE ds_result ds_plan_get(const ds_topology *topology, const ds_plan_desc *desc,
+                                        const ds_plan **out);
 /** Writes what was chosen and why: the plan's figures, and those of the other algorithms. */
-DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const ds_plan *plan,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_plan_write(const ds_topology *topology, const ds_plan *plan,
+                                          ds_write_fn write_fn, void *user);
 /** A collective's name. Callable anywhere. */
-DSDEF const char *ds_collective_name(ds_collective what);
+DSDEF const char *ds_collective_get_name(ds_collective what);
 
 #endif

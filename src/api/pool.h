@@ -14,7 +14,7 @@
 
 /** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
     is the native stream, NULL when that has ended. Memory aligned to 512, or NULL. It may call
-    ds_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
+    ds_device_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
     pools that the thread has pushed do not count; the thread is relaxed
     (ds_capture_exchange_mode) meanwhile. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
@@ -60,12 +60,12 @@ DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
     allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream
     does not capture, or its capture has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is
     of another device. */
-DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
+DSDEF DS_MUST_USE ds_result ds_capture_set_pool(ds_stream stream, ds_pool pool);
 /** Owners of a pool: its handle, pushes, captures and graphs. */
-DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
+DSDEF DS_MUST_USE ds_result ds_pool_get_use_count(ds_pool pool, int *out);
 /** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own;
     (0, 0) of the default one. */
-DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
+DSDEF DS_MUST_USE ds_result ds_pool_get_id(ds_pool pool, uint64_t out_id[2]);
 /** Gives back the pool's memory that no block stands in the way of; waits and is refused as
     ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
@@ -90,7 +90,7 @@ DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out)
 DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                             ds_mem_block_fn fn, void *user);
 /** Frees a checkpoint; NULL is allowed. The pool may be gone. */
-DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
+DSDEF void ds_pool_checkpoint_destroy(ds_pool_checkpoint *checkpoint);
 /** DS_OK when these are the starts of all live blocks of the pool, in any order; else
     DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);

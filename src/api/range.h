@@ -113,7 +113,7 @@ typedef struct ds_range_event {
     const char *file;        /**< the caller's file, or NULL */
     int line;                /**< the caller's line, or 0 */
     ds_device device;        /**< label of a stream or device: the device; else zeroed */
-    /** start, end: the range's id; label of a stream: ds_stream_id; else 0 */
+    /** start, end: the range's id; label of a stream: ds_stream_get_id; else 0 */
     uint64_t id;
     /** a number of the calling thread, from 1; no other thread of the process ever has it */
     uint64_t thread;
@@ -126,7 +126,7 @@ typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
 /** Sets the hook, which takes the place of the one before; fn NULL: none. When this returns, no
     thread is inside of the former one, so it must not be called with a lock held that the hook
     takes. What was labelled before is not told. Starts no device. Stays over ds_shutdown. */
-DSDEF DS_MUST_USE ds_result ds_range_hook(ds_range_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_range_set_hook(ds_range_fn fn, void *user);
 
 /** Labels the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is NULL.
     Callable anywhere. */

@@ -31,7 +31,7 @@ struct ds_resource {
 };
 
 /** Allocates from a resource. size 0 gives NULL and DS_OK. DS_ERR_OUT_OF_MEMORY: it has no more;
-    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_limit's or the allocator's;
+    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_create_limit's or the allocator's;
     what a function of the program returns; DS_ERR_INVALID_VALUE: an alignment that is no power
     of two, or more than the resource gives. */
 DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size,
@@ -40,42 +40,44 @@ DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_
 DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size,
                                              ds_stream stream);
 
-/** ds_alloc and ds_free: every free waits for the device. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_device(ds_device device, ds_resource *out);
+/** ds_device_alloc and ds_device_free: every free waits for the device. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_device(ds_device device, ds_resource *out);
 /** A pool; 0: the one that ds_mem_alloc takes (ds_pool_push, else the default one of the
     stream's device). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_pool(ds_pool pool, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_pool(ds_pool pool, ds_resource *out);
 /** The driver's own pool of the stream's device (cudaMallocAsync). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_driver_pool(ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_driver_pool(ds_resource *out);
 /** Functions of the program. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_functions(ds_resource_alloc_fn alloc_fn,
-                                                     ds_resource_free_fn free_fn, void *user,
-                                                     ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_functions(ds_resource_alloc_fn alloc_fn,
+                                                         ds_resource_free_fn free_fn, void *user,
+                                                         ds_resource *out);
 
 /** At most so many bytes at a time; more is DS_ERR_LIMIT_EXCEEDED. */
-DSDEF DS_MUST_USE ds_result ds_resource_limit(const ds_resource *upstream, size_t bytes,
-                                              ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_limit(const ds_resource *upstream, size_t bytes,
+                                                     ds_resource *out);
 /** Counts: ds_resource_get_stats. */
-DSDEF DS_MUST_USE ds_result ds_resource_statistics(const ds_resource *upstream, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_stats(const ds_resource *upstream, ds_resource *out);
 /** Writes a line of CSV per call: "time_us,action,pointer,size,stream", which is also the first
     line. The time is that of the monotonic clock; the action is allocate, free or
-    allocate_failure; stream is ds_stream_id, 0 for none. Lines come one at a time; when write_fn
-    says stop, no more are written. */
-DSDEF DS_MUST_USE ds_result ds_resource_log(const ds_resource *upstream, ds_write_fn write_fn,
-                                            void *user, ds_resource *out);
+    allocate_failure; stream is ds_stream_get_id, 0 for none. Lines come one at a time; when
+    write_fn says stop, no more are written. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_log(const ds_resource *upstream,
+                                                   ds_write_fn write_fn, void *user,
+                                                   ds_resource *out);
 /** Called when the upstream had no memory for so many bytes; returns 1 when it is worth another
     try. May call devstream. */
 typedef int (*ds_resource_failure_fn)(size_t size, void *user);
 /** Asks fn, and tries again, as long as memory is short and fn returns 1. */
-DSDEF DS_MUST_USE ds_result ds_resource_on_failure(const ds_resource *upstream,
-                                                   ds_resource_failure_fn fn, void *user,
-                                                   ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_on_failure(const ds_resource *upstream,
+                                                          ds_resource_failure_fn fn, void *user,
+                                                          ds_resource *out);
 /** Allocations of `threshold` bytes or more are aligned to `alignment`, a power of two; and any
     to what it asks for. */
-DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, size_t alignment,
-                                                size_t threshold, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_aligned(const ds_resource *upstream,
+                                                       size_t alignment, size_t threshold,
+                                                       ds_resource *out);
 
-/** What went through ds_resource_statistics. */
+/** What went through ds_resource_create_stats. */
 typedef struct ds_resource_stats {
     ds_mem_stat bytes;       /**< that were asked for */
     ds_mem_stat allocations; /**< how many */

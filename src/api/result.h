@@ -3,7 +3,7 @@
    Declares the results of all calls (DS_RESULTS), their names and texts, the error sentence of a
    thread, and the call site (ds_site).
 
-   Threads: any. ds_last_error returns the calling thread's own sentence. */
+   Threads: any. ds_error_get_last returns the calling thread's own sentence. */
 #ifndef DS__API_RESULT_H
 #define DS__API_RESULT_H
 
@@ -19,7 +19,7 @@
     X(DS_ERR_INVALID_VALUE, -1, "an argument is wrong; the call has done nothing") \
     X(DS_ERR_INVALID_HANDLE, -2, "the handle was never valid or its object was destroyed") \
     X(DS_ERR_INVALID_DEVICE, -3, "the text or struct does not name a device") \
-    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_report") \
+    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_format") \
     X(DS_ERR_DEVICE_RANGE, -5, "the device index is outside of the available range") \
     X(DS_ERR_DEVICE_MISMATCH, -6, "the objects belong to different devices") \
     X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free some and try again") \
@@ -76,12 +76,12 @@ typedef struct ds_site {
 } ds_site;
 
 /** Name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
-DSDEF const char *ds_result_name(ds_result result);
+DSDEF const char *ds_result_get_name(ds_result result);
 /** One sentence on what a result means; never NULL. Callable anywhere. */
-DSDEF const char *ds_result_text(ds_result result);
+DSDEF const char *ds_result_get_text(ds_result result);
 /** The sentence of the last negative result of the calling thread: where it was called from,
     which function, which object, what was wrong. "" when there was none. Valid until the
     thread's next failing call. Callable anywhere. */
-DSDEF const char *ds_last_error(void);
+DSDEF const char *ds_error_get_last(void);
 
 #endif

@@ -68,7 +68,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
 /** The generator of a device, which is made and seeded at random at first use. It needs no
     destroying. */
-DSDEF DS_MUST_USE ds_result ds_rng_default(ds_device device, ds_rng *out);
+DSDEF DS_MUST_USE ds_result ds_rng_get_default(ds_device device, ds_rng *out);
 /** Where it is and how far it has come. Fills that are captured do not move the offset; launches
     do. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);

@@ -34,16 +34,16 @@ DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size
 
 /** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is
     none here is ignored, as in torch. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed(ds_device device, uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_device_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed_all(uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_seed_all(uint64_t seed);
 /** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of
     device of which there is none here is ignored, and *out_seed is 0. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_device(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed_all(uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_all(uint64_t *out_seed);
 /** The seed of a device's generator: torch.cuda.initial_seed. */
-DSDEF DS_MUST_USE ds_result ds_rng_initial_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_get_device_seed(ds_device device, uint64_t *out_seed);
 /** The states of the generators of all devices of a type, one behind the other. *out_count: how
     many devices there are; out may be NULL, and has room for `capacity` states, else
     DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */

@@ -97,13 +97,13 @@ struct ds_range_guard_ {
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
               ds_stream_scope_leave)
 /** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it
-    is left. When the push fails the block is not entered, and ds_last_error() says why. */
+    is left. When the push fails the block is not entered, and ds_error_get_last() says why. */
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
 /** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it
     is left (break, return and goto included). When the push fails the block is not entered, and
-    ds_last_error() says why. */
+    ds_error_get_last() says why. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
 /** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is
     left. The block runs in any case. */

@@ -50,7 +50,7 @@ typedef struct ds_mem_event {
     ds_mem_action action; /**< what */
     uint64_t address;     /**< of the block or segment; out of memory: free bytes of the device */
     uint64_t bytes;       /**< requested bytes of a block; else size */
-    uint64_t stream;      /**< ds_stream_id */
+    uint64_t stream;      /**< ds_stream_get_id */
     uint64_t time_ns;     /**< of the monotonic clock */
     ds_site site;         /**< of the call; of a free that of the allocation */
     const char *label;    /**< of the block, or the annotation */
@@ -61,9 +61,9 @@ typedef struct ds_mem_event {
     allocator's locks: must not call devstream. */
 typedef void (*ds_mem_event_fn)(ds_device device, const ds_mem_event *event, void *user);
 /** Adds an observer. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_event_callback(ds_mem_event_fn fn, void *user);
 /** Removes it again. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_event_callback(ds_mem_event_fn fn, void *user);
 
 /** Forms of a snapshot. */
 typedef enum ds_mem_format {
@@ -78,13 +78,13 @@ enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
 /** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0), by calls
     of write_fn. At any time, on any thread, also while streams capture: allocations on a device
     wait while its part is copied, not while it is written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot(ds_mem_format format, unsigned flags,
+                                                  ds_pool pool, ds_write_fn write_fn, void *user);
 /** The same of all devices into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags,
-                                                 const char *path);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot_file(ds_mem_format format, unsigned flags,
+                                                       const char *path);
 /** Calls fn with every block of a device, live or not, in the order of addresses;
     DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_for_each_block(ds_device device, ds_mem_block_fn fn, void *user);
 
 #endif

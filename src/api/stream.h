@@ -75,14 +75,14 @@ DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
 
 /** Paddle's priority numbers (1 high, 2 normal; -1 and 0 are taken as Paddle's Python does) as
     ours. Anything else is DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
-DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *out_priority);
+DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, int *out_priority);
 
 /** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0,
     on the current device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
 /** Gives one more owner to a stream that was created or wrapped; each needs its own
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
-DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
 /** Ends one ownership. With the last one the handle is invalid at once, pending work still runs,
     and the stream is freed after it. Returns at once. The legacy and per-thread streams are not
     yours: DS_ERR_INVALID_VALUE. */
@@ -104,16 +104,16 @@ DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t
 /** The device's legacy null stream: its work starts after everything put earlier on the device's
     blocking streams, and their later work starts after it. Non-blocking streams take no part.
     (CUDA's stream 0.) */
-DSDEF DS_MUST_USE ds_result ds_stream_legacy(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_legacy(ds_device device, ds_stream *out);
 /** The calling thread's own default stream on the device (CUDA's stream 2): blocking with
     respect to the legacy stream, independent of others. The handle means this thread's stream;
     it goes with the thread, after its work is done. Other threads may use it on CPU devices; on
     CUDA they get DS_ERR_UNSUPPORTED, since CUDA has no name for it. */
-DSDEF DS_MUST_USE ds_result ds_stream_per_thread(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_per_thread(ds_device device, ds_stream *out);
 /** The legacy stream, or the per-thread one when that was opted for
     (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the environment variable
     DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
-DSDEF DS_MUST_USE ds_result ds_stream_default(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_default(ds_device device, ds_stream *out);
 
 /** Who ends a wrapped native stream. */
 typedef enum ds_ownership {
@@ -147,17 +147,17 @@ DSDEF DS_MUST_USE ds_result ds_stream_export(ds_stream stream, ds_stream_native 
 DSDEF DS_MUST_USE ds_result ds_stream_unwrap(ds_stream stream, ds_stream_native *out);
 
 /** A number that no other stream of this process ever had. */
-DSDEF DS_MUST_USE ds_result ds_stream_id(ds_stream stream, uint64_t *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_id(ds_stream stream, uint64_t *out);
 /** The stream's device. */
-DSDEF DS_MUST_USE ds_result ds_stream_device(ds_stream stream, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_device(ds_stream stream, ds_device *out);
 /** DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. The legacy and per-thread streams count as
     blocking. */
-DSDEF DS_MUST_USE ds_result ds_stream_flags(ds_stream stream, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_flags(ds_stream stream, unsigned *out);
 /** The priority in effect and the one asked for; either pointer may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective,
-                                               int *out_requested);
+DSDEF DS_MUST_USE ds_result ds_stream_get_priority(ds_stream stream, int *out_effective,
+                                                   int *out_requested);
 /** The stream's label, copied into out (at most size bytes, always terminated). */
-DSDEF DS_MUST_USE ds_result ds_stream_label(ds_stream stream, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_stream_get_label(ds_stream stream, char *out, size_t size);
 /** Gives the stream another label, for messages, reports and timelines, of which 255 characters
     are copied; NULL: none. On a GPU, NVIDIA's tools get it too. */
 DSDEF DS_MUST_USE ds_result ds_stream_set_label(ds_stream stream, const char *label);
@@ -176,16 +176,16 @@ enum {
     DS_POP_WAIT_BACK = 4
 };
 
-/** The thread's current stream on a device; a new thread begins with ds_stream_default. If it
+/** The thread's current stream on a device; a new thread begins with ds_stream_get_default. If it
     was destroyed meanwhile, the handle comes back all the same and every use of it says
     DS_ERR_INVALID_HANDLE. */
-DSDEF DS_MUST_USE ds_result ds_stream_current(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_current(ds_device device, ds_stream *out);
 /** Makes a stream current on its device and that device current for the thread (torch). flags:
     DS_PUSH_STRICT or 0. *out_previous (may be NULL) is the stream that was current on that
     device. */
-DSDEF DS_MUST_USE ds_result ds_stream_use(ds_stream stream, unsigned flags,
-                                          ds_stream *out_previous);
-/** As ds_stream_use, and remembers the current device and that device's current stream;
+DSDEF DS_MUST_USE ds_result ds_stream_set_current(ds_stream stream, unsigned flags,
+                                                  ds_stream *out_previous);
+/** As ds_stream_set_current, and remembers the current device and that device's current stream;
     ds_stream_pop restores exactly that state, whatever was used in between. A zeroed stream
     pushes a frame that changes nothing. A push that fails leaves no frame. flags: DS_PUSH_*,
     DS_POP_WAIT_BACK. */

@@ -57,10 +57,10 @@ DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
 /** Elements; -1 when a size is negative, the product does not fit, or the tensor is NULL. Callable
     anywhere. */
-DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
+DSDEF int64_t ds_tensor_get_count(const ds_tensor *tensor);
 /** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
     anywhere. */
-DSDEF size_t ds_tensor_size(const ds_tensor *tensor);
+DSDEF size_t ds_tensor_get_size(const ds_tensor *tensor);
 /** 1 when the elements lie row by row without gaps (sizes of 1 and empty tensors are no
     obstacle), 0 when not. Callable anywhere. */
 DSDEF int ds_tensor_is_contiguous(const ds_tensor *tensor);
@@ -78,8 +78,8 @@ DSDEF int ds_tensor_is_dense(const ds_tensor *tensor);
 DSDEF DS_MUST_USE ds_result ds_tensor_alloc(ds_dtype dtype, int ndim, const int64_t *shape,
                                             ds_stream stream, ds_tensor **out);
 /** The same in pinned host memory, for all devices. */
-DSDEF DS_MUST_USE ds_result ds_tensor_alloc_host(ds_dtype dtype, int ndim, const int64_t *shape,
-                                                 ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_alloc_pinned(ds_dtype dtype, int ndim, const int64_t *shape,
+                                                   ds_tensor **out);
 /** A tensor of the same type and shape, and with the dimensions in the same order in memory
     (torch.empty_like): so channels_last stays channels_last. A zeroed stream: in pinned host
     memory. */
@@ -100,7 +100,7 @@ DSDEF DS_MUST_USE ds_result ds_tensor_wrap(const ds_tensor *tensor, unsigned fla
     devstream's is DS_ERR_INVALID_VALUE. */
 DSDEF DS_MUST_USE ds_result ds_tensor_free(ds_tensor *tensor);
 /** DS_TENSOR_READ_ONLY or 0; of a tensor that is no object 0. */
-DSDEF DS_MUST_USE ds_result ds_tensor_flags(const ds_tensor *tensor, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_tensor_get_flags(const ds_tensor *tensor, unsigned *out);
 
 /* Views show memory of another tensor and copy nothing. Where that is an object, the memory
    stays as long as the view. Dimensions count from 0, or from -1 backwards. */

@@ -64,15 +64,15 @@ typedef enum ds_link_kind {
         DS_LINK_KIND_COUNT /**< how many there are */
 } ds_link_kind;
 
-/** A topology; it does not change. Freed by ds_topology_free, after the plans that were made for
+/** A topology; it does not change. Freed by ds_topology_destroy, after the plans that were made for
     it. */
 typedef struct ds_topology ds_topology;
 
 /** Makes a topology of such a text. DS_ERR_INVALID_VALUE: the sentence has the line and the
     word. */
-DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_text(const char *text, ds_topology **out);
 /** The same of a file of up to a MiB. DS_ERR_SYSTEM: it cannot be read. */
-DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_file(const char *path, ds_topology **out);
 
 enum {
     /** measure each pair by short copies: below 200 ms for 8 devices, once in a process */
@@ -85,12 +85,12 @@ enum {
     a card on a PCIe link of one socket. flags: DS_TOPOLOGY_PROBE or 0. DS_ERR_CROSS_DRIVER:
     devices of both drivers. With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of
     each pair in both directions, and whether both at once are slower. */
-DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, size_t count,
-                                                   unsigned flags, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_devices(const ds_device *devices, size_t count,
+                                                          unsigned flags, ds_topology **out);
 /** Frees a topology; NULL is allowed. */
-DSDEF void ds_topology_free(ds_topology *topology);
+DSDEF void ds_topology_destroy(ds_topology *topology);
 /** How many devices it has; 0 for NULL. Callable anywhere. */
-DSDEF int ds_topology_size(const ds_topology *topology);
+DSDEF int ds_topology_get_size(const ds_topology *topology);
 
 /** How a topology is written. */
 typedef enum ds_topology_format {
@@ -98,7 +98,7 @@ typedef enum ds_topology_format {
         where it goes through the host, and latency in us */
     DS_TOPOLOGY_MATRIX,
     DS_TOPOLOGY_DOT, /**< a picture, for dot -Tsvg */
-    DS_TOPOLOGY_TEXT /**< the text that ds_topology_parse takes */
+    DS_TOPOLOGY_TEXT /**< the text that ds_topology_create_of_text takes */
 } ds_topology_format;
 
 /** Writes a topology by calls of write_fn, until that gives something else than 0. */
@@ -108,6 +108,6 @@ DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
 /** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points
     into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
     driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
-DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
+DSDEF DS_MUST_USE ds_result ds_topology_get_fabric(const ds_topology *topology, ds_cpu_fabric *out);
 
 #endif

@@ -139,9 +139,9 @@ static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__atta
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Segments of device memory, as ds_alloc, and of pinned memory, as ds_host_alloc. `idle`: the
-   caller knows that no work uses the memory; otherwise the functions wait. After a wait that fails
-   the memory is still there, otherwise it is gone, whatever the driver says. */
+/* Segments of device memory, as ds_device_alloc, and of pinned memory, as ds_pinned_alloc. `idle`:
+   the caller knows that no work uses the memory; otherwise the functions wait. After a wait that
+   fails the memory is still there, otherwise it is gone, whatever the driver says. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
@@ -161,7 +161,7 @@ static void ds__space_release(ds_device device, void *at, size_t size);
 /* Memory of the driver's own allocator, in the order of the stream. */
 static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
 static ds_result ds__async_free(ds__stream *s, void *ptr);
-/* Memory of a resolved device, as ds_alloc. */
+/* Memory of a resolved device, as ds_device_alloc. */
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */

@@ -18,31 +18,31 @@
 #include "stream_sync.h"
 #include "stream_wrap.h"
 
-DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
+DSDEF ds_result(ds_stream_get_device)(ds_stream stream, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__STREAM_GETTER("ds_stream_device", out, *out = s->device);
+    DS__STREAM_GETTER("ds_stream_get_device", out, *out = s->device);
 }
 
-DSDEF ds_result(ds_stream_flags)(ds_stream stream, unsigned *out) {
+DSDEF ds_result(ds_stream_get_flags)(ds_stream stream, unsigned *out) {
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_flags", out, *out = s->flags);
+    DS__STREAM_GETTER("ds_stream_get_flags", out, *out = s->flags);
 }
 
-DSDEF ds_result(ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, int *out_requested) {
     if (out_effective)
         *out_effective = 0;
     if (out_requested)
         *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_priority", 1, if (out_effective) *out_effective = s->priority;
+    DS__STREAM_GETTER("ds_stream_get_priority", 1, if (out_effective) *out_effective = s->priority;
                       if (out_requested) *out_requested = s->requested);
 }
 
-DSDEF ds_result(ds_stream_label)(ds_stream stream, char *out, size_t size) {
+DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_label", out && size, ds__lock_take(&ds__g.label_lock);
+    DS__STREAM_GETTER("ds_stream_get_label", out && size, ds__lock_take(&ds__g.label_lock);
                       snprintf(out, size, "%s", s->label ? s->label : "");
                       ds__lock_give(&ds__g.label_lock));
 }

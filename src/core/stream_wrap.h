@@ -158,10 +158,10 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     ds__stream_unpin(s);                                                                    \
     return r
 
-DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
+DSDEF ds_result(ds_stream_get_id)(ds_stream stream, uint64_t *out) {
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_id", out, *out = s->id);
+    DS__STREAM_GETTER("ds_stream_get_id", out, *out = s->id);
 }
 
 #endif

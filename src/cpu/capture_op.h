@@ -176,7 +176,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
 }
 
 static const char *const ds__cpu_unpinned =
-    "pageable memory would be touched at each launch; use ds_host_alloc, ds_host_register, or "
+    "pageable memory would be touched at each launch; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE if it stays where it is";
 
 /* The table of what an operation does on a stream that captures. The lock is held. */
@@ -214,7 +214,7 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__OP_CALLBACK:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
-            "a callback with a status cannot be captured; ds_launch_host_func can");
+            "a callback with a status cannot be captured; ds_stream_launch_host_func can");
     default:
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "an executable cannot be uploaded on a stream that captures");

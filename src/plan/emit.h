@@ -31,12 +31,12 @@ static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
-static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot to,
-                              const ds_plan_spot *from, uint32_t count, size_t bytes,
+static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_location to,
+                              const ds_plan_location *from, uint32_t count, size_t bytes,
                               uint64_t key) {
     uint32_t first = (uint32_t)d->spots;
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_spot *s = DS__ADD(d, spot);
+        ds_plan_location *s = DS__ADD(d, spot);
         if (!s)
             return DS__NONE;
         *s = from[i];
@@ -54,12 +54,12 @@ static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_spot t
 
 /* A part of the scratch memory of a rank, which the pieces of a flow share; *place: its number
    plus 1, or 0. */
-static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
-                                  size_t q) {
+static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
+                                      size_t q) {
     if (!*place) {
         ds__ring *r = DS__ADD(d, ring);
         if (!r)
-            return (ds_plan_spot){ 0, 0, 0 };
+            return (ds_plan_location){ 0, 0, 0 };
         *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
         d->scratch[rank] += r->slot * slots;
         for (size_t i = 0; i < slots; i++) {
@@ -70,7 +70,7 @@ static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slo
         *place = (int)d->rings;
     }
     const ds__ring *r = &d->ring[*place - 1];
-    return (ds_plan_spot){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
+    return (ds_plan_location){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
 }
 
 /* A step writes a slot: after those that read what it held. */
@@ -96,7 +96,7 @@ static void ds__ring_read(ds__draft *d, int place, size_t slots, size_t q, uint3
 
 /* Where a rank's part of a piece is: its place, the step that puts it there, the ring it is in. */
 typedef struct ds__held {
-    ds_plan_spot at;
+    ds_plan_location at;
     uint32_t step;
     int ring;
 } ds__held;
@@ -133,14 +133,14 @@ static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int f
 /* One copy from a rank to another; through the host where they do not reach each other. push:
    the source makes it, since the destination gets many. */
 static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *from,
-                              ds_plan_spot to, int ring, int *stage, int push, int depth) {
+                              ds_plan_location to, int ring, int *stage, int push, int depth) {
     ds__held h = *from;
     uint32_t step = DS__NONE;
     int host = d->p;
     int staged =
         h.at.rank != host && to.rank != host && !ds__route_of(d->t, h.at.rank, to.rank)->direct;
     for (int leg = !staged; leg < 2; leg++) {
-        ds_plan_spot dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
+        ds_plan_location dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
         const ds__troute *r = ds__route_of(d->t, h.at.rank, dst.rank);
         int a = h.at.rank;
         int b = dst.rank;
@@ -190,7 +190,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
     ds__held *sent = ds__alloc((size_t)n * sizeof *sent);
     ds__held *in = ds__alloc((size_t)n * sizeof *in);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
-    ds_plan_spot *spot = ds__alloc((size_t)n * sizeof *spot);
+    ds_plan_location *spot = ds__alloc((size_t)n * sizeof *spot);
     /* the lowest rank in each node's part of the tree */
     int *low = ds__alloc(2 * (size_t)n * sizeof *low);
     int *lowest = low ? low + n : NULL;
@@ -222,7 +222,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
             int ring = 0;
             result.at =
-                wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+                wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
                        : ds__ring_spot(d, &c->place[DS__PLACES * v], v, c->slot, c->slots, c->q);
             if (!wanted)
                 ring = c->place[DS__PLACES * v];
@@ -239,7 +239,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, c
         }
         if (tree[v] < 0 || d->failed)
             break;
-        ds_plan_spot to =
+        ds_plan_location to =
             ds__ring_spot(d, &c->place[DS__PLACES * v + 1], tree[v], c->slot, c->slots, c->q);
         int ring = c->place[DS__PLACES * v + 1];
         sent[v].step =
@@ -271,7 +271,7 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, con
     int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
     held[owner] = first;
     if (!copied && (c->f->dest < 0 || c->f->dest == owner)) {
-        ds_plan_spot to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
+        ds_plan_location to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
         uint32_t step = ds__dstep_add(d, owner, -1, to, &first.at, 1, c->bytes,
                                       ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner));
         ds__after(d, step, first.step);
@@ -280,8 +280,8 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, con
     for (int i = 1; i < count && !d->failed; i++) {
         int v = order[i];
         int wanted = v < d->p && (c->f->dest < 0 || c->f->dest == v);
-        ds_plan_spot to =
-            wanted ? (ds_plan_spot){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
+        ds_plan_location to =
+            wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
                    : ds__ring_spot(d, &c->place[DS__PLACES * v + 3], v, c->slot, c->slots, c->q);
         int ring = wanted ? 0 : c->place[DS__PLACES * v + 3];
         held[v].step = ds__emit_copy(d, c, &held[tree[v]], to, ring, &c->place[DS__PLACES * v + 4],

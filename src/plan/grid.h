@@ -40,7 +40,7 @@ typedef struct ds__grid {
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
-    ds_plan_spot *spot;
+    ds_plan_location *spot;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -219,8 +219,8 @@ static void ds__grid_down(ds__grid *g) {
                          .step);
     }
     for (int r = 0; r < d->p && what == DS_ALL_GATHER && !d->failed; r++) {
-        ds_plan_spot from = { r, DS_PLAN_INPUT, 0 };
-        ds_plan_spot to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
+        ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
+        ds_plan_location to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
         size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
         ds__grid_got(g, r, d->t->island[r],
                      ds__dstep_add(d, r, -1, to, &from, 1, end - to.offset,

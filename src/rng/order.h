@@ -136,7 +136,7 @@ static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_arg
     *out_which = DS__RNG_ONE_WORD;
     a->what = DS__RNG_INTEGERS;
     if (d->kind == DS_RNG_BITS) {
-        size_t size = ds_dtype_size(d->dtype);
+        size_t size = ds_dtype_get_size(d->dtype);
         if (size != 1 && size != 2 && size != 4 && size != 8)
             return ds__rng_no_type(d->dtype, "random bits");
         a->kind = size == 1   ? DS__RNG_8

@@ -1,4 +1,4 @@
-/* Another thread ends a capture and destroys its graph just when ds_pinned_record_use has found
+/* Another thread ends a capture and destroys its graph just when ds_mem_pinned_record_use has found
    what the capture holds: the rest of the call must not read freed memory. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "core/capture.h"
@@ -25,18 +25,37 @@ static ds_result attach_before_guest(ds__stream *s, const void *key, ds__attachm
     return r;
 }
 
-/* The room of each block is known, so that memory can be overwritten when it is freed. */
+/* A freed block is overwritten and kept, so that a late read sees 0 instead of its content. */
+typedef struct block {
+    size_t size;
+    struct block *next; /* in `freed` */
+} block;
+
+static block *freed;
+
 static void *take(size_t size, void *user) {
     (void)user;
-    size_t *p = calloc(1, size + 16);
-    if (p)
-        *p = size;
-    return p ? (char *)p + 16 : NULL;
+    block *b = calloc(1, sizeof *b + size);
+    if (!b)
+        return NULL;
+    b->size = size;
+    return b + 1;
 }
 
 static void overwrite(void *ptr, void *user) {
     (void)user;
-    memset(ptr, 0, *(size_t *)(void *)((char *)ptr - 16)); /* and never freed: it may be read */
+    block *b = (block *)ptr - 1;
+    memset(ptr, 0, b->size);
+    b->next = freed;
+    freed = b;
+}
+
+static void free_blocks(void) {
+    while (freed) {
+        block *next = freed->next;
+        free(freed);
+        freed = next;
+    }
 }
 
 static void test_a_use_is_noted_while_another_thread_ends_the_capture(void **state) {
@@ -46,18 +65,19 @@ static void test_a_use_is_noted_while_another_thread_ends_the_capture(void **sta
     size_t released;
     ok(ds_init(&(ds_init_desc){ .allocator = { take, overwrite, NULL } }));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
-    ok(ds_pinned_alloc(4096, &p));
+    ok(ds_mem_pinned_alloc(4096, &p));
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
 
     captured = s;
-    ok(ds_pinned_record_use(p, s));
+    ok(ds_mem_pinned_record_use(p, s));
 
     assert_int_equal(captured.id, 0); /* the guest was there */
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_empty_cache(&released));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_empty_cache(&released));
     assert_true(released > 0); /* no graph uses the block any more */
     ok(ds_stream_destroy(s));
     ok(ds_shutdown());
+    free_blocks();
 }
 
 int main(void) {
