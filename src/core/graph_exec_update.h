@@ -219,18 +219,29 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
     return places;
 }
 
-/* A changed copy or fill is checked anew, as if it were set. */
+/* Checks a changed copy or fill again, as if the node was set to it, with the nodes of its child
+   graph. Stores the new flags and places in the node. */
 static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     ds__op op = n->op;
     ds_result r = DS_OK;
     if (n->kind == DS_NODE_COPY)
-        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src,
-                        op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL,
-                        DS_COPY_HOST_STABLE);
+        r = ds__copy_op(b->driver, &op,
+                        &(ds__copy_request){ .dst = op.u.copy.dst,
+                                             .src = op.u.copy.src,
+                                             .dst_pitch = op.u.copy.dst_pitch,
+                                             .src_pitch = op.u.copy.src_pitch,
+                                             .width = op.u.copy.width,
+                                             .height = op.u.copy.height,
+                                             .flags = DS_COPY_HOST_STABLE });
     if (n->kind == DS_NODE_FILL)
-        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value,
-                        op.u.fill.value_size, op.u.fill.width, op.u.fill.height,
-                        DS_COPY_HOST_STABLE);
+        r = ds__fill_op(b->driver, &op,
+                        &(ds__fill_request){ .ptr = op.u.fill.dst,
+                                             .pitch = op.u.fill.pitch,
+                                             .value_size = op.u.fill.value_size,
+                                             .width = op.u.fill.width,
+                                             .height = op.u.fill.height,
+                                             .value = op.u.fill.value,
+                                             .flags = DS_COPY_HOST_STABLE });
     for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++)
         r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;

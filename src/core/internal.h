@@ -125,17 +125,24 @@ static ds_result ds__event_open(ds_device device, const unsigned char *handle, d
 
 /* ---- captures -------------------------------------------------------------------------------- */
 
-/* Makes what ds__capture_attachment attaches; gets the number of the capture. */
+/* Makes the object that ds__capture_attachment attaches; gets the number of the capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
 
-/* What the capture of a stream has under a key; made by make_fn if it has nothing. release_fn
-   runs once, when the last graph, clone, executable or launch that has it is gone, on any thread,
-   and may not call devstream. launch_fn, or NULL: see ds__launch_fn. The caller drops *out
-   (ds__object_drop): meanwhile another thread may end the capture and destroy its graph. *out
-   NULL: the stream does not capture. */
-static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn,
-                                        void *user, ds_host_fn release_fn, ds__launch_fn launch_fn,
-                                        ds__object **out);
+/* An object that a capture keeps under a key. */
+typedef struct ds__attachment {
+    const void *key;
+    ds__attachment_fn make_fn; /* makes the object if the capture has none under the key */
+    void *user;                /* for make_fn */
+    /* Runs once, when the last graph, clone, executable or launch that has the object is gone, on
+       any thread. Must not call devstream. */
+    ds_host_fn release_fn;
+    ds__launch_fn launch_fn; /* or NULL */
+} ds__attachment;
+
+/* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
+   capture. The caller drops *out (ds__object_drop), since another thread may end the capture and
+   destroy its graph meanwhile. */
+static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, ds__object **out);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -173,12 +180,31 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what);
    is no memory of the library. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known);
-/* Enqueues a copy of rows; pitches and width in bytes. Devices: where the operands are, or NULL to
-   look them up. */
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
-                                  size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device,
-                                  unsigned flags);
+
+/* A copy of rows. Pitches and width are in bytes. */
+typedef struct ds__copy_request {
+    void *dst;
+    const void *src;
+    size_t dst_pitch;
+    size_t src_pitch;
+    size_t width;
+    size_t height;
+    const ds_device *dst_device; /* where the operands are; NULL: looked up */
+    const ds_device *src_device;
+    unsigned flags; /* DS_COPY_* */
+} ds__copy_request;
+
+/* The request of a copy of one row, of at least one byte. */
+#define DS__COPY_ROW(to, from, size)          \
+    ((ds__copy_request){ .dst = (to),         \
+                         .src = (from),       \
+                         .dst_pitch = (size), \
+                         .src_pitch = (size), \
+                         .width = (size),     \
+                         .height = 1 })
+
+/* Checks and enqueues a copy of at least one byte. */
+static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
 /* Enqueues the usual copy, between memory that is known on at most one device of the stream's
    driver, for a tenth of the cost. Returns 0 if the copy is another one. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,

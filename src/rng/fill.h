@@ -180,8 +180,13 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         /* until no capture begins or ends on the stream meanwhile */
         for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
             ds__object_drop(kept);
-            r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release,
-                                       ds__rng_launch, &kept);
+            r = ds__capture_attachment(s,
+                                       &(ds__attachment){ .key = g,
+                                                          .make_fn = ds__rng_graph_make,
+                                                          .user = g,
+                                                          .release_fn = ds__rng_graph_release,
+                                                          .launch_fn = ds__rng_launch },
+                                       &kept);
             if (r != DS_OK)
                 break;
             w.graph = kept ? kept->user : NULL;
