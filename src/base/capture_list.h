@@ -56,8 +56,10 @@ static uint64_t ds__thread_number(void) {
 }
 
 static const char *ds__short_path(const char *file) {
-    size_t n = file ? strlen(file) : 0;
-    return !file ? "?" : n > 70 ? file + n - 70 : file;
+    if (!file)
+        return "?";
+    size_t n = strlen(file);
+    return n > 70 ? file + n - 70 : file;
 }
 
 /* The lock is held. */
@@ -73,8 +75,8 @@ static void ds__capture_spoil(ds__capture *c, const char *rule) {
     snprintf(c->rule, sizeof c->rule, "%s", rule);
 }
 
-/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock
-   is held. */
+/* Reports a call that an open capture does not permit, and returns the code. spoils: the call
+   invalidates the capture. The lock is held. */
 __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c,
                                                                   int spoils, const char *rule) {
     const char *file = ds__short_path(c->begun.file);
@@ -85,11 +87,11 @@ __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code
                         (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
                         c->culprit[0] ? c->culprit : "a call that devstream did not see",
                         c->rule[0] ? c->rule : "CUDA does not say why");
+    const char *state = c->status == DS_CAPTURE_ACTIVE ? "goes on" : "stays invalid";
+    if (spoils)
+        state = "is invalid by this first offending call";
     return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule,
-                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                    spoils                           ? "is invalid by this first offending call"
-                    : c->status == DS_CAPTURE_ACTIVE ? "goes on"
-                                                     : "stays invalid");
+                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line, state);
 }
 
 /* An open capture of the driver by its number; NULL: none. The lock is held. */

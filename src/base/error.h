@@ -65,6 +65,13 @@ DS__SEAM static void ds__error_restore(const ds__kept_error *from) {
     memcpy(ds__tls.error, from->text, sizeof from->text);
 }
 
+/* Returns the length of the text in a buffer of `size` bytes; printed: the result of snprintf. */
+DS__SEAM static size_t ds__text_length(int printed, size_t size) {
+    if (printed < 0)
+        return 0;
+    return (size_t)printed < size ? (size_t)printed : size - 1;
+}
+
 /* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
                                                                                 const char *format,
@@ -72,11 +79,12 @@ __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
     size_t size = sizeof t->error;
-    size_t n = 0;
-    int w = t->site.file ? snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
-                         : snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
-    if (w > 0)
-        n = (size_t)w < size ? (size_t)w : size - 1;
+    int w;
+    if (t->site.file)
+        w = snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn);
+    else
+        w = snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
+    size_t n = ds__text_length(w, size);
     va_list args;
     va_start(args, format);
     vsnprintf(to + n, size - n, format, args);

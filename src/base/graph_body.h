@@ -146,9 +146,37 @@ static void *ds__copy_bytes(const void *from, size_t size) {
     return to ? memcpy(to, from, size) : NULL;
 }
 
-/* Takes copies of what the operation points to, and references; NULL: no memory, and the
+/* Copies the arguments and the grid of a kernel, and keeps the kernel. Returns 0 if there is no
+   memory; the node then has what was copied. */
+static int ds__node_take_kernel(ds__node *n, const ds__op *op) {
+    ds__ref(op->u.kernel.kernel);
+    n->op.u.kernel.args =
+        op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
+    n->op.u.kernel.grid =
+        op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+    return (!op->u.kernel.args_size || n->op.u.kernel.args) &&
+           (!op->u.kernel.grid || n->op.u.kernel.grid);
+}
+
+/* Makes the payload of a host function with a destructor. Returns 0 if there is no memory, and the
    sentence is set. */
-static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
+static int ds__node_take_host(ds__node *n, const ds__op *op) {
+    n->op.u.host.dtor_fn = NULL;
+    if (!op->u.host.dtor_fn)
+        return 1;
+    n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+    return n->payload != NULL;
+}
+
+/* Takes the child graph, or a copy of it without DS__OP_GIVEN. Returns 0 if there is no memory, and
+   the sentence is set. */
+static int ds__node_take_child(ds__node *n, const ds__op *op) {
+    n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
+    n->op.flags = 0;
+    return n->child != NULL;
+}
+
+static ds_node_kind ds__node_kind_of(int op_kind) {
     static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY,
                                           [DS__OP_KERNEL] = DS_NODE_KERNEL,
                                           [DS__OP_COPY] = DS_NODE_COPY,
@@ -159,25 +187,26 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
                                           [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
                                           [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_GRAPH] = DS_NODE_CHILD };
+    return kinds[op_kind];
+}
+
+/* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
+   or event. Returns NULL if there is no memory, and the sentence is set. */
+static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
     ds__node *n = ds__alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
-    n->kind = kinds[op->kind];
+    n->kind = ds__node_kind_of(op->kind);
     n->device = device;
     n->priority = priority;
     n->enabled = 1;
     n->op = *op;
     n->op.flags = (uint8_t)(op->flags & ~(unsigned)(DS__OP_OUTSIDE | DS__OP_INSIDE));
+
+    int taken = 1;
     switch (n->kind) {
     case DS_NODE_KERNEL:
-        ds__ref(op->u.kernel.kernel);
-        n->op.u.kernel.args = op->u.kernel.args_size
-                                  ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size)
-                                  : NULL;
-        n->op.u.kernel.grid =
-            op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
-        if ((op->u.kernel.args_size && !n->op.u.kernel.args) ||
-            (op->u.kernel.grid && !n->op.u.kernel.grid))
+        if (!ds__node_take_kernel(n, op))
             return ds__no_node(n);
         break;
     case DS_NODE_COPY:
@@ -185,28 +214,22 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         n->op.flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
         break;
     case DS_NODE_HOST:
-        n->op.u.host.dtor_fn = NULL;
-        if (op->u.host.dtor_fn &&
-            !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) {
-            ds__node_free(n);
-            return NULL;
-        }
+        taken = ds__node_take_host(n, op);
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
         ds__ref(op->u.event.object);
         break;
     case DS_NODE_CHILD:
-        n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
-        n->op.flags = 0;
-        if (!n->child) {
-            ds__node_free(n);
-            return NULL;
-        }
+        taken = ds__node_take_child(n, op);
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
         break;
+    }
+    if (!taken) {
+        ds__node_free(n);
+        return NULL;
     }
     return n;
 }

@@ -191,10 +191,12 @@ static int ds__known(const void *ptr, ds_pointer_info *out) {
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;
     out->size = f ? f->end - f->base : 0;
-    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
-                       : f->backend                      ? DS_DEVICE_CPU
-                                                         : DS_DEVICE_CUDA;
-    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
+    out->device.type = DS_DEVICE_HOST;
+    out->device.index = 0;
+    if (f && f->kind == DS_MEMORY_DEVICE) {
+        out->device.type = f->backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
+        out->device.index = f->device;
+    }
     return f != NULL;
 }
 

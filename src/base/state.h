@@ -81,19 +81,25 @@ static inline const ds__driver *ds__driver_of(ds_device device) {
     return ds__g.driver[ds__backend_of(device)];
 }
 
-/* Devices of a type. */
+/* Returns the number of devices of a type. */
 DS__SEAM static int ds__type_count(int type) {
-    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
-           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
-                                   : 0;
+    if (type == DS_DEVICE_CUDA)
+        return ds__g.backend[0].device_count;
+    return type == DS_DEVICE_CPU ? ds__g.backend[1].device_count : 0;
 }
 
-/* The name of a type of device, for messages. */
+/* Returns the name of a type of device, for messages. */
 DS__SEAM static const char *ds__type_name(int type) {
-    return type == DS_DEVICE_CUDA   ? "cuda"
-           : type == DS_DEVICE_CPU  ? "cpu"
-           : type == DS_DEVICE_HOST ? "host"
-                                    : "?";
+    switch (type) {
+    case DS_DEVICE_CUDA:
+        return "cuda";
+    case DS_DEVICE_CPU:
+        return "cpu";
+    case DS_DEVICE_HOST:
+        return "host";
+    default:
+        return "?";
+    }
 }
 
 /* One number of type and index. */

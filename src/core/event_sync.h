@@ -43,11 +43,11 @@ DSDEF ds_result(ds_event_query)(ds_event event) {
 
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_event(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
-    ds_result r = !e         ? DS_OK
-                  : e->label ? ds__sync_tell("waits for the event \"%s\"", e->label)
-                             : ds__sync_tell("waits for an event");
-    if (e)
-        ds__event_unpin(e);
+    if (!e)
+        return DS_OK;
+    ds_result r = e->label ? ds__sync_tell("waits for the event \"%s\"", e->label)
+                           : ds__sync_tell("waits for an event");
+    ds__event_unpin(e);
     return r;
 }
 
@@ -59,10 +59,12 @@ DSDEF ds_result(ds_event_synchronize)(ds_event event) {
 
 DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
     DS__ENTER("ds_event_synchronize_for");
-    ds_result r =
-        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_event(event) : DS_OK;
-    return r < 0 ? r
-                 : ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__sync_watched()) && timeout_ns)
+        r = ds__sync_watch_event(event);
+    if (r < 0)
+        return r;
+    return ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
 /* The checks in torch's order; both events are pinned. */

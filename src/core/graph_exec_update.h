@@ -249,53 +249,78 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     return r;
 }
 
-/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those
-   before it are put back. */
-static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
-                                      void *const *new_pointers, size_t count,
-                                      size_t *out_replaced) {
+/* A list of pointers to replace in an executable. fresh: for each node the changed copy, or NULL. */
+typedef struct ds__replacement {
+    void *const *old_pointers;
+    void *const *new_pointers;
+    size_t count;
+    size_t places; /* so many pointers were replaced */
+    ds__node **fresh;
+} ds__replacement;
+
+/* Makes the changed copy of a node and checks it; of a node without such pointers, nothing. */
+static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t i) {
+    char text[160];
+    if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
+        return DS_OK;
+    ds__node *n = ds__node_copy(b->node[i]);
+    w->fresh[i] = n;
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
+    w->places += ds__replace_node(n, w->old_pointers, w->new_pointers, w->count, 0);
+    ds_result r = ds__replaced_check(b, n);
+    ds_graph_update_reason reason =
+        r == DS_OK ? ds__node_compare(b->node[i], n) : DS_GRAPH_UPDATE_SUCCESS;
+    if (reason)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
+    if (r < 0)
+        ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+    return r;
+}
+
+/* Gives the changed nodes to the driver. If it refuses one, the earlier ones are set back. */
+static ds_result ds__replacement_set(ds__exec *x, ds__node **fresh) {
     ds__body *b = x->body;
-    size_t places = 0;
     ds_result r = DS_OK;
     uint32_t set = 0;
-    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
-        return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
-    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
-    if (!fresh)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
-    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
-        char text[160];
-        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1))
-            continue;
-        if (!(fresh[i] = ds__node_copy(b->node[i]))) {
-            r = DS_ERR_OUT_OF_MEMORY;
-            break;
-        }
-        places += ds__replace_node(fresh[i], old_pointers, new_pointers, count, 0);
-        r = ds__replaced_check(b, fresh[i]);
-        ds_graph_update_reason reason =
-            r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
-        if (reason)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
-        if (r < 0)
-            ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
-    }
     for (; set < b->count && r == DS_OK; set++)
         if (fresh[set])
             r = x->driver->exec_set(x->native, set, fresh[set]);
     for (uint32_t i = 0; r < 0 && i + 1 < set; i++)
         if (fresh[i])
             DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
+    return r;
+}
+
+/* Replaces pointers in all nodes or in none. */
+static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
+                                      void *const *new_pointers, size_t count,
+                                      size_t *out_replaced) {
+    ds__body *b = x->body;
+    ds__replacement w = { old_pointers, new_pointers, count, 0, NULL };
+    ds_result r = DS_OK;
+    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
+    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
+    if (!fresh)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
+    w.fresh = fresh;
+
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
+        r = ds__replacement_make(&w, b, i);
+    if (r == DS_OK)
+        r = ds__replacement_set(x, fresh);
+
+    /* the executable keeps one node of each pair, the other one is freed */
     for (uint32_t i = 0; i < b->count; i++) {
         if (!fresh[i])
             continue;
-        /* what they keep, the others keep, too */
         ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__release(fresh);
     if (r == DS_OK)
-        *out_replaced = places;
+        *out_replaced = w.places;
     return r;
 }
 

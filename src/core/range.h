@@ -68,7 +68,7 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     ds__tls_block *t = &ds__tls;
     int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn)
                       : snprintf(t->error, sizeof t->error, "%s: ", fn);
-    size_t at = n < 0 ? 0 : (size_t)n < sizeof t->error ? (size_t)n : sizeof t->error - 1;
+    size_t at = ds__text_length(n, sizeof t->error);
     va_list args;
     va_start(args, format);
     vsnprintf(t->error + at, sizeof t->error - at, format, args);

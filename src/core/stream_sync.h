@@ -99,10 +99,12 @@ DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
 
 DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
     DS__ENTER("ds_stream_synchronize_for");
-    ds_result r =
-        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
-    return r < 0 ? r
-                 : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__sync_watched()) && timeout_ns)
+        r = ds__sync_watch_stream(stream);
+    if (r < 0)
+        return r;
+    return ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
 #endif
