@@ -103,11 +103,11 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_rng_desc", desc);
-    ds_device device = desc->device;
-    DS__RESOLVE(device);
-    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
-                                    desc->threads_per_multiprocessor,
-                                    desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
+    ds_rng_desc d = *desc;
+    DS__RESOLVE(d.device);
+    if (!d.seed)
+        d.seed = DS_RNG_DEFAULT_SEED;
+    ds_result r = ds__generator_new(&d, &g);
     return r < 0 ? r : ds__generator_list(g, out);
 }
 
@@ -125,8 +125,13 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
-        r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed,
-                              g->label, &copy);
+        r = ds__generator_new(&(ds_rng_desc){ .device = g->device,
+                                              .mapping = g->mapping,
+                                              .multiprocessors = g->multiprocessors,
+                                              .threads_per_multiprocessor = g->threads,
+                                              .seed = g->seed,
+                                              .label = g->label },
+                              &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
     ds__mutex_unlock(&g->lock);

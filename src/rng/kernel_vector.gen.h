@@ -15,13 +15,14 @@ typedef float ds__rng_vf_16 __attribute__((vector_size(16)));
 /* the same, anywhere in memory */
 typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
-static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
-                                          uint64_t thread, int across, void *out, size_t blocks,
-                                          int floats, int around) {
+/* Writes the words of a run of blocks, as they are or as uniform numbers in f32. `plain`: the
+   numbers are those of 0 to 1. */
+static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, const ds__rng_blocks *b,
+                                          void *out) {
     enum { LANES = 16 / 8 };
+    const uint64_t seed = b->seed, counter = b->counter, thread = b->thread;
+    const size_t blocks = b->blocks;
+    const int across = b->across, floats = b->floats, around = b->around;
     char *to = (char *)out;
     const float from = a->from32, scale = a->to32 - a->from32;
     const ds__rng_vf_16 to_ = (ds__rng_vf_16){ 0 } + a->to32;
@@ -73,13 +74,14 @@ typedef float ds__rng_vf_32 __attribute__((vector_size(32)));
 /* the same, anywhere in memory */
 typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_alias));
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
-static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
-                                          uint64_t thread, int across, void *out, size_t blocks,
-                                          int floats, int around) {
+/* Writes the words of a run of blocks, as they are or as uniform numbers in f32. `plain`: the
+   numbers are those of 0 to 1. */
+static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, const ds__rng_blocks *b,
+                                          void *out) {
     enum { LANES = 32 / 8 };
+    const uint64_t seed = b->seed, counter = b->counter, thread = b->thread;
+    const size_t blocks = b->blocks;
+    const int across = b->across, floats = b->floats, around = b->around;
     char *to = (char *)out;
     const float from = a->from32, scale = a->to32 - a->from32;
     const ds__rng_vf_32 to_ = (ds__rng_vf_32){ 0 } + a->to32;
@@ -131,13 +133,14 @@ typedef float ds__rng_vf_64 __attribute__((vector_size(64)));
 /* the same, anywhere in memory */
 typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_alias));
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
-static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
-                                          uint64_t thread, int across, void *out, size_t blocks,
-                                          int floats, int around) {
+/* Writes the words of a run of blocks, as they are or as uniform numbers in f32. `plain`: the
+   numbers are those of 0 to 1. */
+static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, const ds__rng_blocks *b,
+                                          void *out) {
     enum { LANES = 64 / 8 };
+    const uint64_t seed = b->seed, counter = b->counter, thread = b->thread;
+    const size_t blocks = b->blocks;
+    const int across = b->across, floats = b->floats, around = b->around;
     char *to = (char *)out;
     const float from = a->from32, scale = a->to32 - a->from32;
     const ds__rng_vf_64 to_ = (ds__rng_vf_64){ 0 } + a->to32;

@@ -15,6 +15,17 @@
 #include "../os/os.h"
 #include "kernel_arith.h"
 
+/* A run of blocks: so many counters from (counter, thread) on, a multiple of DS__RNG_LANES. */
+typedef struct ds__rng_blocks {
+    uint64_t seed;
+    uint64_t counter;
+    uint64_t thread;
+    size_t blocks;
+    int across; /* 1: the thread goes on from block to block; 0: the counter */
+    int floats; /* 1: uniform numbers in f32 are written; 0: words */
+    int around; /* 1: the stores go around the caches */
+} ds__rng_blocks;
+
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
 #define DS__RNG_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3)
