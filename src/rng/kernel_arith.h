@@ -199,10 +199,11 @@ DS__DEVICE uint32_t ds__rng_to_bf16(float x) {
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
+/* Rounds to the type; returns its bits. */
 DS__DEVICE uint32_t ds__rng_narrow(float x, uint32_t kind) {
-    return kind == DS__RNG_F32   ? ds__rng_bits(x)
-           : kind == DS__RNG_F16 ? ds__rng_to_f16(x)
-                                 : ds__rng_to_bf16(x);
+    if (kind == DS__RNG_F32)
+        return ds__rng_bits(x);
+    return kind == DS__RNG_F16 ? ds__rng_to_f16(x) : ds__rng_to_bf16(x);
 }
 
 /* ---- numbers in [from, to), from in (0, 1] turned over in torch's mapping ---- */
@@ -216,24 +217,26 @@ DS__DEVICE double ds__rng_above_0_64(uint32_t low, uint32_t high) {
     return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54;
 }
 
-/* The bits of what is written. By element: as many bits of the word as the type's fraction has,
-   so that u is exact. Rounding may reach `to`, which is never written as -0; what is less may
-   become that, and is not in the interval then if `to` is 0. */
+/* Returns a number of [0, 1) that is exact: it has as many bits of the word as the fraction of the
+   type. */
+DS__DEVICE float ds__rng_below_1(uint32_t w, uint32_t kind) {
+    if (kind == DS__RNG_F32)
+        return (float)(w >> 8) * 0x1p-24f;
+    return kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
+}
+
+/* Returns the bits of a uniform number. A number that is rounded to `to` becomes `from`. If `to` is
+   0, so does -0, which is outside of the interval then; to_bits is never -0. */
 DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits,
                                        uint32_t to_bits, uint32_t kind, uint32_t torch) {
-    uint32_t bits;
     float u;
-    if (torch) {
+    if (torch)
         u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
-    } else {
-        u = kind == DS__RNG_F32   ? (float)(w >> 8) * 0x1p-24f
-            : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f
-                                  : (float)(w >> 24) * 0x1p-8f;
-        u = from + ds__rng_mul(u, scale);
-    }
-    bits = ds__rng_narrow(u, kind);
-    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits
-                                                                                         : bits;
+    else
+        u = from + ds__rng_mul(ds__rng_below_1(w, kind), scale);
+    uint32_t bits = ds__rng_narrow(u, kind);
+    uint32_t minus_0 = kind == DS__RNG_F32 ? 0x80000000u : 0x8000u;
+    return (bits == minus_0 ? 0 : bits) == to_bits ? from_bits : bits;
 }
 
 DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to,
@@ -374,7 +377,9 @@ DS__DEVICE uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
 
 DS__DEVICE uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
     uint64_t z = (uint64_t)high << 32 | low;
-    return range == 0 ? z : torch ? z % range : ds__rng_high(z, range);
+    if (range == 0)
+        return z;
+    return torch ? z % range : ds__rng_high(z, range);
 }
 
 /* ---- permutations ---- */
