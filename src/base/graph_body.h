@@ -245,7 +245,9 @@ static ds__node *ds__node_copy(const ds__node *from) {
     n->kind = from->kind;
     n->enabled = from->enabled;
     n->payload = ds__object_keep(from->payload);
-    if (from->label && !(n->label = ds__copy_text(from->label, 255))) {
+    if (from->label)
+        n->label = ds__copy_text(from->label, 255);
+    if (from->label && !n->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
         ds__node_free(n);
         return NULL;
@@ -256,12 +258,12 @@ static ds__node *ds__node_copy(const ds__node *from) {
 /* Room for one more in a list that grows; 0: no memory, and the sentence is set. */
 static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
     void *old;
-    void *more;
     if (count < *room)
         return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    if (!(more = ds__alloc(wanted * element))) {
+    void *more = ds__alloc(wanted * element);
+    if (!more) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return 0;
     }
@@ -290,10 +292,12 @@ static int ds__node_depend(ds__node *n, uint32_t on) {
     return 1;
 }
 
+/* Returns a number of a graph, never 0. */
 static uint32_t ds__next_serial(void) {
     uint32_t serial;
-    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {
-    }
+    do
+        serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1;
+    while (serial == 0);
     return serial;
 }
 
@@ -327,7 +331,8 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
     if (b->count == UINT32_MAX - 1)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
     if (count) { /* else it has those that it has */
-        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps)))
+        n->deps = ds__copy_bytes(deps, count * sizeof *deps);
+        if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }

@@ -199,7 +199,8 @@ static ds_result ds__board_short(void) {
 /* The process's own board, made when first needed. The mutex is held. */
 DS__SEAM static ds_result ds__board_own(ds__board **out) {
     uint64_t cookie = ds__os_cookie();
-    if ((*out = ds__boards.own) != NULL)
+    *out = ds__boards.own;
+    if (*out)
         return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
     if (fd < 0)
@@ -255,6 +256,24 @@ static void ds__boards_tidy(void) {
     }
 }
 
+/* Checks the board that another process exports, and takes a number on it, whose file lock says that
+   this process lives. */
+static ds_result ds__board_enter(ds__board *b) {
+    int pid = b->pid;
+    if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
+        return ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "process %d has another version of devstream, with which nothing can be shared", pid);
+    if (b->sheet->pid != pid)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the handle names process %d, but the events and memory are of process %d",
+                        pid, b->sheet->pid);
+    b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1;
+    if (!ds__os_hold_byte(b->fd, b->me))
+        return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
+    return DS_OK;
+}
+
 static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
     if (got < 0)
@@ -266,17 +285,7 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = DS_OK;
-    if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
-        r = ds__fail(
-            DS_ERR_UNSUPPORTED,
-            "process %d has another version of devstream, with which nothing can be shared", pid);
-    else if (b->sheet->pid != pid)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the handle names process %d, but the events and memory are of process %d",
-                     pid, b->sheet->pid);
-    else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
-        r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
+    ds_result r = ds__board_enter(b);
     if (r < 0) {
         ds__board_free(b);
         return r;

@@ -266,19 +266,24 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
     /* its first record may come after the capture */
     int claimed = s && kind == DS__OP_EXTERNAL_WAIT &&
                   !atomic_load_explicit(&e->settled, memory_order_relaxed);
-    if (DS__UNLIKELY(claimed))
-        claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
+    if (DS__UNLIKELY(claimed)) {
+        r = ds__event_claim(e, s->driver, s->device, 1);
+        claimed = r == DS_OK;
+    }
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        if ((int)(device >> 32) != s->device.type)
+        if ((int)(device >> 32) != s->device.type) {
             r = ds__fail(DS_ERR_CROSS_DRIVER,
                          "the event and the stream belong to different drivers");
-        else if (DS__UNLIKELY((r = s->driver->submit(s->native, &op)) < 0))
-            r = ds__wait_error(s, NULL, e, r);
+        } else {
+            r = s->driver->submit(s->native, &op);
+            if (DS__UNLIKELY(r < 0))
+                r = ds__wait_error(s, NULL, e, r);
+        }
     }
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);

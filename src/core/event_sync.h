@@ -136,6 +136,24 @@ DSDEF ds_result(ds_event_flags)(ds_event event, unsigned *out) {
     return DS_OK;
 }
 
+/* Binds the event to the device if it is not bound yet, and exports it. If the export fails, a
+   binding of this call is undone. */
+static ds_result ds__event_export_claimed(ds__event *e, ds_device device,
+                                          ds_ipc_event_handle *out) {
+    if (!(e->flags & DS_EVENT_INTERPROCESS))
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the event was created without DS_EVENT_INTERPROCESS");
+    if (e->imported)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the event was imported; the process that made it exports it");
+    ds_result r = ds__event_claim(e, ds__driver_of(device), device, 1);
+    if (r == DS_OK) {
+        r = e->driver->event_export(atomic_load(&e->native), out->bytes);
+        ds__event_settle(e, r == DS_OK);
+    }
+    return r;
+}
+
 DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     if (out)
         memset(out, 0, sizeof *out);
@@ -146,16 +164,7 @@ DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     ds__event *e = ds__event_pin(event);
     if (!e)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    if (!(e->flags & DS_EVENT_INTERPROCESS))
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
-    else if (e->imported)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the event was imported; the process that made it exports it");
-    else if ((r = ds__event_claim(e, ds__driver_of(device), device, 1)) == DS_OK) {
-        r = e->driver->event_export(atomic_load(&e->native), out->bytes);
-        ds__event_settle(e, r == DS_OK);
-    }
+    ds_result r = ds__event_export_claimed(e, device, out);
     r = ds__name_object(r, "event", e->label);
     ds__event_unpin(e);
     return r;

@@ -122,7 +122,7 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
     return DS_OK;
 }
 
-/* A new graph object around the body, which is its own from now on, also when this fails. */
+/* Creates a graph object of a body. The object owns the body; on failure the body is freed. */
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
     if (!g) {
@@ -132,11 +132,14 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     }
     g->body = body;
     g->made = ds__tls.site;
-    if (!label || (g->label = ds__copy_text(label, 255)))
-        return g;
-    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-    ds__table_kill(&ds__g.graphs, g);
-    return NULL;
+    if (label)
+        g->label = ds__copy_text(label, 255);
+    if (label && !g->label) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+        ds__table_kill(&ds__g.graphs, g);
+        return NULL;
+    }
+    return g;
 }
 
 DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {

@@ -218,12 +218,11 @@ static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_
         return DS_ERR_OUT_OF_MEMORY;
     if (n->child)
         *child = NULL;
-    if (d->label) {
+    if (d->label)
         n->label = ds__copy_text(d->label, 255);
-        if (!n->label) {
-            ds__node_refuse(n, child);
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-        }
+    if (d->label && !n->label) {
+        ds__node_refuse(n, child);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
     }
     *out = n;
     return DS_OK;

@@ -260,9 +260,12 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
         return DS_ERR_INVALID_HANDLE;
     ds__object *o = ds__object_new(user, dtor_fn);
     ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
-        g->body->object_count--;
-        atomic_fetch_sub(&o->owners, 1);
+    if (r == DS_OK) {
+        r = g->body->driver->graph_attach(g->body, o);
+        if (r < 0) {
+            g->body->object_count--;
+            atomic_fetch_sub(&o->owners, 1);
+        }
     }
     if (r < 0 && o)
         o->dtor_fn = NULL;

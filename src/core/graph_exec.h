@@ -51,8 +51,10 @@ static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, d
     x->flags = desc->flags;
     x->made = ds__tls.site;
     ds_result r = DS_OK;
-    if (!(x->body = ds__body_copy(g->body, 1)) ||
-        (label && !(x->label = ds__copy_text(label, 255))))
+    x->body = ds__body_copy(g->body, 1);
+    if (x->body && label)
+        x->label = ds__copy_text(label, 255);
+    if (!x->body || (label && !x->label))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     if (r == DS_OK)
         r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);

@@ -133,8 +133,11 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
         r = ds__node_index(x->body, node, &i);
         if (r == DS_OK)
             r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
-        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0)
-            ds__node_refuse(fresh, &child);
+        if (r == DS_OK) {
+            r = ds__exec_put(x, i, fresh, &old);
+            if (r < 0)
+                ds__node_refuse(fresh, &child);
+        }
         r = ds__exec_give(x, r);
         ds__node_free(old);
     } else if (r == DS_OK) {

@@ -279,8 +279,11 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                      "devstream is in use already; call ds_init first, or after ds_shutdown");
     else if (desc->fault)
         r = ds__fault_parse(desc->fault);
-    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
-        ds__drop_desc();
+    if (r == DS_OK) {
+        r = ds__keep_desc(desc);
+        if (r < 0)
+            ds__drop_desc();
+    }
     ds__mutex_unlock(&ds__g.mutex);
     return r;
 }

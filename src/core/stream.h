@@ -92,7 +92,9 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     s->id = atomic_fetch_add(&ds__g.next_stream_id, 1) + 1;
     s->made = ds__tls.site;
     atomic_store(&s->owners, 1);
-    if (label && !(s->label = ds__copy_text(label, 255))) {
+    if (label)
+        s->label = ds__copy_text(label, 255);
+    if (label && !s->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
         ds__table_kill(&ds__g.streams, s);
         return NULL;

@@ -131,8 +131,11 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
     else if (!atomic_compare_exchange_strong(&s->owners, &one, 0))
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
-    if (r == DS_OK && (r = ds__export(s, out)) < 0)
-        atomic_store(&s->owners, 1);
+    if (r == DS_OK) {
+        r = ds__export(s, out);
+        if (r < 0)
+            atomic_store(&s->owners, 1);
+    }
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);

@@ -294,7 +294,10 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
                                state);
             if (r == DS_OK)
                 r = ds__generator_state(own, device, before);
-            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK)
+            if (r < 0 || !set)
+                continue;
+            r = ds__generator_of(device, &g);
+            if (r == DS_OK)
                 r = ds__generator_set(g, 0, state[0], state[1]);
         }
     return r;
