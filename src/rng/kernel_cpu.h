@@ -241,18 +241,29 @@ static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int v
 
 static int ds__rng_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
-    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM;
+    uint64_t end = ((uint64_t)first + count) * DS__RNG_ITEM;
     ds__rng_part(a, at, end < a->count ? end : a->count, ds__os_vector());
     return 0;
 }
 
+/* Returns the rank of key i among n keys; of equal keys the first one is less. */
+static uint64_t ds__rng_rank(const uint64_t *keys, uint64_t n, uint64_t i) {
+    uint64_t rank = 0;
+    for (uint64_t j = 0; j < n; j++)
+        rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
+    return rank;
+}
+
 static int ds__rng_permutation_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
-    const uint64_t seed = a->state ? a->state[0] : a->seed,
-                   start = a->start + (a->state ? a->state[1] / 4 : 0), n = a->range;
+    const uint64_t seed = a->state ? a->state[0] : a->seed;
+    const uint64_t start = a->start + (a->state ? a->state[1] / 4 : 0);
+    const uint64_t n = a->range;
     const size_t size = ds__rng_size(a->kind);
-    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM,
-             keys[DS__RNG_FEW];
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM;
+    uint64_t end = ((uint64_t)first + count) * DS__RNG_ITEM;
+    uint64_t keys[DS__RNG_FEW];
     char *to = (char *)a->out + at * size;
     ds__rng_words x = ds__rng_philox(seed, start, 0);
     if (end > a->count)
@@ -261,13 +272,10 @@ static int ds__rng_permutation_items(size_t first, size_t count, const void *arg
         for (uint64_t i = 0; i < n; i++)
             keys[i] = ds__rng_key(seed, start, i);
     for (; at < end; at++) {
-        uint64_t i = a->before + at, rank = 0;
-        if (a->low)
-            rank = ds__rng_shuffled(x, i, n, (uint32_t)a->low);
-        else
-            for (uint64_t j = 0; j < n; j++)
-                rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
-        to = ds__rng_store(to, rank, size);
+        uint64_t i = a->before + at;
+        uint64_t place =
+            a->low ? ds__rng_shuffled(x, i, n, (uint32_t)a->low) : ds__rng_rank(keys, n, i);
+        to = ds__rng_store(to, place, size);
     }
     return 0;
 }
