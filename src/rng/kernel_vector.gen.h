@@ -20,14 +20,20 @@ typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_ali
 static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, const ds__rng_blocks *b,
                                           void *out) {
     enum { LANES = 16 / 8 };
-    const uint64_t seed = b->seed, counter = b->counter, thread = b->thread;
+    const uint64_t seed = b->seed;
+    const uint64_t counter = b->counter;
+    const uint64_t thread = b->thread;
     const size_t blocks = b->blocks;
-    const int across = b->across, floats = b->floats, around = b->around;
+    const int across = b->across;
+    const int floats = b->floats;
+    const int around = b->around;
     char *to = (char *)out;
-    const float from = a->from32, scale = a->to32 - a->from32;
+    const float from = a->from32;
+    const float scale = a->to32 - a->from32;
     const ds__rng_vf_16 to_ = (ds__rng_vf_16){ 0 } + a->to32;
     const int plain = from == 0 && a->to32 == 1;
-    ds__rng_v64_16 index, key[20];
+    ds__rng_v64_16 index;
+    ds__rng_v64_16 key[20];
     for (uint32_t i = 0; i < 10; i++) {
         key[2 * i] = (ds__rng_v64_16){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
         key[2 * i + 1] = (ds__rng_v64_16){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
@@ -35,13 +41,16 @@ static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, const ds__rng_bl
     for (int i = 0; i < LANES; i++)
         index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
     for (size_t at = 0; at < blocks; at += LANES, to += 2 * 16) {
-        ds__rng_v64_16 x0 = index * 0, x2 = x0, x1, x3, p, q;
-        x0 += counter, x2 += thread;
+        ds__rng_v64_16 x0 = index * 0 + counter;
+        ds__rng_v64_16 x2 = index * 0 + thread;
+        ds__rng_v64_16 p;
+        ds__rng_v64_16 q;
         if (across)
             x2 += index + at;
         else
             x0 += index + at;
-        x1 = x0 >> 32, x3 = x2 >> 32;
+        ds__rng_v64_16 x1 = x0 >> 32;
+        ds__rng_v64_16 x3 = x2 >> 32;
         DS__RNG_ROUND(16, 0);
         DS__RNG_ROUND(16, 1);
         DS__RNG_ROUND(16, 2);
@@ -52,8 +61,10 @@ static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, const ds__rng_bl
         DS__RNG_ROUND(16, 7);
         DS__RNG_ROUND(16, 8);
         DS__RNG_ROUND(16, 9);
-        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
-        p = DS__RNG_EVEN_16(x0, x2), q = DS__RNG_ODD_16(x0, x2);
+        x0 = (x0 & 0xffffffffu) | x1 << 32;
+        x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_16(x0, x2);
+        q = DS__RNG_ODD_16(x0, x2);
         if (floats) {
             DS__RNG_FLOATS(16, p)
             DS__RNG_FLOATS(16, q)
@@ -79,14 +90,20 @@ typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_ali
 static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, const ds__rng_blocks *b,
                                           void *out) {
     enum { LANES = 32 / 8 };
-    const uint64_t seed = b->seed, counter = b->counter, thread = b->thread;
+    const uint64_t seed = b->seed;
+    const uint64_t counter = b->counter;
+    const uint64_t thread = b->thread;
     const size_t blocks = b->blocks;
-    const int across = b->across, floats = b->floats, around = b->around;
+    const int across = b->across;
+    const int floats = b->floats;
+    const int around = b->around;
     char *to = (char *)out;
-    const float from = a->from32, scale = a->to32 - a->from32;
+    const float from = a->from32;
+    const float scale = a->to32 - a->from32;
     const ds__rng_vf_32 to_ = (ds__rng_vf_32){ 0 } + a->to32;
     const int plain = from == 0 && a->to32 == 1;
-    ds__rng_v64_32 index, key[20];
+    ds__rng_v64_32 index;
+    ds__rng_v64_32 key[20];
     for (uint32_t i = 0; i < 10; i++) {
         key[2 * i] = (ds__rng_v64_32){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
         key[2 * i + 1] = (ds__rng_v64_32){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
@@ -94,13 +111,16 @@ static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, const ds__rng_bl
     for (int i = 0; i < LANES; i++)
         index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
     for (size_t at = 0; at < blocks; at += LANES, to += 2 * 32) {
-        ds__rng_v64_32 x0 = index * 0, x2 = x0, x1, x3, p, q;
-        x0 += counter, x2 += thread;
+        ds__rng_v64_32 x0 = index * 0 + counter;
+        ds__rng_v64_32 x2 = index * 0 + thread;
+        ds__rng_v64_32 p;
+        ds__rng_v64_32 q;
         if (across)
             x2 += index + at;
         else
             x0 += index + at;
-        x1 = x0 >> 32, x3 = x2 >> 32;
+        ds__rng_v64_32 x1 = x0 >> 32;
+        ds__rng_v64_32 x3 = x2 >> 32;
         DS__RNG_ROUND(32, 0);
         DS__RNG_ROUND(32, 1);
         DS__RNG_ROUND(32, 2);
@@ -111,8 +131,10 @@ static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, const ds__rng_bl
         DS__RNG_ROUND(32, 7);
         DS__RNG_ROUND(32, 8);
         DS__RNG_ROUND(32, 9);
-        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
-        p = DS__RNG_EVEN_32(x0, x2), q = DS__RNG_ODD_32(x0, x2);
+        x0 = (x0 & 0xffffffffu) | x1 << 32;
+        x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_32(x0, x2);
+        q = DS__RNG_ODD_32(x0, x2);
         if (floats) {
             DS__RNG_FLOATS(32, p)
             DS__RNG_FLOATS(32, q)
@@ -138,14 +160,20 @@ typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_ali
 static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, const ds__rng_blocks *b,
                                           void *out) {
     enum { LANES = 64 / 8 };
-    const uint64_t seed = b->seed, counter = b->counter, thread = b->thread;
+    const uint64_t seed = b->seed;
+    const uint64_t counter = b->counter;
+    const uint64_t thread = b->thread;
     const size_t blocks = b->blocks;
-    const int across = b->across, floats = b->floats, around = b->around;
+    const int across = b->across;
+    const int floats = b->floats;
+    const int around = b->around;
     char *to = (char *)out;
-    const float from = a->from32, scale = a->to32 - a->from32;
+    const float from = a->from32;
+    const float scale = a->to32 - a->from32;
     const ds__rng_vf_64 to_ = (ds__rng_vf_64){ 0 } + a->to32;
     const int plain = from == 0 && a->to32 == 1;
-    ds__rng_v64_64 index, key[20];
+    ds__rng_v64_64 index;
+    ds__rng_v64_64 key[20];
     for (uint32_t i = 0; i < 10; i++) {
         key[2 * i] = (ds__rng_v64_64){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
         key[2 * i + 1] = (ds__rng_v64_64){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
@@ -153,13 +181,16 @@ static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, const ds__rng_bl
     for (int i = 0; i < LANES; i++)
         index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
     for (size_t at = 0; at < blocks; at += LANES, to += 2 * 64) {
-        ds__rng_v64_64 x0 = index * 0, x2 = x0, x1, x3, p, q;
-        x0 += counter, x2 += thread;
+        ds__rng_v64_64 x0 = index * 0 + counter;
+        ds__rng_v64_64 x2 = index * 0 + thread;
+        ds__rng_v64_64 p;
+        ds__rng_v64_64 q;
         if (across)
             x2 += index + at;
         else
             x0 += index + at;
-        x1 = x0 >> 32, x3 = x2 >> 32;
+        ds__rng_v64_64 x1 = x0 >> 32;
+        ds__rng_v64_64 x3 = x2 >> 32;
         DS__RNG_ROUND(64, 0);
         DS__RNG_ROUND(64, 1);
         DS__RNG_ROUND(64, 2);
@@ -170,8 +201,10 @@ static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, const ds__rng_bl
         DS__RNG_ROUND(64, 7);
         DS__RNG_ROUND(64, 8);
         DS__RNG_ROUND(64, 9);
-        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
-        p = DS__RNG_EVEN_64(x0, x2), q = DS__RNG_ODD_64(x0, x2);
+        x0 = (x0 & 0xffffffffu) | x1 << 32;
+        x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_64(x0, x2);
+        q = DS__RNG_ODD_64(x0, x2);
         if (floats) {
             DS__RNG_FLOATS(64, p)
             DS__RNG_FLOATS(64, q)
