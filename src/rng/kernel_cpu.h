@@ -160,8 +160,7 @@ static void ds__rng_part_floats(const ds__rng_args *a, ds__rng_range *p) {
     ds__rng_blocks run = { .seed = p->seed,
                            .counter = p->start + p->at / 4,
                            .blocks = blocks,
-                           .floats = 1,
-                           .around = around };
+                           .flags = DS__RNG_FLOATS | (around ? DS__RNG_AROUND : 0u) };
     ds__rng_run(a, &run, p->to, p->vector);
     if (around)
         DS__VECTOR_FENCE();
@@ -182,7 +181,7 @@ static void ds__rng_part_across(const ds__rng_args *a, ds__rng_range *p) {
                            .counter = p->start + row / p->each,
                            .thread = thread,
                            .blocks = ds__rng_lanes(n),
-                           .across = 1 };
+                           .flags = DS__RNG_ACROSS };
     const size_t size = ds__rng_size(a->kind);
     const uint64_t skip = row % p->each;
     char *to = p->to;

@@ -24,9 +24,9 @@ static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, const ds__rng_bl
     const uint64_t counter = b->counter;
     const uint64_t thread = b->thread;
     const size_t blocks = b->blocks;
-    const int across = b->across;
-    const int floats = b->floats;
-    const int around = b->around;
+    const int across = (b->flags & DS__RNG_ACROSS) != 0;
+    const int floats = (b->flags & DS__RNG_FLOATS) != 0;
+    const int around = (b->flags & DS__RNG_AROUND) != 0;
     char *to = (char *)out;
     const float from = a->from32;
     const float scale = a->to32 - a->from32;
@@ -66,8 +66,8 @@ static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, const ds__rng_bl
         p = DS__RNG_EVEN_16(x0, x2);
         q = DS__RNG_ODD_16(x0, x2);
         if (floats) {
-            DS__RNG_FLOATS(16, p)
-            DS__RNG_FLOATS(16, q)
+            DS__RNG_TO_FLOATS(16, p)
+            DS__RNG_TO_FLOATS(16, q)
         }
         DS__RNG_PUT(16, to, (ds__rng_vf_16)p);
         DS__RNG_PUT(16, to + 16, (ds__rng_vf_16)q);
@@ -94,9 +94,9 @@ static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, const ds__rng_bl
     const uint64_t counter = b->counter;
     const uint64_t thread = b->thread;
     const size_t blocks = b->blocks;
-    const int across = b->across;
-    const int floats = b->floats;
-    const int around = b->around;
+    const int across = (b->flags & DS__RNG_ACROSS) != 0;
+    const int floats = (b->flags & DS__RNG_FLOATS) != 0;
+    const int around = (b->flags & DS__RNG_AROUND) != 0;
     char *to = (char *)out;
     const float from = a->from32;
     const float scale = a->to32 - a->from32;
@@ -136,8 +136,8 @@ static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, const ds__rng_bl
         p = DS__RNG_EVEN_32(x0, x2);
         q = DS__RNG_ODD_32(x0, x2);
         if (floats) {
-            DS__RNG_FLOATS(32, p)
-            DS__RNG_FLOATS(32, q)
+            DS__RNG_TO_FLOATS(32, p)
+            DS__RNG_TO_FLOATS(32, q)
         }
         DS__RNG_PUT(32, to, (ds__rng_vf_32)p);
         DS__RNG_PUT(32, to + 32, (ds__rng_vf_32)q);
@@ -164,9 +164,9 @@ static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, const ds__rng_bl
     const uint64_t counter = b->counter;
     const uint64_t thread = b->thread;
     const size_t blocks = b->blocks;
-    const int across = b->across;
-    const int floats = b->floats;
-    const int around = b->around;
+    const int across = (b->flags & DS__RNG_ACROSS) != 0;
+    const int floats = (b->flags & DS__RNG_FLOATS) != 0;
+    const int around = (b->flags & DS__RNG_AROUND) != 0;
     char *to = (char *)out;
     const float from = a->from32;
     const float scale = a->to32 - a->from32;
@@ -206,8 +206,8 @@ static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, const ds__rng_bl
         p = DS__RNG_EVEN_64(x0, x2);
         q = DS__RNG_ODD_64(x0, x2);
         if (floats) {
-            DS__RNG_FLOATS(64, p)
-            DS__RNG_FLOATS(64, q)
+            DS__RNG_TO_FLOATS(64, p)
+            DS__RNG_TO_FLOATS(64, q)
         }
         DS__RNG_PUT(64, to, (ds__rng_vf_64)p);
         DS__RNG_PUT(64, to + 64, (ds__rng_vf_64)q);
