@@ -28,15 +28,15 @@
 #include "driver.h"
 #include "state.h"
 
-/* Called at each launch of an executable that has the object, with its stream: before the launch
-   (DS_NOT_READY), and after it with what came of it. */
+/* Called at each launch of an executable that has the object: before the launch with DS_NOT_READY,
+   and after it with its result. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
 struct ds__object {
     _Atomic int owners;
     void *user;
     ds_host_fn dtor_fn;
-    /* what it was attached under (ds__capture_attachment), and in which capture */
+    /* of ds__capture_attachment: its key and its capture */
     const void *key;
     uint64_t capture;
     ds__launch_fn launch_fn; /* or NULL */
@@ -68,7 +68,7 @@ struct ds__body {
     ds__object **object;
     size_t object_count;
     size_t object_room;
-    int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
+    int hooked;   /* 1: the body, or a child graph, has objects with a launch_fn */
     void *native; /* the driver's */
 };
 
@@ -94,7 +94,8 @@ static ds__object *ds__object_keep(ds__object *o) {
     return o;
 }
 
-/* Any thread, the library's own too. */
+/* Drops a reference; the last one runs the destructor. Any thread, also of the library; NULL is
+   allowed. */
 static void ds__object_drop(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
@@ -128,7 +129,8 @@ static void ds__node_free(ds__node *n) {
     ds__release(n);
 }
 
-/* One that came to nothing: who gave the payload ends it. */
+/* Frees a node that is not used. The payload's destructor does not run; the caller ends the
+   payload. */
 static void ds__node_discard(ds__node *n) {
     if (n && n->payload)
         n->payload->dtor_fn = NULL;
@@ -234,7 +236,8 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
     return n;
 }
 
-/* A copy without dependencies; it shares the payload. */
+/* Returns a copy of a node without its dependencies. Both share the payload. NULL: no memory, and
+   the sentence is set. */
 static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
@@ -255,7 +258,8 @@ static ds__node *ds__node_copy(const ds__node *from) {
     return n;
 }
 
-/* Room for one more in a list that grows; 0: no memory, and the sentence is set. */
+/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
+   there is no memory, and the sentence is set. */
 static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
     void *old;
     if (count < *room)
@@ -282,7 +286,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
     return 0;
 }
 
-/* One dependency more; one that is there already is left. 0: no memory. */
+/* Adds a dependency, unless the node has it. Returns 0 if there is no memory. */
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
@@ -325,12 +329,12 @@ static void ds__body_free(ds__body *b) {
     ds__release(b);
 }
 
-/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure
-   the node is the caller's. */
+/* Appends a node with its dependencies, each of which occurs once. The body owns the node then; on
+   failure the caller does. */
 static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps, size_t count) {
     if (b->count == UINT32_MAX - 1)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
-    if (count) { /* else it has those that it has */
+    if (count) { /* otherwise the node keeps its own */
         n->deps = ds__copy_bytes(deps, count * sizeof *deps);
         if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
@@ -355,8 +359,8 @@ static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     return DS_OK;
 }
 
-/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes
-   have the same handles. */
+/* Copies nodes, dependencies and kept objects, but nothing of the driver. with_serial: the nodes of
+   the copy have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     ds__body *b = ds__body_new(from->driver, from->device);
     if (!b)
@@ -380,8 +384,8 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     return NULL;
 }
 
-/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each
-   node of the body. 0: no memory. */
+/* Marks the nodes and all nodes that they depend on, directly or not. mark: one byte for each node
+   of the body. Returns 0 if there is no memory. */
 static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
                               unsigned char *mark) {
     uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);

@@ -55,7 +55,7 @@ enum {
     DS__FREE = 0,
     DS__ALIVE = 1,
     DS__DYING = 2,
-    DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */
+    DS__ZOMBIE = 3 /* destroyed, without references, in the list to be freed */
 };
 
 #define DS__REFS(word) ((uint32_t)(word)&0x3fffffffu)
@@ -76,12 +76,12 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    /* NULL, or: takes an object over that no call uses any more, and calls ds__table_free later */
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_free later */
     void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);
     ds__lock lock;
-    uint32_t generation; /* before that of a new slot: another one after each shutdown */
+    uint32_t generation; /* the generation of unused slots; differs after each shutdown */
     uint32_t used;
     uint32_t free_head;
     uint32_t zombies;

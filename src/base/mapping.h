@@ -17,7 +17,7 @@
 #include "error.h"
 #include "state.h"
 
-/* Index of the first mapping that ends after the address. The lock is held. */
+/* Returns the index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {
     size_t low = 0;
     size_t high = ds__g.mapping_count;
@@ -63,7 +63,7 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
-/* Takes out the first mapping of [at, end); 0: there is none. */
+/* Removes the first mapping that begins in [at, end). Returns 0 if there is none. */
 DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *out) {
     ds__lock_take(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
@@ -89,7 +89,7 @@ DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
     return at >= end;
 }
 
-/* Whether the range is one or several mappings. */
+/* Checks that the range consists of whole mappings. */
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     uintptr_t end = at + size;

@@ -31,19 +31,18 @@ struct ds__ranges {
     ds__range at[];
 };
 
-/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
-   back. */
+/* Part of a range's kind, for memory that only the allocator frees: how the memory is released. */
 enum {
     DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
     DS__HELD_SEGMENT = 32,   /* like the user's */
     DS__HELD_SHARED = 64,    /* other processes may have it */
     DS__HELD_IMPORTED = 128, /* another process's */
-    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
-    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
+    DS__HELD_UPSTREAM = 48,  /* allocated and freed by a pool's upstream */
+    DS__HELD_ASYNC = 80,     /* freed in the order of a stream */
     DS__HELD = 240
 };
 
-/* Index of the first range that ends after the address. */
+/* Returns the index of the first range that ends after the address. */
 static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
     size_t low = 0;
     size_t high = count;
@@ -57,8 +56,8 @@ static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t addre
     return low;
 }
 
-/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks
-   again. */
+/* Finds the range that holds the address; returns 0 if there is none. Takes no lock, and repeats
+   the search if the table changes meanwhile. */
 static int ds__range_find(const void *ptr, ds__found *out) {
     uintptr_t address = (uintptr_t)ptr;
     for (;;) {
@@ -88,8 +87,8 @@ static int ds__range_find(const void *ptr, ds__found *out) {
     }
 }
 
-/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's,
-   until it looks again often. */
+/* Finds the range of an address and caches it in the thread; NULL: none. The result is valid until
+   the thread looks up DS__HITS more ranges. */
 __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
     ds__tls_block *t = &ds__tls;
     uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
@@ -124,7 +123,7 @@ static void ds__range_move(ds__range *to, ds__range *from) {
                           memory_order_release);
 }
 
-/* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
+/* Adds a range. Returns DS_ERR_INVALID_VALUE if it overlaps a known range. Sets no sentence. */
 static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
     uintptr_t base = (uintptr_t)ptr;
     uintptr_t end = base + size;
@@ -140,7 +139,7 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
         ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
         if (!more) {
             result = DS_ERR_OUT_OF_MEMORY;
-        } else { /* readers may still be in the old one: it is kept until shutdown */
+        } else { /* readers may still use the old array, so it is kept until ds_shutdown */
             more->room = room;
             more->older = r;
             for (size_t k = 0; k < count; k++)
@@ -163,7 +162,8 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     return result;
 }
 
-/* Removes the range of this kind that begins at ptr, for one caller only; 0: there is none. */
+/* Removes the range of this kind that begins at ptr. Returns 0 if there is none; of several callers
+   one finds it. */
 static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     uintptr_t base = (uintptr_t)ptr;
     int found = 0;
@@ -184,8 +184,8 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     return found;
 }
 
-/* Describes the memory of a pointer. Returns 0 if it was not allocated or registered here; then the
-   description is that of ordinary memory. */
+/* Describes the memory of a pointer. Returns 0 if devstream neither allocated nor registered the
+   memory; the description is that of pageable memory then. */
 static int ds__known(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;

@@ -39,7 +39,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
     ds__tls.in_callback = outer;
 }
 
-/* Inside of a quoted string of DOT. */
+/* Prints text inside of a quoted string of DOT. */
 DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;

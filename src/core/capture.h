@@ -40,7 +40,7 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->graph.id = ds__handle(&g->slot);
         c->body = g->body;
         c->into = into;
-        atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
+        atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
         ds__mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
         ds__mutex_unlock(&ds__g.begin);
@@ -189,7 +189,7 @@ DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__REQUIRE(mode, "mode is NULL");
     DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
     ds_result r = DS_OK;
-    /* CUDA last: only its driver keeps a mode, which no later failure must leave changed */
+    /* CUDA last: only its driver keeps a mode, and no later failure may leave the mode changed */
     for (int b = DS_BACKEND_COUNT - 1; b >= 0 && r == DS_OK; b--)
         if (ds__g.driver[b])
             r = ds__g.driver[b]->capture_mode(*mode);
@@ -217,7 +217,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_graph graph = { 0 };
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
-    /* otherwise the sentence is that of the call of devstream that failed in it */
+    /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
     ds__error_keep(&reason);

@@ -25,8 +25,7 @@
 #include "../base/memory_table.h"
 #include "memory.h"
 
-/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
-   size_t. */
+/* Returns the bytes from the first row to the end of the last one. 0: more than a size_t holds. */
 static size_t ds__span(size_t pitch, size_t width, size_t height) {
     size_t span;
     return __builtin_mul_overflow(height - 1, pitch, &span) ||
@@ -35,14 +34,13 @@ static size_t ds__span(size_t pitch, size_t width, size_t height) {
                : span;
 }
 
-/* Returns 1 if known memory of the CPU driver was freed and given back to the system since: the
-   allocator has unmapped a part of its address space. */
+/* Returns 1 if memory of the CPU driver was freed and its part of the address space is unmapped. */
 static inline int ds__is_unmapped(const ds__found *f, const void *ptr, size_t span) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__g.mapping_taken, memory_order_relaxed)) &&
            f->held == DS__HELD_SPACE && f->backend && !ds__mapping_covers((uintptr_t)ptr, span);
 }
 
-/* Refuses an operand in memory of the CPU driver that was freed, as far as that is known. */
+/* Refuses an operand in freed memory of the CPU driver, if the driver can know that. */
 static ds_result ds__check_freed(const void *ptr, size_t span, const char *what, int known) {
     const ds__found *f = known ? ds__range_hit(ptr) : NULL;
     ds_pointer_info info;
@@ -53,7 +51,8 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
     return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
 }
 
-/* Looks the range up and checks that it stays inside of its allocation. */
+/* Looks up the memory of an operand and checks that it stays inside of its allocation. *known 0:
+   devstream does not know the memory, and *out describes pageable memory. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
@@ -84,7 +83,7 @@ static int ds__on_gpu(const ds_pointer_info *p) {
     return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA;
 }
 
-/* A staged copy: neither device reaches the other. */
+/* *out 1: the copy must be staged through the host, since neither device reaches the other. */
 static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst,
                                    const ds_pointer_info *src, int *out) {
     *out = 0;
@@ -100,8 +99,8 @@ static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_in
     return r;
 }
 
-/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the
-   device as any other. */
+/* Copies memory of a GPU on a stream of the CPU driver, as a kernel of one item. Like any kernel it
+   fails the device if the copy fails. */
 static int ds__copy_item(size_t first, size_t count, const void *args) {
     (void)first;
     (void)count;
@@ -214,7 +213,7 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__cop
     return DS_OK;
 }
 
-/* 1: one of the operands is memory of the other driver's devices. */
+/* Returns 1 if an operand is memory of a device of the other driver. */
 static int ds__copy_crosses(const ds__op *op) {
     return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
            ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
@@ -246,16 +245,16 @@ static inline unsigned ds__place_known(int backend, const ds__found *f) {
     return f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
 }
 
-/* The usual copy, between memory that is known, on at most one device, which is of the stream's
-   driver: a tenth of the work of ds__copy_between, which has the other cases and the sentences.
-   0: not that. */
+/* The fast path: enqueues a copy between known memory on at most one device, of the stream's
+   driver, for a tenth of the cost of ds__copy_between. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out) {
     const ds__found *to = ds__range_hit(dst);
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
     unsigned to_place = ds__place_known(ds__backend_of(s->device), to);
-    const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
+    const ds__found *from =
+        ds__range_hit(src); /* this look-up may replace the result of the first one */
     if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
         ds__is_unmapped(from, src, size))
         return 0;
@@ -354,7 +353,7 @@ typedef struct ds__fill_request {
 static inline ds_result ds__fill_check(const ds__fill_request *f) {
     DS__REQUIRE(f->value_size == 1 || f->value_size == 2 || f->value_size == 4,
                 "a value of %zu bytes is not 1, 2 or 4", f->value_size);
-    /* a division takes longer than all the rest */
+    /* a shift, since a division takes longer than all other checks */
     DS__REQUIRE(f->width <= SIZE_MAX >> (f->value_size >> 1),
                 "%zu elements are larger than the address space", f->width);
     DS__REQUIRE(f->height <= 1 ||

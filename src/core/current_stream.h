@@ -19,7 +19,7 @@
 #include "stream.h"
 #include "stream_default.h"
 
-/* The thread's current stream of a device, the default one at first; the slot keeps its
+/* Returns the thread's current stream of a device, at first the default stream. The slot keeps its
    reference. */
 static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
@@ -59,8 +59,8 @@ static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
                     ds__type_name(t->caller.device.type), t->caller.device.index);
 }
 
-/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous
-   gets the slot's former reference, which the caller drops. */
+/* Makes a pinned stream and its device current. The slot takes a reference; *out_previous gets the
+   slot's former reference, which the caller drops. */
 static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
     ds_result r = ds__strict(t, s, flags);
     if (r == DS_OK)
@@ -95,7 +95,7 @@ DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_
     return DS_OK;
 }
 
-/* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
+/* Adds a reference to a stream in a slot of the thread; a zero handle is allowed. */
 static ds_stream ds__stream_keep(ds_stream handle) {
     if (handle.id)
         ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
@@ -146,7 +146,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     return DS_OK;
 }
 
-/* Puts a stream, with the reference that the caller has, back into a slot. */
+/* Puts a stream back into a slot, which takes the caller's reference. */
 static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
     ds__stream_drop(*slot);

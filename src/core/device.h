@@ -16,7 +16,7 @@
 #include "init.h"
 #include "thread.h"
 
-/* Makes a device that exists of what the user gave: the current one for a zeroed one. */
+/* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
 static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
@@ -111,7 +111,7 @@ DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
     return DS_OK;
 }
 
-/* 1 when the word, n characters in any case, is `lower`. */
+/* Returns 1 if the word of n characters, in any case, is `lower`. */
 static int ds__same_word(const char *word, size_t n, const char *lower) {
     for (size_t i = 0; i < n; i++) {
         char c = word[i] >= 'A' && word[i] <= 'Z' ? (char)(word[i] - 'A' + 'a') : word[i];
@@ -236,7 +236,7 @@ DSDEF ds_result(ds_device_set)(ds_device device) {
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Room for a frame; NULL: no memory, and the sentence is set. */
+/* Returns a new frame, which is not pushed yet. NULL: no memory, and the sentence is set. */
 static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;

@@ -44,7 +44,7 @@ static void ds__event_free(void *object) {
     ds__release(e->label);
 }
 
-/* Other processes count on the release of an interprocess event. */
+/* An interprocess event is released at once, since other processes notice its release. */
 static int ds__event_batched(const void *object) {
     const ds__event *e = object;
     return !(e->flags & DS_EVENT_INTERPROCESS) && !e->imported;
@@ -90,8 +90,8 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-/* Binds the event to the device and gives it a native event, unless that is done. With `any` the
-   device that it has will do. The event is locked. */
+/* Binds an event to a device and creates its native event, unless that is done. any: an event that
+   is bound to another device is accepted. The event is locked. */
 static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
     int64_t key = ds__device_key(device);
     int64_t bound = atomic_load(&e->device);
@@ -116,8 +116,8 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
     return r;
 }
 
-/* For a call that makes the event a device's for good if it succeeds: until it says so, or that
-   it did not, none takes the event to another device. */
+/* Binds an event for a call that settles it on the device if it succeeds. The binding cannot change
+   until ds__event_settle. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
     ds__lock_take(&e->bind);
@@ -172,8 +172,8 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
     return r;
 }
 
-/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
-   harms none that begins meanwhile. */
+/* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
+   not invalidate a capture that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
     ds__mutex_lock(&ds__g.begin);
     ds_result r =

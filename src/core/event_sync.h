@@ -67,7 +67,7 @@ DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
     return ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
-/* The checks in torch's order; both events are pinned. */
+/* Checks in torch's order and returns the time between two pinned events. */
 static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
@@ -77,8 +77,8 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     void *nb = atomic_load_explicit(&b->native, memory_order_acquire);
     if (da < 0 || db < 0 || !na || !nb)
         return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
-    /* from an event to itself: a question that, unlike a query, leaves a capture alone in which
-       it was recorded */
+    /* the time from an event to itself: unlike a query it does not invalidate a capture in which
+       the event was recorded */
     ds_result r = a->driver->event_elapsed(na, na, out_ms);
     if (r == DS_OK)
         r = b->driver->event_elapsed(nb, nb, out_ms);

@@ -91,8 +91,8 @@ static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op
     return r;
 }
 
-/* A copy of the graph that is to be a child, with the driver's part. Before the parent is
-   locked, so that two locks are never held. */
+/* Copies the child graph of a description. Must be called before the parent is locked, so that two
+   locks of graphs are never held. */
 static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
     if (!d || d->kind != DS_NODE_CHILD)
@@ -104,8 +104,8 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
                                                         : ds__body_clone(g->body, out));
 }
 
-/* Discards a node that was not taken. Its child graph goes back to the caller, who frees it without
-   a lock: the copy may be the last owner of the objects of the user. */
+/* Discards a node that was not added. The caller gets its child graph back and frees it without a
+   lock, since the copy may be the last owner of objects of the user. */
 static void ds__node_refuse(ds__node *n, ds__body **child) {
     if (n && n->child) {
         *child = n->child;
@@ -332,7 +332,7 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
                : r;
 }
 
-/* One edge; the body's lock is held. */
+/* Checks an edge. The graph's lock is held. */
 static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     char a[160];
     char c[160];
@@ -342,11 +342,11 @@ static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     unsigned char *mark = ds__alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
         ds__release(mark);
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles");
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory during the cycle check");
     }
-    int circle = mark[to];
+    int cycle = mark[to];
     ds__release(mark);
-    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it",
+    DS__REQUIRE(!cycle, "%s cannot depend on %s, which depends on it",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
 }
@@ -373,7 +373,7 @@ static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_
     /* all of them are right */
     if (r == DS_OK && count)
         r = b->driver->graph_edges(b, from, to, count);
-    /* each was its node's last */
+    /* each edge was the last dependency of its node */
     while (r < 0 && done)
         b->node[(uint32_t)to[--done].id - 1]->dep_count--;
     return r;

@@ -94,9 +94,9 @@ DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
-/* Calls what the objects want to be called at a launch, each once though several graphs within
-   the body may have it: an object is called in the first of them only. Leaves the first *skip
-   out, and stops after *left of them or at the first that fails. */
+/* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
+   is called in the first of them only. Leaves out the first *skip objects, and stops after *left
+   objects or at the first failure. */
 static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
                            size_t *skip, size_t *left);
 
@@ -152,7 +152,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
                      "a capture began on the stream while the graph was launched");
     if (r >= 0 && done)
         DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
-    while (r < 0 && done) { /* each takes back what it did, so the last one first */
+    while (r < 0 && done) { /* in reverse order, since each call undoes its own changes */
         skip = --done;
         left = 1;
         DS_IGNORE(ds__hooks(b, b, s, r, &skip, &left));

@@ -23,7 +23,7 @@
 #include "graph_add.h"
 #include "graph_edit.h"
 
-/* *out_old is to be freed without a lock, since the user's destructors may run. */
+/* The caller frees *out_old without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
                                  ds__body **out_old) {
     uint32_t node = UINT32_MAX;
@@ -185,7 +185,8 @@ DSDEF ds_result(ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node no
     return ds__exec_give(x, r);
 }
 
-/* Puts new pointers for old ones; returns the number of places. dry: only counts. */
+/* Replaces a pointer at a place that may be unaligned; returns the number of replaced pointers.
+   dry: only counts. */
 static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers,
                               size_t count, int dry) {
     void *now;
@@ -252,7 +253,8 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     return r;
 }
 
-/* A list of pointers to replace in an executable. fresh: for each node the changed copy, or NULL. */
+/* A list of pointers to replace in an executable. fresh: for each node the changed copy, or
+   NULL. */
 typedef struct ds__replacement {
     void *const *old_pointers;
     void *const *new_pointers;

@@ -38,8 +38,8 @@ static const char *ds__layer_list(void) {
     return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS");
 }
 
-/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
-   in the report, not an error. */
+/* Looks for devices and starts the drivers that have any. If the CUDA driver fails to start, the
+   reason goes into the backend report and the start continues. */
 static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
@@ -67,7 +67,7 @@ static ds_result ds__start_drivers(unsigned layers) {
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
         if (r < 0 && b == 0) {
-            /* behind the place of the call that came first */
+            /* the reason follows the name of the running function */
             const char *why = strstr(ds__tls.error, ds__tls.fn);
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
             snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s",
@@ -191,8 +191,8 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
     return r;
 }
 
-/* First in every public function: takes the call site, starts devstream when needed, refuses
-   what is not permitted. */
+/* The first step of a public function: records the call site, starts devstream if needed, and
+   refuses calls that are not permitted. */
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
@@ -222,7 +222,7 @@ static void ds__drop_desc(void) {
     ds__logger.log_fn = NULL;
 }
 
-/* Keeps the configuration, with copies of all that it points to. */
+/* Keeps the configuration, with copies of the texts and options that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
@@ -270,7 +270,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         r = ds__layers_read(desc->layers, &layers);
     if (r < 0)
         return r;
-    /* before the lock, which may be held for ever */
+    /* before the lock: in a forked child it may never be released */
     if (atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(t);
     ds__mutex_lock(&ds__g.mutex);

@@ -42,7 +42,7 @@ static void ds__kernel_free(void *object) {
     ds__release(k->params);
 }
 
-/* Takes a destroyed kernel that no call uses any more. */
+/* Takes over a destroyed kernel that no call uses any more. */
 static void ds__kernel_defer(void *object) {
     ds__slot *slot = object;
     uint32_t head = atomic_load_explicit(&ds__kernel_state.fresh, memory_order_relaxed);
@@ -52,7 +52,7 @@ static void ds__kernel_defer(void *object) {
     while (!atomic_compare_exchange_weak(&ds__kernel_state.fresh, &head, slot->index + 1));
 }
 
-/* Whether the work of `mark` is over; without a mark, notes what is pending now. */
+/* Returns 1 if the work of `mark` is finished. Without a mark, notes the pending work in it. */
 static int ds__kernel_work_over(void) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b] && !ds__g.driver[b]->passed(&ds__kernel_state.mark))
@@ -80,7 +80,7 @@ static void ds__kernel_collect(void) {
     ds__lock_give(&ds__kernel_state.collecting);
 }
 
-/* Shutdown, after all work: no kernel is deferred any more. */
+/* At shutdown, after all work: frees all deferred kernels. */
 static void ds__kernel_collect_all(void) {
     ds__kernel_collect();
     /* if there was no memory for a mark, the table frees the kernels that are left */
@@ -240,7 +240,7 @@ DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, siz
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
-/* Gives the number of threads of a grid that some GPU takes. */
+/* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
 static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     ds_grid g = ds__grid_whole(grid);
     const unsigned *n = g.grid;

@@ -68,7 +68,7 @@ static ds_result ds__shutdown_wait(int reported) {
         }
     for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
         if (ds__g.driver[b])
-            ds__g.driver[b]->drain(); /* whatever the result above */
+            ds__g.driver[b]->drain(); /* also after an error above */
     return r;
 }
 

@@ -72,14 +72,14 @@ static void ds__stream_drop(ds_stream handle) {
         ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle
-   is allowed. */
+/* Ends a stream of devstream itself, or one whose handle was not returned yet. A zero handle is
+   allowed. */
 static void ds__stream_end(ds_stream handle) {
     if (handle.id)
         ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
+/* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
     ds__reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
@@ -102,7 +102,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     return s;
 }
 
-/* Undoes ds__stream_add before anyone has the handle. */
+/* Undoes ds__stream_add before the handle is returned. */
 static void ds__stream_discard(ds__stream *s) {
     ds_stream h = { ds__handle(&s->slot) };
     ds__stream_end(h);

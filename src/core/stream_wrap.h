@@ -20,10 +20,11 @@
 #include "stream_sync.h"
 #include "stream_default.h"
 
-/* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
+/* Fills a stream object that wraps a native handle. The handles 0 and 1 name the legacy stream, 2
+   the per-thread stream of the calling thread. */
 static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;
-    s->borrowed = 1; /* until the driver has agreed */
+    s->borrowed = 1; /* until the driver has accepted the handle */
     if (n <= 2) {
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");

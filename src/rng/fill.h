@@ -24,8 +24,8 @@
 #include "graph.h"
 #include "order.h"
 
-/* A fill on its way: its kernel, and where its words come from, the generator or the graph that
-   its stream captures. The generator is locked. */
+/* The kernel of a fill and the source of its words: the generator, or the graph that its stream
+   captures. The generator is locked. */
 typedef struct ds__rng_way {
     ds__generator *generator;
     ds__stream *stream;
@@ -43,7 +43,8 @@ static uint32_t ds__rng_stride(const ds__generator *g, const ds__rng_args *a, ui
     return (uint32_t)(256 * (blocks < most ? blocks : most));
 }
 
-/* Puts a fill on the stream and takes its words; of no elements, only takes them. */
+/* Enqueues a fill of `count` elements from `first` on, and takes the words of `total` elements. If
+   count is 0, only takes them. */
 static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t first, uint64_t count,
                              uint64_t total) {
     const ds__generator *g = w->generator;
@@ -76,11 +77,11 @@ static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t fir
     return r;
 }
 
-/* What torch indexes with 32 bits; a test makes it smaller. */
+/* The most bytes that torch indexes with 32 bits; a test makes it smaller. */
 #ifndef DS__RNG_INDEXED
 #define DS__RNG_INDEXED INT32_MAX
 #endif
-/* torch cuts what is larger into halves until all parts fit. */
+/* Divides a fill into halves, like torch, until all parts can be indexed with 32 bits. */
 static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, uint64_t first,
                                 uint64_t count) {
     size_t size = ds__rng_size(all->kind);
@@ -93,7 +94,8 @@ static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, u
     return ds__rng_put(w, &part, 0, count, count);
 }
 
-/* Each part takes its words, and before them the whole fill takes as many as if it were not cut. */
+/* Enqueues a fill, divided as torch does. The whole fill takes words as if it were not divided, and
+   then each part takes its own. */
 static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t count) {
     if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count ||
         (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
@@ -104,13 +106,13 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
         return r;
     uint64_t begun = *w->offset;
     r = ds__rng_halves(w, a, 0, count);
-    /* not even the first part was put; what was keeps its words, since they are used */
+    /* no part was enqueued; otherwise the words stay taken, since parts use them */
     if (*w->offset == begun)
         *w->offset = before;
     return r;
 }
 
-/* Tells observers of a fill; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+/* Reports a fill to the observers; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__rng_args *a,
                                                             size_t bytes, ds__stream *s,
                                                             ds_result r) {

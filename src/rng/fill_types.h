@@ -19,7 +19,7 @@
 #include "kernel.h"
 #include "generator.h"
 
-/* Built so, logarithms and sums of floats would not have the bits that are promised. */
+/* With these options, logarithms and sums of floats would not have the promised bits. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__RNG_EXACT = 0 };

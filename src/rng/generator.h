@@ -33,12 +33,12 @@
 
 typedef struct ds__generator {
     ds__mutex lock;
-    int users;   /* the handle, calls, and graphs; of ds__rng.lock */
-    uint64_t id; /* 0: it was destroyed, or is a device's */
+    int users;   /* the handle, calls and graphs; guarded by ds__rng.lock */
+    uint64_t id; /* 0: destroyed, or the generator of a device */
     ds_device device;
     uint64_t seed;
     uint64_t offset;
-    uint64_t changes; /* how often they were changed */
+    uint64_t changes; /* the number of changes of seed and offset */
     ds_rng_mapping mapping;
     int multiprocessors;
     int threads;
@@ -47,17 +47,17 @@ typedef struct ds__generator {
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    struct ds__rng_graph *next; /* in the list of those that nobody uses */
+    struct ds__rng_graph *next; /* in the list of idle objects */
     struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
     uint64_t *state; /* device memory */
-    ds_event read;   /* the last launch has passed */
+    ds_event read;   /* recorded after the last launch */
     int launched;
-    ds_stream lost;   /* the last launch went there, and could not be recorded */
-    uint64_t capture; /* in which its fills were captured */
+    ds_stream lost;   /* stream of the last launch, if its record failed */
+    uint64_t capture; /* the capture of its fills */
     uint64_t taken;   /* words of a launch */
-    uint64_t change;  /* which one of the generator's the last launch was */
+    uint64_t change;  /* the generator's `changes` after the last launch */
 } ds__rng_graph;
 
 static struct {
@@ -65,7 +65,7 @@ static struct {
     int ready;
     uint32_t room;
     uint32_t used;
-    ds__generator **slot; /* by index; its id tells whether a handle is still right */
+    ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds__rng_graph *idle;
@@ -86,7 +86,7 @@ static void ds__generator_free(ds__generator *g) {
     ds__release(g);
 }
 
-/* The lock is not held. */
+/* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
 static void ds__generator_drop(ds__generator *g) {
     ds__lock_take(&ds__rng.lock);
     int last = --g->users == 0;
@@ -178,8 +178,8 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
     return DS_OK;
 }
 
-/* Frees the device memory and the event of every graph's object. A graph that still has one releases
-   the object itself, and finds that the memory is gone. */
+/* Frees the device memory and the event of every graph's object. A graph that still has one
+   releases the object itself, and finds that the memory is gone. */
 static void ds__rng_shutdown_graphs(void) {
     ds__lock_take(&ds__rng.lock);
     while (ds__rng.all) {
@@ -261,7 +261,8 @@ static void ds__rng_setup(void) { /* the lock is held */
     ds__rng.ready = 1;
 }
 
-/* The generator of a device; it belongs to the library. */
+/* Returns the generator of a device, which the first call creates. The caller drops the
+   reference. */
 static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
     ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];

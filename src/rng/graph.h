@@ -25,7 +25,7 @@
 #include "generator.h"
 #include "fill_types.h"
 
-/* Whether so many words are left of the sequence. */
+/* Checks that so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
     DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
                 "the generator is at offset %llu, and %llu words more are past 2^63: seed it",
@@ -33,8 +33,8 @@ static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
     return DS_OK;
 }
 
-/* What failed reads no more, and the event stays as it is when the device is reset: who waited
-   for it would fail in turn. */
+/* Returns 1 if the last launch failed. A failed launch does not read any more, and a wait for its
+   event would fail even after the device is reset. */
 static int ds__rng_read_failed(ds_event read) {
     ds__event *e = ds__pin(&ds__g.events, read.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
@@ -44,7 +44,8 @@ static int ds__rng_read_failed(ds_event read) {
     return failed;
 }
 
-/* The stream is pinned: its handle may be stale by now. */
+/* Records the end of a launch on a pinned stream, whose handle may be stale. If the record fails,
+   u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
     ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
@@ -56,8 +57,8 @@ static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     return r;
 }
 
-/* Repeats a record that failed, so that a stream can wait for the launch. If its stream is gone, the
-   host waits for the device. */
+/* Repeats a record that failed, so that a stream can wait for the launch. If its stream is gone,
+   the host waits for the device. */
 static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
     ds__stream *lost = ds__pin(&ds__g.streams, u->lost.id);
     ds_result r;
@@ -186,7 +187,7 @@ static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
     return DS_OK;
 }
 
-/* The graph is gone; not a call of devstream. */
+/* Makes the object idle when the last graph with it is gone. Must not call devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
     ds__lock_take(&ds__rng.lock);

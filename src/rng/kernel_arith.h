@@ -433,8 +433,8 @@ DS__DEVICE uint32_t ds__rng_round(uint32_t x, uint32_t key) {
     return x ^ x >> 16;
 }
 
-/* Returns the place of element i in a permutation of many. A Feistel network with 24 rounds over the
-   bits of n - 1 is repeated until it returns a number below n, so each place is computed alone
+/* Returns the place of element i in a permutation of many. A Feistel network with 24 rounds over
+   the bits of n - 1 is repeated until it returns a number below n, so each place is computed alone
    (Mitchell, Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; with another
    round function). keys: the words of one block. */
 DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {

@@ -19,7 +19,7 @@
 #include "kernel_arith.h"
 #include "kernel_vector.gen.h"
 
-enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
+enum { DS__RNG_LANES = 8 }; /* ds__rng_run makes blocks in multiples of this number */
 
 /* Writes the words of a run of blocks with vectors of so many bytes. */
 static void ds__rng_run(const ds__rng_args *a, const ds__rng_blocks *b, void *out, int vector) {
@@ -133,11 +133,11 @@ static char *ds__rng_store(char *to, uint64_t bits, size_t size) {
     return to + size;
 }
 
-/* Items are so many elements. */
+/* Elements of an item, and blocks of a batch. */
 enum { DS__RNG_ITEM = 1024, DS__RNG_BATCH = 128 };
 
-/* Elements of a fill that one call writes, and where they begin in memory. seed and start: also of a
-   graph. */
+/* Elements of a fill that one call writes, and where they begin in memory. seed and start: also of
+   a graph. */
 typedef struct ds__rng_range {
     uint64_t seed;
     uint64_t start;

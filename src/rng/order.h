@@ -300,7 +300,7 @@ static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_
     return DS_OK;
 }
 
-/* Words that a fill takes. */
+/* Returns the number of words that a fill takes. */
 static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
     uint64_t each = (uint64_t)1 << ds__rng_shift(a);
     if (a->what == DS__RNG_PERMUTATION)

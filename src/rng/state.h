@@ -18,8 +18,8 @@
 #include "generator.h"
 #include "generator_api.h"
 
-/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
-   any time. Takes the reference back. check: changes nothing. */
+/* Sets the state of a generator, unless a capture forbids it; the present seed can be set at any
+   time. Drops the caller's reference. check: changes nothing. */
 static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
                                             uint64_t offset, int check) {
     ds__mutex_lock(&g->lock);
@@ -64,7 +64,7 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     return r;
 }
 
-/* Takes the reference back. */
+/* Returns the seed and drops the caller's reference. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__mutex_lock(&g->lock);
     *out = g->seed;
@@ -83,7 +83,7 @@ DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* Seed and offset, unless a capture forbids it. */
+/* Returns seed and offset, unless a capture forbids it. */
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
     ds_result r = ds__generator_take(rng, device, &g);
@@ -235,7 +235,7 @@ DSDEF ds_result(ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* How many devices of a type there are; a zeroed type becomes the current device's. */
+/* Returns the number of devices of a type. A zeroed type becomes that of the current device. */
 static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
     ds_device current = { 0, 0 };
     int count;
