@@ -76,6 +76,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
                                               "fill",       "host function", "event record",
                                               "event wait", "child graph",   "native" };
 
+/* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__alloc(sizeof *o);
     if (!o) {
@@ -110,6 +111,7 @@ static void ds__object_drop(ds__object *o) {
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
 static void ds__body_free(ds__body *b);
 
+/* Frees a node and drops its references. A destructor of the user may run. NULL is allowed. */
 static void ds__node_free(ds__node *n) {
     if (!n)
         return;
@@ -305,6 +307,7 @@ static uint32_t ds__next_serial(void) {
     return serial;
 }
 
+/* Returns an empty body. NULL: no memory, and the sentence is set. */
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__alloc(sizeof *b);
     if (!b) {
@@ -348,6 +351,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
     return DS_OK;
 }
 
+/* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
     if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))

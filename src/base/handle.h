@@ -29,6 +29,7 @@
 /* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
 _Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
 
+/* Returns a copy of the first `longest` bytes of a text. NULL: no memory. */
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)
@@ -88,6 +89,7 @@ typedef struct ds__table {
     _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
 } ds__table;
 
+/* Returns the slot with this index, or NULL if its chunk is not allocated. */
 static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
     uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
     if (DS__UNLIKELY(c >= 25))

@@ -31,26 +31,32 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
+/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
+static int ds__mapping_grow(void) {
+    if (ds__g.mapping_count < ds__g.mapping_room)
+        return 1;
+    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
+    ds__mapping *more = ds__alloc(room * sizeof *more);
+    if (!more)
+        return 0;
+    if (ds__g.mapping_count)
+        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
+    ds__release(ds__g.mappings);
+    ds__g.mappings = more;
+    ds__g.mapping_room = room;
+    return 1;
+}
+
+/* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
-    if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size) {
+    if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    } else if (ds__g.mapping_count == ds__g.mapping_room) {
-        size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-        ds__mapping *more = ds__alloc(room * sizeof *more);
-        if (!more)
-            r = DS_ERR_OUT_OF_MEMORY;
-        else {
-            if (ds__g.mapping_count)
-                memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-            ds__release(ds__g.mappings);
-            ds__g.mappings = more;
-            ds__g.mapping_room = room;
-        }
-    }
+    else if (!ds__mapping_grow())
+        r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
                 (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);

@@ -56,6 +56,23 @@ static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t addre
     return low;
 }
 
+/* Reads the range that holds the address; returns 0 if there is none. The result is valid only if
+   the version of the table is the same before and after. */
+static inline int ds__range_read(const ds__ranges *r, size_t count, uintptr_t address,
+                                 ds__found *out) {
+    size_t i = ds__range_after(r, count, address);
+    if (i >= count)
+        return 0;
+    int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
+    out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
+    out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
+    out->kind = (ds_memory_kind)(kind_device & 15);
+    out->held = kind_device & DS__HELD;
+    out->backend = kind_device >> 8 & 1;
+    out->device = kind_device >> 9;
+    return address >= out->base && address < out->end;
+}
+
 /* Finds the range that holds the address; returns 0 if there is none. Takes no lock, and repeats
    the search if the table changes meanwhile. */
 static int ds__range_find(const void *ptr, ds__found *out) {
@@ -68,20 +85,7 @@ static int ds__range_find(const void *ptr, ds__found *out) {
         }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
         size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
-        int found = 0;
-        if (r && count <= r->room) {
-            size_t i = ds__range_after(r, count, address);
-            if (i < count) {
-                int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
-                out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
-                out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
-                out->kind = (ds_memory_kind)(kind_device & 15);
-                out->held = kind_device & DS__HELD;
-                out->backend = kind_device >> 8 & 1;
-                out->device = kind_device >> 9;
-                found = address >= out->base && address < out->end;
-            }
-        }
+        int found = r && count <= r->room && ds__range_read(r, count, address, out);
         if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version)
             return found;
     }
@@ -103,6 +107,8 @@ __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr
     return hit;
 }
 
+/* Returns the range of an address, from the thread's cache if possible; NULL: the memory is not
+   known. */
 static inline const ds__found *ds__range_hit(const void *ptr) {
     const ds__tls_block *t = &ds__tls;
     if (DS__LIKELY(t->hit_version ==
@@ -123,6 +129,21 @@ static void ds__range_move(ds__range *to, ds__range *from) {
                           memory_order_release);
 }
 
+/* Replaces the array of ranges by a larger one. Returns NULL if there is no memory. Readers may
+   still use the old array, so it is kept until ds_shutdown. ds__g.range_lock is held. */
+static ds__ranges *ds__range_grow(ds__ranges *r, size_t count) {
+    size_t room = r ? 2 * r->room : 64;
+    ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+    if (!more)
+        return NULL;
+    more->room = room;
+    more->older = r;
+    for (size_t k = 0; k < count; k++)
+        ds__range_move(&more->at[k], &r->at[k]);
+    atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
+    return more;
+}
+
 /* Adds a range. Returns DS_ERR_INVALID_VALUE if it overlaps a known range. Sets no sentence. */
 static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
     uintptr_t base = (uintptr_t)ptr;
@@ -135,18 +156,9 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     if (r && i < count && atomic_load(&r->at[i].base) < end) {
         result = DS_ERR_INVALID_VALUE;
     } else if (!r || count == r->room) {
-        size_t room = r ? 2 * r->room : 64;
-        ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
-        if (!more) {
+        r = ds__range_grow(r, count);
+        if (!r)
             result = DS_ERR_OUT_OF_MEMORY;
-        } else { /* readers may still use the old array, so it is kept until ds_shutdown */
-            more->room = room;
-            more->older = r;
-            for (size_t k = 0; k < count; k++)
-                ds__range_move(&more->at[k], &r->at[k]);
-            atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
-            r = more;
-        }
     }
     if (result == DS_OK) {
         atomic_fetch_add(&ds__g.range_version, 1);

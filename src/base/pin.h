@@ -70,6 +70,7 @@ DS__SEAM static ds_device ds__thread_device(void) {
     return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds_cpu(0);
 }
 
+/* Returns 1 if a thread has pinned the object. */
 static int ds__is_pinned(const void *object) {
     int found = 0;
     ds__lock_take(&ds__callers.lock);

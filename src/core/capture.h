@@ -23,6 +23,8 @@
 #include "stream_sync.h"
 #include "graph.h"
 
+/* Begins a capture of the stream into the graph, after the nodes. into: the graph is the user's and
+   is locked. */
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;

@@ -113,6 +113,8 @@ static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
                                       .name = "copy of a GPU's memory",
                                       .ours = 1 };
 
+/* Enqueues a copy of a GPU's memory on a stream of the CPU driver. Waits for it if an operand is
+   pageable. */
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__copy_kernel;
@@ -121,9 +123,9 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
     ds_result r = ds__submit(s, &op);
-    return r == DS_OK && (copy->flags & DS__OP_BLOCKS)
-               ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER))
-               : r;
+    if (r == DS_OK && (copy->flags & DS__OP_BLOCKS))
+        r = ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER));
+    return r;
 }
 
 /* The descriptions of the operands of a copy. *_known: the description is filled; only for a CUDA

@@ -50,6 +50,7 @@ static int ds__event_batched(const void *object) {
     return !(e->flags & DS_EVENT_INTERPROCESS) && !e->imported;
 }
 
+/* Creates an event that is bound to no device. */
 static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
@@ -127,6 +128,8 @@ static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_devi
     return r;
 }
 
+/* Ends ds__event_claim. succeeded: the event stays on its device for good. Else it is unbound,
+   unless another call has settled or claimed it. */
 static void ds__event_settle(ds__event *e, int succeeded) {
     ds__lock_take(&e->bind);
     e->claims--;

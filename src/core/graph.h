@@ -57,6 +57,7 @@ static ds_result ds__graph_give(ds__graph *g, ds_result r) {
     return r;
 }
 
+/* Pins and locks an executable. NULL: the handle is not valid, and the sentence is set. */
 static ds__exec *ds__exec_take(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {

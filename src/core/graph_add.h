@@ -308,6 +308,14 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
     return r;
 }
 
+/* The end of a call with a description: runs the destructor of a host node's payload if the call
+   was refused. Returns r. */
+static ds_result ds__desc_refuse_payload(ds_result r, const ds_node_desc *d) {
+    if (!d || d->kind != DS_NODE_HOST)
+        return r;
+    return ds__refuse_payload(r, d->u.host.user, d->u.host.dtor_fn);
+}
+
 DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
                               const ds_graph_node *dependencies, size_t count, ds_graph_node *out) {
     ds_graph_node node = { 0 };
@@ -319,17 +327,17 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
         r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
-    if (r == DS_OK)
-        r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node))
-              : DS_ERR_INVALID_HANDLE;
+    if (r == DS_OK) {
+        ds__graph *g = ds__graph_take(graph);
+        r = DS_ERR_INVALID_HANDLE;
+        if (g)
+            r = ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
+    }
     if (child)
         ds__body_free(child);
     if (r == DS_OK && out)
         *out = node;
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
 /* Checks an edge. The graph's lock is held. */
@@ -351,6 +359,7 @@ static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     return DS_OK;
 }
 
+/* Adds all edges or none. The graph's lock is held. */
 static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to,
                                size_t count) {
     ds_result r = DS_OK;

@@ -41,6 +41,7 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     return ds__graph_give(g, DS_OK);
 }
 
+/* Fills the description of a node; its pointers are those of the node. */
 static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
     const ds__op *op = &n->op;
     memset(out, 0, sizeof *out);
@@ -248,9 +249,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
     }
     if (child)
         ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {

@@ -100,6 +100,8 @@ DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
 static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
                            size_t *skip, size_t *left);
 
+/* Returns 1 if a body before `stop`, in the order of ds__hooks, has the object. *over 1: the search
+   has reached `stop`. */
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
         if (b->object[i] == o)
@@ -136,6 +138,8 @@ static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s
     return r;
 }
 
+/* Launches an executable with objects that have a launch_fn. If the launch fails, they undo their
+   changes. */
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     const ds__body *b = op->u.graph.body;
     size_t skip = 0;

@@ -145,9 +145,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
     }
     if (child)
         ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
 DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {

@@ -98,6 +98,24 @@ enum {
     DS__MAX_SHARED_BYTES = 227 * 1024
 };
 
+static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
+    const ds_param *p = &d->params[i];
+    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
+                d->name, i);
+    if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
+        DS__REQUIRE(p->size == 4 || p->size == 8,
+                    "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+        return DS_OK;
+    }
+    DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
+                "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
+                d->args_size);
+    DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
+                "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+    return DS_OK;
+}
+
+/* Refuses a description of a kernel that no driver could run. */
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE_RESERVED("ds_kernel_desc", d);
@@ -122,20 +140,9 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
                 "kernel %s: %u bytes of shared memory; at most %d are allowed", d->name,
                 d->cuda.shared_bytes, DS__MAX_SHARED_BYTES);
     for (size_t i = 0; i < d->param_count; i++) {
-        const ds_param *p = &d->params[i];
-        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
-                    d->name, i);
-        if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
-            DS__REQUIRE(p->size == 4 || p->size == 8,
-                        "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name,
-                        i);
-            continue;
-        }
-        DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
-                    d->args_size);
-        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
-                    "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+        ds_result r = ds__kernel_check_param(d, i);
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
@@ -203,6 +210,7 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
+/* Enqueues a kernel; no items: only checks. */
 static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
                             size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);

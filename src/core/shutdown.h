@@ -59,8 +59,9 @@ static ds_result ds__shutdown_wait(int reported) {
     ds_result r = DS_OK;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-            ds_result one =
-                ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
+            if (!ds__g.driver[b]->device_used(i))
+                continue;
+            ds_result one = ds__g.driver[b]->device_synchronize(i);
             if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
                 one = DS_OK;
             if (r == DS_OK)

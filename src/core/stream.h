@@ -34,6 +34,8 @@ static inline void ds__stream_unpin(ds__stream *s) {
     ds__unpin(&ds__g.streams, s);
 }
 
+/* Frees a stream without references. The native stream lives on if it is borrowed or was given
+   away; else it is destroyed. Calls the release function of a wrapper. */
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
     if (s->base.id) {

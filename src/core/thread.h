@@ -73,6 +73,7 @@ static void ds__thread_ends(void *thread) {
         gone_fn();
 }
 
+/* Frees the state of an ended thread and drops its references to streams. */
 static void ds__thread_free(ds__thread *t) {
     for (int i = 0; i < ds__ordinals(); i++) {
         ds__stream_drop(t->current[i]);

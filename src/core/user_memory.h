@@ -25,8 +25,9 @@
    reports that. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
     ds__found f;
-    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr ||
-        (int)f.kind != kind || f.held)
+    if (DS__LIKELY(!ds__sync_watched()))
+        return DS_OK;
+    if (!ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr || (int)f.kind != kind || f.held)
         return DS_OK;
     if (kind == DS_MEMORY_DEVICE)
         return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);

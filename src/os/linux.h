@@ -420,13 +420,15 @@ static int ds__os_is_program_thread(const char *name) {
         return 0;
     snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
     FILE *f = fopen(path, "re");
-    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-    if (f)
-        fclose(f);
+    if (!f)
+        return 0;
+    const char *rest = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
     /* "1 (name) S ...": Z and X are ended threads; threads of any devstream in this process have
        the name */
-    return rest && rest[1] && rest[2] != 'Z' && rest[2] != 'X' &&
-           !strstr(line, "(" DS__OS_THREAD_NAME ")");
+    if (!rest || !rest[1] || rest[2] == 'Z' || rest[2] == 'X')
+        return 0;
+    return !strstr(line, "(" DS__OS_THREAD_NAME ")");
 }
 
 /* Returns 1 if all threads of the program have ended, the main thread included. */

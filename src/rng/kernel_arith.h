@@ -186,6 +186,7 @@ DS__DEVICE double ds__rng_double(uint64_t x) {
     return v.f;
 }
 
+/* Returns the block of a counter: Philox4x32-10. */
 DS__DEVICE ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
     uint32_t k0 = (uint32_t)seed;
     uint32_t k1 = (uint32_t)(seed >> 32);

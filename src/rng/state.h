@@ -149,6 +149,7 @@ DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     return r;
 }
 
+/* Reads seed and offset from 16 bytes, or the seed alone from 8. */
 static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
     DS__REQUIRE(bytes, "state is NULL");
     DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE,
@@ -178,6 +179,7 @@ DSDEF ds_result(ds_rng_manual_seed)(ds_device device, uint64_t seed) {
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
 
+/* Sets the seed of all devices' generators, or of none. */
 static ds_result ds__seed_all(uint64_t seed) {
     ds_result r = DS_OK;
     for (int check = 1; check >= 0; check--) /* all or none */
