@@ -54,8 +54,7 @@ typedef struct ds__tls_block {
     int upper_locked;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    uint32_t
-        hit_version; /* the version of the memory table for which the entries of `hit` are valid */
+    uint32_t hit_version;    /* version of the memory table for which `hit` is valid */
     uint32_t hit_next;       /* the entry that is replaced next */
     ds__found hit[DS__HITS]; /* ranges found last */
     ds_result code;          /* of the last failure */

@@ -255,8 +255,7 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
     unsigned to_place = ds__place_known(ds__backend_of(s->device), to);
-    const ds__found *from =
-        ds__range_hit(src); /* this look-up may replace the result of the first one */
+    const ds__found *from = ds__range_hit(src); /* may replace the result of the first look-up */
     if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
         ds__is_unmapped(from, src, size))
         return 0;

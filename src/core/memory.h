@@ -124,8 +124,7 @@ static void ds__memory_end_all(void) {
     atomic_store(&ds__g.mapping_taken, 0);
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
-    atomic_fetch_add(&ds__g.range_version,
-                     2); /* makes the ranges that threads have cached invalid */
+    atomic_fetch_add(&ds__g.range_version, 2); /* the ranges that threads have cached are invalid */
 }
 
 #endif

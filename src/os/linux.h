@@ -287,8 +287,9 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     errno = 0; /* reading a link to another file does not set errno */
-    if (!ds__os_is_memfd(path,
-                         cookie)) { /* no other file may be opened, since it might be a device */
+
+    /* no other file may be opened, since it might be a device */
+    if (!ds__os_is_memfd(path, cookie)) {
         if (errno != EACCES && errno != EPERM)
             errno = ENOENT;
         return -1;
