@@ -154,8 +154,11 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
-                                             NULL, &kept);
+        ds_result r = ds__capture_attachment(s,
+                                             &(ds__attachment){ .key = &ds__host,
+                                                                .make_fn = ds__hold_make,
+                                                                .release_fn = ds__hold_release },
+                                             &kept);
         ds__stream_unpin(s);
         if (r < 0)
             return r;

@@ -16,7 +16,7 @@
 #include "init.h"
 #include "thread.h"
 
-/* Makes a device that exists of what the user gave: the current one for a zeroed one. */
+/* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
 static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
@@ -111,7 +111,7 @@ DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
     return DS_OK;
 }
 
-/* 1 when the word, n characters in any case, is `lower`. */
+/* Returns 1 if the word of n characters, in any case, is `lower`. */
 static int ds__same_word(const char *word, size_t n, const char *lower) {
     for (size_t i = 0; i < n; i++) {
         char c = word[i] >= 'A' && word[i] <= 'Z' ? (char)(word[i] - 'A' + 'a') : word[i];
@@ -121,12 +121,8 @@ static int ds__same_word(const char *word, size_t n, const char *lower) {
     return lower[n] == 0;
 }
 
-static ds_result ds__parse_device(const char *text, ds_device *d) {
-    static const char blanks[] = " \t\n\r\f\v";
-    const char *word = text + strspn(text, blanks);
-    size_t n = strcspn(word, ": \t\n\r\f\v");
-    const char *at = word + n;
-    int64_t index = -1;
+/* Reads the type of a device from a word of n characters. Returns 0 if the word names none. */
+static int ds__device_parse_type(const char *word, size_t n, ds_device *d) {
     if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu"))
         d->type = DS_DEVICE_CUDA;
     else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0))
@@ -134,20 +130,46 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
     else if (ds__same_word(word, n, "host"))
         d->type = DS_DEVICE_HOST;
     else
+        return 0;
+    return 1;
+}
+
+/* Reads ":INDEX" at *at, if it is there, and moves *at behind it. *index -1: there is none. text:
+   for the sentence of an error. */
+static ds_result ds__device_parse_index(const char *text, const char **at, int64_t *index) {
+    *index = -1;
+    if (**at != ':')
+        return DS_OK;
+    const char *digits = ++*at;
+    for (*index = 0; **at >= '0' && **at <= '9'; ++*at) {
+        *index = *index * 10 + (**at - '0');
+        if (*index > INT_MAX)
+            return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
+    }
+    if (*at == digits)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+    return DS_OK;
+}
+
+/* Reads a device from text. Without an index it is the current device if that is of the type, else
+   device 0. */
+static ds_result ds__parse_device(const char *text, ds_device *d) {
+    static const char blanks[] = " \t\n\r\f\v";
+    const char *word = text + strspn(text, blanks);
+    size_t n = strcspn(word, ": \t\n\r\f\v");
+    const char *at = word + n;
+    int64_t index;
+    if (!ds__device_parse_type(word, n, d))
         return ds__fail(DS_ERR_INVALID_DEVICE,
                         "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host",
                         text);
-    if (*at == ':') {
-        const char *digits = ++at;
-        for (index = 0; *at >= '0' && *at <= '9'; at++)
-            if ((index = index * 10 + (*at - '0')) > INT_MAX)
-                return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
-        if (at == digits)
-            return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
-    }
+    ds_result r = ds__device_parse_index(text, &at, &index);
+    if (r < 0)
+        return r;
     at += strspn(at, blanks);
     if (*at)
         return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
+
     if (d->type == DS_DEVICE_HOST) {
         if (index > 0)
             return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
@@ -214,7 +236,7 @@ DSDEF ds_result(ds_device_set)(ds_device device) {
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Room for a frame; NULL: no memory, and the sentence is set. */
+/* Returns a new frame, which is not pushed yet. NULL: no memory, and the sentence is set. */
 static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;

@@ -18,7 +18,7 @@
 #include "range_api.h"
 #include "device.h"
 
-/* Adds the device's label to an error's sentence. */
+/* Appends the label of the device to the sentence of an error. */
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];

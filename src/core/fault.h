@@ -53,7 +53,7 @@ static const ds__driver *ds__fault_layer(const ds__driver *next, int backend) {
     return &ds__fault.table[backend];
 }
 
-/* "entry:n"; DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
+/* Parses "entry:n". Returns DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
 static ds_result ds__fault_parse(const char *text) {
     static const char *const names[] = {
 #define DS__NAME(entry, parameters, arguments) #entry,

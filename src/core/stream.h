@@ -34,6 +34,8 @@ static inline void ds__stream_unpin(ds__stream *s) {
     ds__unpin(&ds__g.streams, s);
 }
 
+/* Frees a stream without references. The native stream lives on if it is borrowed or was given
+   away; else it is destroyed. Calls the release function of a wrapper. */
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
     if (s->base.id) {
@@ -72,14 +74,14 @@ static void ds__stream_drop(ds_stream handle) {
         ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle
-   is allowed. */
+/* Ends a stream of devstream itself, or one whose handle was not returned yet. A zero handle is
+   allowed. */
 static void ds__stream_end(ds_stream handle) {
     if (handle.id)
         ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
+/* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
     ds__reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
@@ -92,7 +94,9 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     s->id = atomic_fetch_add(&ds__g.next_stream_id, 1) + 1;
     s->made = ds__tls.site;
     atomic_store(&s->owners, 1);
-    if (label && !(s->label = ds__copy_text(label, 255))) {
+    if (label)
+        s->label = ds__copy_text(label, 255);
+    if (label && !s->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
         ds__table_kill(&ds__g.streams, s);
         return NULL;
@@ -100,7 +104,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     return s;
 }
 
-/* Undoes ds__stream_add before anyone has the handle. */
+/* Undoes ds__stream_add before the handle is returned. */
 static void ds__stream_discard(ds__stream *s) {
     ds_stream h = { ds__handle(&s->slot) };
     ds__stream_end(h);

@@ -14,14 +14,14 @@
 
 #include "init.h"
 
-/* Only public functions ask, before they do anything: what the library itself waits for on their
-   behalf is not the user's wait. */
+/* Returns 1 if waits of the host must be reported. Only public functions call it, before they do
+   anything; later waits are the library's own. */
 static inline int ds__sync_watched(void) {
     return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT &&
            !ds__tls.unwatched;
 }
 
-/* The function that runs is about to wait; a negative result: it must not. */
+/* Reports that the running function is about to wait. A negative result forbids the wait. */
 __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
     const char *format, ...) {
     char what[400];

@@ -18,8 +18,8 @@
 #include "generator.h"
 #include "generator_api.h"
 
-/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
-   any time. Takes the reference back. check: changes nothing. */
+/* Sets the state of a generator, unless a capture forbids it; the present seed can be set at any
+   time. Drops the caller's reference. check: changes nothing. */
 static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
                                             uint64_t offset, int check) {
     ds__mutex_lock(&g->lock);
@@ -64,7 +64,7 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     return r;
 }
 
-/* Takes the reference back. */
+/* Returns the seed and drops the caller's reference. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__mutex_lock(&g->lock);
     *out = g->seed;
@@ -83,7 +83,7 @@ DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* Seed and offset, unless a capture forbids it. */
+/* Returns seed and offset, unless a capture forbids it. */
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
     ds_result r = ds__generator_take(rng, device, &g);
@@ -149,6 +149,7 @@ DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     return r;
 }
 
+/* Reads seed and offset from 16 bytes, or the seed alone from 8. */
 static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
     DS__REQUIRE(bytes, "state is NULL");
     DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE,
@@ -178,6 +179,7 @@ DSDEF ds_result(ds_rng_manual_seed)(ds_device device, uint64_t seed) {
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
 
+/* Sets the seed of all devices' generators, or of none. */
 static ds_result ds__seed_all(uint64_t seed) {
     ds_result r = DS_OK;
     for (int check = 1; check >= 0; check--) /* all or none */
@@ -235,7 +237,7 @@ DSDEF ds_result(ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* How many devices of a type there are; a zeroed type becomes the current device's. */
+/* Returns the number of devices of a type. A zeroed type becomes that of the current device. */
 static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
     ds_device current = { 0, 0 };
     int count;
@@ -294,7 +296,10 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
                                state);
             if (r == DS_OK)
                 r = ds__generator_state(own, device, before);
-            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK)
+            if (r < 0 || !set)
+                continue;
+            r = ds__generator_of(device, &g);
+            if (r == DS_OK)
                 r = ds__generator_set(g, 0, state[0], state[1]);
         }
     return r;
