@@ -28,7 +28,7 @@ typedef struct ds_mem_request {
     size_t size;      /**< bytes */
     ds_stream stream; /**< required */
     ds_pool pool;     /**< 0: the thread's pool (ds_pool_push), or the device's default pool */
-    /** power of two, up to 2 MiB; 0: 512. A pool with ds_pool_desc.no_split allows only 512 */
+    /** power of two, up to 2 MiB; 0: 512. A pool with ds_pool_desc.no_split allows at most 512 */
     size_t alignment;
     /** owner, for reports. Must stay valid as long as the block and a recorded history. NULL: the
         thread's label (ds_mem_label_push) */
