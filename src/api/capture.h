@@ -53,8 +53,8 @@ typedef struct ds_capture_info {
 } ds_capture_info;
 
 /** Begins a capture on the stream. On CUDA, may block for up to 0.1 s while another thread waits
-    for a device in ds_free, ds_host_free or ds_host_unregister; the capture would invalidate that
-    wait. Errors: DS_ERR_CAPTURE_UNSUPPORTED (legacy stream), DS_ERR_ILLEGAL_STATE (the stream
+    for a device in ds_free, ds_host_free or ds_host_unregister; such a wait would invalidate the
+    capture. Errors: DS_ERR_CAPTURE_UNSUPPORTED (legacy stream), DS_ERR_ILLEGAL_STATE (the stream
     already captures; its capture continues). */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** Begins a capture into an existing graph; the first node depends on `dependencies`.

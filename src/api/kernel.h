@@ -36,7 +36,7 @@ typedef enum ds_param_kind {
 
 /** One parameter of a kernel, in the order of the CUDA form. */
 typedef struct ds_param {
-    ds_param_kind kind; /**< what it is */
+    ds_param_kind kind; /**< use of the parameter */
     size_t offset;      /**< offset in the argument struct, in bytes */
     size_t size;        /**< size in bytes; sizeof(void *) for a pointer */
 } ds_param;
