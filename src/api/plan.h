@@ -103,7 +103,7 @@ typedef struct ds_plan {
     size_t pieces;        /**< pieces per part */
     size_t piece_bytes;   /**< size of the largest piece */
     int64_t predicted_ns; /**< predicted duration */
-    /** lower bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
+    /** estimated bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
         latency (all_reduce: twice that) */
     int64_t bound_ns;
     size_t steps;             /**< number of steps */
