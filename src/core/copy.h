@@ -47,8 +47,7 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
     const ds__found *f = known ? ds__range_hit(ptr) : NULL;
     ds_pointer_info info;
     DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
-                "%s: the memory of %zu bytes at %p was freed and given back to the system", what,
-                span, ptr);
+                "%s: the memory of %zu bytes at %p was already freed", what, span, ptr);
     ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
     return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
 }
@@ -57,13 +56,13 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
-    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr,
-                "%s: %zu bytes reach beyond the address space", what, span);
+    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes exceed the address space",
+                what, span);
     *known = ds__known(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
     DS__REQUIRE(!*known || span <= out->size - offset,
-                "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
-                out->size);
+                "%s: %zu bytes at offset %zu exceed the allocation of %zu bytes", what, span,
+                offset, out->size);
     return ds__check_freed(ptr, span, what, *known);
 }
 
@@ -197,7 +196,7 @@ static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, co
                               dst_device, src_device, flags);
     if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
         !ds__sync_is_captured(s))
-        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+        r = ds__sync_tell_stream(s, "accesses pageable memory and waits for the stream");
     if (r < 0)
         return r;
     return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
@@ -325,7 +324,7 @@ static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, si
         return r;
     if (to.kind == DS_MEMORY_DEVICE && to.device.type != (int32_t)driver->type)
         return ds__fail(
-            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s",
+            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, but the stream is on a device of type %s",
             ds__type_name(to.device.type), to.device.index, ds__type_name((int)driver->type));
     int rows = pitch != width * value_size;
     op->u.fill.dst = ptr;
@@ -348,7 +347,7 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
     ds_result r = ds__fill_op(s->driver, &op, ptr, pitch, value, value_size, width, height, 0);
     if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
         !ds__sync_is_captured(s))
-        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+        r = ds__sync_tell_stream(s, "accesses pageable memory and waits for the stream");
     if (r == DS_OK && width && height)
         r = ds__submit(s, &op);
     ds__stream_unpin(s);

@@ -149,7 +149,7 @@ DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
         r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
     else if (e->imported)
         r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the event was imported; the process that made it exports it");
+                     "the event was imported; only its creating process can export it");
     else if ((r = ds__event_claim(e, ds__driver_of(device), device, 1)) == DS_OK) {
         r = e->driver->event_export(atomic_load(&e->native), out->bytes);
         ds__event_settle(e, r == DS_OK);

@@ -34,7 +34,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
-                        "the node is for %s:%d, the graph for devices of type %s",
+                        "the node is for %s:%d, but the graph is for devices of type %s",
                         ds__type_name(device->type), device->index, ds__type_name(b->device.type));
     ds__kernel *kernel = *pinned = ds__pin(&ds__g.kernels, k->kernel.id);
     if (!kernel)
@@ -42,7 +42,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
                                                    ? "the kernel was destroyed or never existed"
                                                    : "no kernel was given (the handle is zero)");
     DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size),
-                "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name,
+                "kernel %s has %zu bytes of arguments; the call passes %zu at %p", kernel->name,
                 kernel->args_size, k->args_size, k->args);
     size_t items = k->items;
     if (k->grid) {
@@ -124,7 +124,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
-                "%d is not a kind of node that can be made by hand", (int)d->kind);
+                "%d is not a node kind that can be added", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
         return r;
@@ -144,8 +144,9 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
         size_t src_pitch = height > 1 ? c->src_pitch : c->width;
         if (!c->width || dst_pitch < c->width || src_pitch < c->width)
             r = ds__fail(DS_ERR_INVALID_VALUE,
-                         "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height,
-                         c->width, dst_pitch, src_pitch);
+                         "a copy of %zu rows of %zu bytes has pitches %zu and %zu; a row must not "
+                         "be 0 or exceed a pitch",
+                         height, c->width, dst_pitch, src_pitch);
         else
             r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height,
                             NULL, NULL, DS_COPY_HOST_STABLE);
@@ -158,7 +159,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
         const ds_fill_node *f = &d->u.fill;
         size_t height = f->height ? f->height : 1;
         if (!f->width)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
+            r = ds__fail(DS_ERR_INVALID_VALUE, "the fill has 0 elements; width must be at least 1");
         else
             r = ds__fill_op(b->driver, &op, f->ptr,
                             height > 1 ? f->pitch : f->width * f->value_size, f->value,
@@ -179,7 +180,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
         break;
     case DS_NODE_CHILD:
         if ((*child)->driver->type != b->driver->type)
-            r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph belongs to another driver");
         op.flags = DS__OP_GIVEN;
         op.u.graph.body = *child;
         break;
@@ -215,7 +216,7 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
         if (r == DS_OK && seen[list[i]]++)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is listed twice", i);
     }
     ds__graph_unshare(shared);
     ds__release(seen);
@@ -265,12 +266,12 @@ static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     char a[160];
     char c[160];
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
-    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already",
+    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s already depends on %s",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     unsigned char *mark = ds__alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
         ds__release(mark);
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles");
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory during the cycle check");
     }
     int circle = mark[to];
     ds__release(mark);

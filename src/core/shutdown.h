@@ -100,7 +100,7 @@ static void ds__end_table(ds__table *t) {
             made = ((ds__kernel *)(void *)slot)->made;
         }
         if (!ours)
-            ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
+            ds__warn("%s \"%s\", created at %s:%d, was not destroyed", t->what, label ? label : "",
                      made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }

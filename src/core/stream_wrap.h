@@ -53,10 +53,10 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
 static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
                               ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
-    DS__REQUIRE(native->version == 0, "version %d of the native form is not known",
+    DS__REQUIRE(native->version == 0, "ds_stream_native.version is %d; 0 is supported",
                 native->version);
-    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership",
-                (int)ownership);
+    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN,
+                "ownership is %d; use DS_BORROW or DS_OWN", (int)ownership);
     ds_device device = native->device;
     DS__RESOLVE(device);
     ds__stream *s = ds__stream_add(device, NULL);
@@ -128,9 +128,10 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     ds_result r = DS_OK;
     int one = 1;
     if (s->kind != DS__STREAM_NEW || s->borrowed)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream does not own the native stream");
     else if (!atomic_compare_exchange_strong(&s->owners, &one, 0))
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "the stream has %d owners; ds_stream_unwrap needs exactly 1", one);
     if (r == DS_OK && (r = ds__export(s, out)) < 0)
         atomic_store(&s->owners, 1);
     if (r == DS_OK) {
@@ -144,18 +145,18 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
 }
 
 /* The getters: pin, read, unpin. */
-#define DS__STREAM_GETTER(name, out, body)                                                  \
-    DS__ENTER(name);                                                                        \
-    ds__stream *s = ds__stream_pin(stream);                                                 \
-    if (!s)                                                                                 \
-        return DS_ERR_INVALID_HANDLE;                                                       \
-    ds_result r = (out) ? DS_OK                                                             \
-                        : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE,                \
-                                                       "there is no room for the answer")); \
-    if (r == DS_OK) {                                                                       \
-        body;                                                                               \
-    }                                                                                       \
-    ds__stream_unpin(s);                                                                    \
+#define DS__STREAM_GETTER(name, out, body)                                                         \
+    DS__ENTER(name);                                                                               \
+    ds__stream *s = ds__stream_pin(stream);                                                        \
+    if (!s)                                                                                        \
+        return DS_ERR_INVALID_HANDLE;                                                              \
+    ds_result r =                                                                                  \
+        (out) ? DS_OK                                                                              \
+              : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "the output pointer is NULL")); \
+    if (r == DS_OK) {                                                                              \
+        body;                                                                                      \
+    }                                                                                              \
+    ds__stream_unpin(s);                                                                           \
     return r
 
 DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
