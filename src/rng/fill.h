@@ -129,12 +129,15 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     size_t size;
     size_t bytes;
     memset(&a, 0, sizeof a);
-    DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "there is no fill %d", (int)d->kind);
+    DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "kind is %d; use a DS_RNG_* distribution",
+                (int)d->kind);
     DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &size) && (!total || size <= total),
-                "elements %zu to %zu of %zu", d->first, d->first + d->count, total);
+                "elements %zu to %zu exceed the total of %zu", d->first, d->first + d->count,
+                total);
     if (!total)
         total = size;
-    DS__REQUIRE((uint64_t)total <= (uint64_t)1 << 60, "%zu elements are too many", total);
+    DS__REQUIRE((uint64_t)total <= (uint64_t)1 << 60,
+                "the fill has %zu elements; at most 2^60 are allowed", total);
     ds_result r = ds__generator_take(rng, s->device, &g);
     if (r < 0)
         return r;
@@ -142,11 +145,12 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
     int torch = g->mapping == DS_RNG_TORCH;
     int part = d->first || total != d->count;
     if (g->device.type != s->device.type || g->device.index != s->device.index)
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d",
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH,
+                     "the generator belongs to %s:%d, but the stream belongs to %s:%d",
                      ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type),
                      s->device.index);
     if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
+        r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping does not support parts of a fill");
     if (r == DS_OK)
         r = d->kind <= DS_RNG_EXPONENTIAL   ? ds__rng_reals(d, torch, &a, &which)
             : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which)
@@ -158,14 +162,15 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         a.out = d->out;
         a.stride = 1;
         if (__builtin_mul_overflow(d->count, size, &bytes))
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes exceed the address space",
+                         d->count, size);
         if (r == DS_OK && d->count && (uintptr_t)d->out % size)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
         if (r == DS_OK && d->count)
             r = ds__operand(d->out, bytes, "out", &p, &known);
         if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE &&
             (p.device.type != s->device.type || p.device.index != s->device.index))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d",
+            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, but the stream is on %s:%d",
                          ds__type_name(p.device.type), p.device.index,
                          ds__type_name(s->device.type), s->device.index);
         ds__rng_way w = { .generator = g, .stream = s };
@@ -191,7 +196,7 @@ static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream 
         }
         if (r == DS__CHANGED)
             r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                         "captures begin and end on the stream all the while");
+                         "captures began and ended on the stream during the call; try again");
         if (ds__observed() && begun)
             ds__rng_observe(DS__SEEN_END, &a, bytes, s, r);
         if (g->offset != before)

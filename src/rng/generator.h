@@ -102,7 +102,7 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
     ds_result r = DS_OK;
     DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 &&
                     *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
-                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256",
+                "%d multiprocessors of %d threads: threads must be a multiple of 256",
                 *multiprocessors, *threads);
     if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
         memset(&p, 0, sizeof p);
@@ -122,8 +122,8 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
     if (!*threads)
         *threads = 2048;
     DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX,
-                "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads",
-                *multiprocessors, *threads);
+                "%d multiprocessors of %d threads: the total must be below 2^32", *multiprocessors,
+                *threads);
     return DS_OK;
 }
 
@@ -131,8 +131,8 @@ static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int
                                    int threads, uint64_t seed, const char *label,
                                    ds__generator **out) {
     *out = NULL;
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
-                (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH,
+                "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)mapping);
     ds_result r = ds__rng_shape(device, &multiprocessors, &threads);
     if (r < 0)
         return r;
@@ -185,7 +185,7 @@ static void ds__rng_shutdown(void) {
         ds__generator *g = ds__rng.slot[i];
         if (!g)
             continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+        ds__warn("generator \"%s\", created at %s:%d, was not destroyed", g->label ? g->label : "",
                  g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
