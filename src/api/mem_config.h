@@ -99,7 +99,8 @@ typedef struct ds_mem_config {
     /** larger pinned blocks are freed to the driver if no capture is open; SIZE_MAX: all are
         cached */
     size_t pinned_max_cached_size;
-    /** size of pinned segments shared by blocks of up to a quarter of it; 0: 1 MiB; sizes rounded to powers of two then do not share */
+    /** size of pinned segments shared by blocks of up to a quarter of it; 0: 1 MiB, and sizes
+        rounded to powers of two do not share */
     size_t pinned_reserve_segment_size;
     /** 1: pinned memory is ordinary memory registered with the driver */
     int pinned_use_cuda_host_register;
