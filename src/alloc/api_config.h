@@ -199,40 +199,42 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
 }
 
 /* Adds a callback to a list of pairs, or takes one out. */
-#define DS__CALLBACKS(name, type, list, count)                                               \
-    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                                 \
-        DS__ENTER("ds_mem_on_" #name);                                                       \
-        DS__REQUIRE(fn, "fn is NULL");                                                       \
-        ds_result r = ds__mem_setup();                                                       \
-        if (r < 0)                                                                           \
-            return r;                                                                        \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                      \
-        if (more && ds__m.count)                                                             \
-            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                      \
-        if (more) {                                                                          \
-            ds__release(ds__m.list);                                                         \
-            ds__m.list = more;                                                               \
-            ds__m.list[ds__m.count].fn = fn;                                                 \
-            ds__m.list[ds__m.count++].user = user;                                           \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");    \
-    }                                                                                        \
-    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                          \
-        DS__ENTER("ds_mem_remove_on_" #name);                                                \
-        int found = 0;                                                                       \
-        ds__mutex_lock(&ds__m.lock);                                                         \
-        for (size_t i = 0; i < ds__m.count && !found; i++) {                                 \
-            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                        \
-                continue;                                                                    \
-            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                      \
-                    (ds__m.count - i - 1) * sizeof *ds__m.list);                             \
-            ds__m.count--;                                                                   \
-            found = 1;                                                                       \
-        }                                                                                    \
-        ds__mutex_unlock(&ds__m.lock);                                                       \
-        return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added"); \
+#define DS__CALLBACKS(name, type, list, count)                                            \
+    DSDEF ds_result(ds_mem_on_##name)(type fn, void *user) {                              \
+        DS__ENTER("ds_mem_on_" #name);                                                    \
+        DS__REQUIRE(fn, "fn is NULL");                                                    \
+        ds_result r = ds__mem_setup();                                                    \
+        if (r < 0)                                                                        \
+            return r;                                                                     \
+        ds__mutex_lock(&ds__m.lock);                                                      \
+        void *more = ds__alloc((ds__m.count + 1) * sizeof *ds__m.list);                   \
+        if (more && ds__m.count)                                                          \
+            memcpy(more, ds__m.list, ds__m.count * sizeof *ds__m.list);                   \
+        if (more) {                                                                       \
+            ds__release(ds__m.list);                                                      \
+            ds__m.list = more;                                                            \
+            ds__m.list[ds__m.count].fn = fn;                                              \
+            ds__m.list[ds__m.count++].user = user;                                        \
+        }                                                                                 \
+        ds__mutex_unlock(&ds__m.lock);                                                    \
+        return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback"); \
+    }                                                                                     \
+    DSDEF ds_result(ds_mem_remove_on_##name)(type fn, void *user) {                       \
+        DS__ENTER("ds_mem_remove_on_" #name);                                             \
+        int found = 0;                                                                    \
+        ds__mutex_lock(&ds__m.lock);                                                      \
+        for (size_t i = 0; i < ds__m.count && !found; i++) {                              \
+            if (ds__m.list[i].fn != fn || ds__m.list[i].user != user)                     \
+                continue;                                                                 \
+            memmove(&ds__m.list[i], &ds__m.list[i + 1],                                   \
+                    (ds__m.count - i - 1) * sizeof *ds__m.list);                          \
+            ds__m.count--;                                                                \
+            found = 1;                                                                    \
+        }                                                                                 \
+        ds__mutex_unlock(&ds__m.lock);                                                    \
+        return found ? DS_OK                                                              \
+                     : ds__fail(DS_ERR_INVALID_VALUE,                                     \
+                                "the callback was not added with this user pointer");     \
     }
 DS__CALLBACKS(shortage, ds_mem_shortage_fn, shortage, shortage_count)
 DS__CALLBACKS(out_of_memory, ds_mem_oom_fn, oom, oom_count)

@@ -113,7 +113,7 @@ DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
     if (r == DS_OK && !kept)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && kept->user != p)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has already allocated memory");
     ds__object_drop(kept);
     ds__stream_unpin(s);
     return r;

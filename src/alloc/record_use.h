@@ -50,7 +50,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
     }
     if (!b) {
         ds__stream_unpin(s);
-        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr,
+        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live allocation%s", ptr,
                                  pinned ? " of pinned memory" : "")
                       : DS_OK;
     }

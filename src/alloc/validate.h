@@ -106,10 +106,10 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
             DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
                       "the block at %p is freed and still guarded", (void *)b->ptr);
             DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
-                      "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
+                      "the block at %p can be reused before it was poisoned", (void *)b->ptr);
             if (b->state == DS_BLOCK_FREE) {
                 DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
-                          "two free blocks meet at %p", (void *)b->ptr);
+                          "two free blocks at %p are not merged", (void *)b->ptr);
                 free_bytes += b->size;
                 seen_free++;
                 if (!s->page && ds__is_split(b)) {
@@ -119,7 +119,7 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
             } else if (b->state == DS_BLOCK_UNMAPPED) {
                 DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 &&
                               b->size % s->page == 0,
-                          "the hole at %p is no whole pages", (void *)b->ptr);
+                          "the hole at %p is not in whole pages", (void *)b->ptr);
                 seen_holes++;
             } else {
                 int live = b->state == DS_BLOCK_LIVE;
@@ -287,9 +287,9 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
         return DS_OK;
     DS__SOUND(async == all.async,
               "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
-    DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
-    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved,
-              all.bytes);
+    DS__SOUND(!wrong, "the limit counter of a pool is %zu bytes, its segments have %zu", held, has);
+    DS__SOUND(reserved == all.bytes, "the limit counter is %zu bytes, the segments have %zu",
+              reserved, all.bytes);
     DS__SOUND(listed == all.segments,
               "the table by address has %zu segments of the device, which has %zu", listed,
               all.segments);

@@ -85,11 +85,11 @@ __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code
     if (c->status == DS_CAPTURE_INVALIDATED && !spoils && code == DS_ERR_CAPTURE_INVALIDATED)
         return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s",
                         (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                        c->culprit[0] ? c->culprit : "a call that devstream did not see",
-                        c->rule[0] ? c->rule : "CUDA does not say why");
-    const char *state = c->status == DS_CAPTURE_ACTIVE ? "goes on" : "stays invalid";
+                        c->culprit[0] ? c->culprit : "a call outside devstream",
+                        c->rule[0] ? c->rule : "CUDA reports no reason");
+    const char *state = c->status == DS_CAPTURE_ACTIVE ? "goes on" : "remains invalid";
     if (spoils)
-        state = "is invalid by this first offending call";
+        state = "is now invalidated by this call";
     return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule,
                     (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line, state);
 }

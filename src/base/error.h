@@ -42,7 +42,7 @@ DSDEF const char *(ds_result_text)(ds_result result) {
     case DS_RESULT_FORCE_INT_:
         break;
     }
-    return "not a result of devstream";
+    return "unknown result";
 }
 
 DSDEF const char *(ds_last_error)(void) {

@@ -194,7 +194,7 @@ static ds__board *ds__board_new(int fd) {
 }
 
 static ds_result ds__board_short(void) {
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share");
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
 /* Returns the board of this process, which the first call creates. The mutex is held. */
@@ -205,7 +205,7 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
         return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
     if (fd < 0)
-        return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s",
+        return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
     ds__board *b = ds__board_new(fd);
@@ -237,10 +237,10 @@ static ds_result ds__peer_fail(int pid) {
             "process %d, which exported the handle, has ended or has shut devstream down", pid);
     if (errno == EACCES || errno == EPERM)
         return ds__fail(DS_ERR_SYSTEM,
-                        "process %d, which exported the handle, may not be looked into; both must "
-                        "belong to the same user",
+                        "process %d, which exported the handle, cannot be accessed; both processes "
+                        "must belong to the same user",
                         pid);
-    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid,
+    return ds__fail(DS_ERR_SYSTEM, "the shared memory of process %d cannot be opened: %s", pid,
                     strerror(errno));
 }
 
@@ -262,9 +262,10 @@ static void ds__boards_tidy(void) {
 static ds_result ds__board_enter(ds__board *b) {
     int pid = b->pid;
     if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
-        return ds__fail(
-            DS_ERR_UNSUPPORTED,
-            "process %d has another version of devstream, with which nothing can be shared", pid);
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "process %d has an incompatible version of devstream; use the same version "
+                        "in both processes",
+                        pid);
     if (b->sheet->pid != pid)
         return ds__fail(DS_ERR_INVALID_VALUE,
                         "the handle names process %d, but the events and memory are of process %d",
@@ -281,7 +282,8 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
         return ds__peer_fail(pid);
     ds__board *b = ds__board_new(got);
     if (!b)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
+                        pid);
     b->me = UINT64_MAX;
     b->pid = pid;
     b->owner_fd = fd;
@@ -303,7 +305,7 @@ DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__b
     ds_result r = DS_OK;
     if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the handle was exported by this process; use what it was made of");
+                        "the handle was exported by this process; use the exported object");
     ds__boards_tidy();
     ds__board *b = ds__boards.others;
     while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
@@ -347,8 +349,8 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     do {
         if (i >= DS__LANES)
             return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                            "%d streams have recorded events of process %d, which is the limit",
-                            DS__LANES, b->pid);
+                            "%d streams have recorded events of process %d, the maximum", DS__LANES,
+                            b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
     if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
@@ -364,7 +366,8 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "a process can have %d interprocess events at a time", DS__MARKS);
+                        "the process has %d interprocess events, the maximum; destroy some",
+                        DS__MARKS);
     ds__mark *m = &b->sheet->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;

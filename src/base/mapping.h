@@ -65,7 +65,7 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     }
     ds__lock_give(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
-        return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
+        return ds__fail(r, "%zu bytes at %p overlap mapped memory", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
@@ -106,7 +106,7 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     ds__lock_give(&ds__g.mapping_lock);
     return at == end && size ? DS_OK
                              : ds__fail(DS_ERR_INVALID_VALUE,
-                                        "%zu bytes at %p are not what was mapped", size, ptr);
+                                        "%zu bytes at %p are not a mapped range", size, ptr);
 }
 
 #endif

@@ -56,7 +56,8 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
 }
 
 static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
-    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
     ds__reclaim();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -79,7 +80,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
                                            const ds_graph_node *dependencies, size_t count,
                                            ds_capture_mode mode) {
     DS__ENTER("ds_capture_begin_to_graph");
-    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
     DS__REQUIRE(dependencies || !count, "dependencies is NULL");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -176,7 +178,8 @@ DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph
                                                 size_t count, unsigned how) {
     DS__ENTER("ds_capture_update_dependencies");
     DS__REQUIRE(nodes || !count, "nodes is NULL");
-    DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES, "%u is neither adding nor setting", how);
+    DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES,
+                "how is %u; use DS_CAPTURE_ADD_DEPENDENCIES or _SET_DEPENDENCIES", how);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -189,7 +192,8 @@ DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph
 DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__ENTER("ds_capture_exchange_mode");
     DS__REQUIRE(mode, "mode is NULL");
-    DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
+    DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)*mode);
     ds_result r = DS_OK;
     /* CUDA last: only its driver keeps a mode, and no later failure may leave the mode changed */
     for (int b = DS_BACKEND_COUNT - 1; b >= 0 && r == DS_OK; b--)

@@ -45,8 +45,7 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
     const ds__found *f = known ? ds__range_hit(ptr) : NULL;
     ds_pointer_info info;
     DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
-                "%s: the memory of %zu bytes at %p was freed and given back to the system", what,
-                span, ptr);
+                "%s: the memory of %zu bytes at %p was already freed", what, span, ptr);
     ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
     return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
 }
@@ -56,13 +55,13 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
-    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr,
-                "%s: %zu bytes reach beyond the address space", what, span);
+    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes exceed the address space",
+                what, span);
     *known = ds__known(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
     DS__REQUIRE(!*known || span <= out->size - offset,
-                "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
-                out->size);
+                "%s: %zu bytes at offset %zu exceed the allocation of %zu bytes", what, span,
+                offset, out->size);
     return ds__check_freed(ptr, span, what, *known);
 }
 
@@ -225,7 +224,7 @@ static int ds__copy_crosses(const ds__op *op) {
    forbids the operation. */
 static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op) {
     if (DS__UNLIKELY(op->flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s))
-        return ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+        return ds__sync_tell_stream(s, "accesses pageable memory and waits for the stream");
     return DS_OK;
 }
 
@@ -380,7 +379,7 @@ static inline ds_result ds__fill_find(const ds__driver *driver, const ds__fill_r
         return r;
     if (to->kind == DS_MEMORY_DEVICE && to->device.type != (int32_t)driver->type)
         return ds__fail(
-            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s",
+            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, but the stream is on a device of type %s",
             ds__type_name(to->device.type), to->device.index, ds__type_name((int)driver->type));
     return DS_OK;
 }

@@ -171,7 +171,8 @@ static ds_result ds__stream_pop(void) {
         return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        t->frames ? "the latest push was that of a device" : "nothing was pushed");
+                        t->frames ? "the latest push was ds_device_push; call ds_device_pop first"
+                                  : "no push is open on this thread");
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
     t->caller.device = f.device;

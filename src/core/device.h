@@ -19,7 +19,8 @@
 /* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
 static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
-        DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
+        DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
+                    device.index);
         ds__thread *t = ds__thread_state();
         if (!t)
             return DS_ERR_OUT_OF_MEMORY;
@@ -28,13 +29,13 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", device.type);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", device.type);
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
                         ds__g.backend[ds__backend_of(device)].reason);
     if (device.index < 0 || device.index >= count)
-        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)",
+        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d does not exist; the index must be in [0, %d)",
                         ds__type_name(device.type), device.index, count);
     *out = device;
     return DS_OK;
@@ -86,9 +87,10 @@ DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
         if ((int)ds__backends[b].type == t)
             words = ds__backends[b].driver ? ds__backends[b].driver->architectures() : "";
     if (!words)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
-                        t);
-    DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
+        return ds__fail(
+            DS_ERR_INVALID_DEVICE,
+            "%d is not a device type with device code; use DS_DEVICE_CUDA or DS_DEVICE_CPU", t);
+    DS__REQUIRE(strlen(words) < size, "size is %zu, too small for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;
 }
@@ -106,7 +108,7 @@ DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
         t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", t);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", t);
     *out_count = t == DS_DEVICE_HOST ? 1 : ds__type_count(t);
     return DS_OK;
 }
@@ -160,19 +162,20 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
     const char *at = word + n;
     int64_t index;
     if (!ds__device_parse_type(word, n, d))
-        return ds__fail(DS_ERR_INVALID_DEVICE,
-                        "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host",
-                        text);
+        return ds__fail(
+            DS_ERR_INVALID_DEVICE,
+            "\"%s\" does not name a device; use cpu, cuda:0, gpu:1, custom_cpu:0 or host", text);
     ds_result r = ds__device_parse_index(text, &at, &index);
     if (r < 0)
         return r;
     at += strspn(at, blanks);
     if (*at)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has text after the device name", text);
 
     if (d->type == DS_DEVICE_HOST) {
         if (index > 0)
-            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
+            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d does not exist; the index must be 0",
+                            (int)index);
         return DS_OK;
     }
     if (index < 0) {
@@ -209,7 +212,7 @@ DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
         DS__RESOLVE(device);
         snprintf(text, sizeof text, "%s:%d", ds__type_name(device.type), device.index);
     }
-    DS__REQUIRE(strlen(text) < size, "%zu bytes are too few for \"%s\"", size, text);
+    DS__REQUIRE(strlen(text) < size, "size is %zu, too small for \"%s\"", size, text);
     memcpy(out, text, strlen(text) + 1);
     return DS_OK;
 }
@@ -278,7 +281,8 @@ static ds_result ds__device_pop(void) {
         return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        t->frames ? "the latest push was that of a stream" : "nothing was pushed");
+                        t->frames ? "the latest push was ds_stream_push; call ds_stream_pop first"
+                                  : "no push is open on this thread");
     t->caller.device = t->frame[--t->frames].device;
     return DS_OK;
 }

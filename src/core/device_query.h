@@ -81,7 +81,7 @@ DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t s
     ds__tls.fn = "ds_uuid_print";
     ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
-        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_print needs a uuid and room for 37 bytes");
+        return ds__fail(DS_ERR_INVALID_VALUE, "uuid or out is NULL, or size is below 37");
     for (int i = 0, at = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             out[at++] = '-';

@@ -107,7 +107,7 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
     void *native = atomic_load(&e->native); /* there is one when a first record has failed */
     if (native && e->driver != driver)
         return ds__fail(DS_ERR_CROSS_DRIVER,
-                        "the event was to be recorded on a device of the other driver before");
+                        "an earlier record of the event used a device of the other driver");
     ds_result r = driver->event_create(device.index, e->flags, &native);
     if (r < 0)
         return r;
@@ -240,15 +240,14 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
         return ds__stream_error(s, r);
     ds__stream_text(s, waits, sizeof waits);
     if (o)
-        return ds__also(r, " (%s was to wait for %s)", waits,
-                        ds__stream_text(o, other, sizeof other));
+        return ds__also(r, " (wait of %s for %s)", waits, ds__stream_text(o, other, sizeof other));
     uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
     ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
     if (recorder) {
         ds__stream_text(recorder, other, sizeof other);
         ds__stream_unpin(recorder);
     }
-    return ds__also(r, " (%s was to wait for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+    return ds__also(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
                     e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
                     handle ? other : "");
 }

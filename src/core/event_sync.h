@@ -145,7 +145,7 @@ static ds_result ds__event_export_claimed(ds__event *e, ds_device device,
                         "the event was created without DS_EVENT_INTERPROCESS");
     if (e->imported)
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the event was imported; the process that made it exports it");
+                        "the event was imported; only its creating process can export it");
     ds_result r = ds__event_claim(e, ds__driver_of(device), device, 1);
     if (r == DS_OK) {
         r = e->driver->event_export(atomic_load(&e->native), out->bytes);

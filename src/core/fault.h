@@ -78,7 +78,8 @@ static ds_result ds__fault_parse(const char *text) {
             return DS_OK;
         }
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "the fault \"%s\" is not entry:n with an entry of the driver", text);
+                    "the fault rule \"%s\" is invalid; use entry:n with a name of a driver entry",
+                    text);
 }
 
 #endif

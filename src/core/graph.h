@@ -102,9 +102,9 @@ static ds_result ds__being_captured(const ds__graph *g) {
     while (c && c->body != g->body)
         c = c->next;
     if (c)
-        ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
+        ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
-        ds__fail(r, "a capture that begins or ends in this moment makes the graph");
+        ds__fail(r, "a capture into the graph is beginning or ending; try again");
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
@@ -230,8 +230,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
     uint32_t index = (uint32_t)node.id - 1;
     ds_result r = DS_OK;
     if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the graph was not cloned from the one that has the node");
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the graph is not a clone of the node's graph");
     else
         *out = ds__node_handle(g->body, index);
     return ds__graph_give(g, r);

@@ -46,7 +46,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
-                        "the node is for %s:%d, the graph for devices of type %s",
+                        "the node is for %s:%d, but the graph is for devices of type %s",
                         ds__type_name(device->type), device->index, ds__type_name(b->device.type));
     ds__kernel *kernel = ds__pin(&ds__g.kernels, k->kernel.id);
     *pinned = kernel;
@@ -55,7 +55,7 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
                                                    ? "the kernel was destroyed or never existed"
                                                    : "no kernel was given (the handle is zero)");
     DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size),
-                "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name,
+                "kernel %s has %zu bytes of arguments; the call passes %zu at %p", kernel->name,
                 kernel->args_size, k->args_size, k->args);
     size_t items;
     ds_result r = ds__desc_items(k, kernel, &items);
@@ -135,8 +135,9 @@ static ds_result ds__desc_copy(const ds__body *b, const ds_node_desc *d, ds__op 
     size_t src_pitch = height > 1 ? c->src_pitch : c->width;
     if (!c->width || dst_pitch < c->width || src_pitch < c->width)
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height,
-                        c->width, dst_pitch, src_pitch);
+                        "a copy of %zu rows of %zu bytes has pitches %zu and %zu; a row must not "
+                        "be 0 or exceed a pitch",
+                        height, c->width, dst_pitch, src_pitch);
     ds_result r = ds__copy_op(b->driver, op,
                               &(ds__copy_request){ .dst = c->dst,
                                                    .src = c->src,
@@ -155,7 +156,7 @@ static ds_result ds__desc_fill(const ds__body *b, const ds_node_desc *d, ds__op 
     const ds_fill_node *f = &d->u.fill;
     size_t height = f->height ? f->height : 1;
     if (!f->width)
-        return ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
+        return ds__fail(DS_ERR_INVALID_VALUE, "the fill has 0 elements; width must be at least 1");
     return ds__fill_op(
         b->driver, op,
         &(ds__fill_request){ .ptr = f->ptr,
@@ -179,7 +180,7 @@ static ds_result ds__desc_host(const ds_node_desc *d, ds__op *op) {
 /* The node takes the copy of the child graph, which ds__child_copy made. */
 static ds_result ds__desc_child(const ds__body *b, ds__body *child, ds__op *op) {
     if (child->driver->type != b->driver->type)
-        return ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
+        return ds__fail(DS_ERR_CROSS_DRIVER, "the child graph belongs to another driver");
     op->flags = DS__OP_GIVEN;
     op->u.graph.body = child;
     return DS_OK;
@@ -237,7 +238,7 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
-                "%d is not a kind of node that can be made by hand", (int)d->kind);
+                "%d is not a node kind that can be added", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
         return r;
@@ -266,7 +267,7 @@ static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, si
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
         if (r == DS_OK && seen[list[i]]++)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is listed twice", i);
     }
     ds__graph_unshare(shared);
     ds__release(seen);
@@ -345,7 +346,7 @@ static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     char a[160];
     char c[160];
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
-    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already",
+    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s already depends on %s",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     unsigned char *mark = ds__alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {

@@ -26,7 +26,7 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     if (out_count)
         *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
-    DS__REQUIRE(out_count && ((out_from && out_to) || !room), "there is no room for the answer");
+    DS__REQUIRE(out_count && ((out_from && out_to) || !room), "the output pointer is NULL");
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -187,13 +187,13 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
 static const char *const ds__update_texts[] = {
     "success",
     "it failed",
-    "the nodes or dependencies are others",
-    "a node is of another kind",
-    "a kernel is another one, which the driver cannot change",
-    "the memory is of another kind or device",
-    "the driver cannot change such a node",
-    "a kernel is for another device",
-    "an attribute changed"
+    "the nodes or dependencies differ",
+    "a node has another kind",
+    "a kernel differs, and the driver cannot replace it",
+    "the memory has another kind or device",
+    "the driver does not support changes of this node",
+    "a kernel has another device",
+    "an attribute differs"
 };
 
 /* Makes a fresh node to replace the node `now` at `index`, of the same kind. Does not read the list
@@ -203,7 +203,7 @@ static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index
     char text[160];
     *out = NULL;
     DS__REQUIRE(desc, "desc is NULL");
-    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)",
+    DS__REQUIRE(desc->kind == now->kind, "the kind of %s cannot change to %d",
                 ds__node_text(now, index, text, sizeof text), (int)desc->kind);
     ds_result r = ds__node_of_desc(b, desc, child, out);
     if (r == DS_OK) {

@@ -78,7 +78,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
         desc = &none;
     DS__REQUIRE_RESERVED("ds_graph_exec_desc", desc);
     if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
-        return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
+        return ds__fail(DS_ERR_UNSUPPORTED, "graph launches from a device are not supported");
     DS__REQUIRE(
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,

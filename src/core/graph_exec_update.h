@@ -80,7 +80,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
         out->node = ds__node_handle(g->body, node);
         ds__node_print(g->body, node, text, sizeof text);
     }
-    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)",
+    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot be updated from the graph: %s (%s)",
                     ds__update_texts[out->reason], text);
 }
 
@@ -110,7 +110,7 @@ static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh, ds__node
     fresh->priority = x->body->node[i]->priority;
     ds_result r = DS_OK;
     if (reason)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s",
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of the executable does not support the change: %s",
                      ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
     else
         r = x->driver->exec_set(x->native, i, fresh);
@@ -159,7 +159,7 @@ DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node nod
     ds_node_kind kind = r == DS_OK ? x->body->node[i]->kind : DS_NODE_EMPTY;
     if (r == DS_OK && kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL)
         r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "%s cannot be switched, only kernels, copies and fills can",
+                     "%s cannot be enabled or disabled; only kernels, copies and fills can",
                      ds__node_print(x->body, i, text, sizeof text));
     if (r == DS_OK)
         r = x->driver->exec_enable(x->native, i, enabled != 0);
@@ -337,7 +337,7 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
     DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL",
                 old_pointers ? "new_pointers" : "old_pointers");
     for (size_t i = 0; i < count; i++)
-        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
+        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pointer pair %zu contains NULL", i);
     ds__exec *x = ds__exec_take(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;

@@ -225,8 +225,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed"
                                                       : "no kernel was given (the handle is zero)");
     } else if (DS__UNLIKELY(args_size != k->args_size || (args_size && !args))) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p",
-                     k->name, k->args_size, args_size, args);
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "kernel %s has %zu bytes of arguments; the call passes %zu at %p", k->name,
+                     k->args_size, args_size, args);
     } else if (items) {
         ds__op op = ds__op_make(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
@@ -266,7 +267,7 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
                 "%u bytes of shared memory; at most %d are allowed", g.shared_bytes,
                 DS__MAX_SHARED_BYTES);
     DS__REQUIRE(!__builtin_mul_overflow((size_t)(face * b[2]) * n[0] * n[1], (size_t)n[2], out),
-                "the grid has more threads than a size_t counts");
+                "the number of threads in the grid exceeds size_t");
     return DS_OK;
 }
 

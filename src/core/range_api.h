@@ -48,10 +48,9 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
         return DS_ERR_INVALID_HANDLE;
     int *level = ds__range_level(domain);
     if (DS__UNLIKELY(*level == 0))
-        return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE,
-                              "this thread has pushed no range%s%s%s that is still open",
-                              domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
-                              domain ? "\"" : "");
+        return ds__range_fail(
+            fn, site, DS_ERR_ILLEGAL_STATE, "no pushed range%s%s%s is open on this thread",
+            domain ? " of the domain \"" : "", ds__notes.domain[domain].name, domain ? "\"" : "");
     --*level;
     ds__nvtx_pop(ds__notes.domain[domain].native);
     if (DS__UNLIKELY(ds__range_heard())) {
@@ -98,7 +97,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
     ds__open_range *o = ds__range_place();
     if (!o)
         return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
-                              "%d ranges are open already; end some", (int)DS__RANGES);
+                              "%d ranges are open, the maximum; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
     o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
@@ -135,7 +134,7 @@ DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
     ds__mutex_unlock(&ds__notes.lock);
     return out->id ? DS_OK
                    : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
-                                    "there are %d domains already", DS__DOMAINS - 1);
+                                    "%d domains exist, the maximum", DS__DOMAINS - 1);
 }
 
 /* A description with a text only. */

@@ -93,7 +93,7 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
-        ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
+        ds__warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
@@ -166,7 +166,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     ds__found f;
     (void)size;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
-                "%p is not the start of a segment for several processes", ptr);
+                "%p is not the start of a shareable segment", ptr);
     ds__tls.quiet++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
     if (r < 0)

@@ -111,7 +111,7 @@ static void ds__end_table(ds__table *t) {
         const char *label = ds__end_label(t, slot, &made, &ours);
         ours |= DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
         if (!ours)
-            ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
+            ds__warn("%s \"%s\", created at %s:%d, was not destroyed", t->what, label ? label : "",
                      made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }

@@ -135,7 +135,7 @@ DSDEF ds_result(ds_priority_from_paddle)(int paddle_priority, int *out_priority)
     DS__ENTER("ds_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
     DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
-                "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
+                "%d is not a Paddle priority; use 1 (high) or 2 (normal)", paddle_priority);
     *out_priority =
         paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
     return DS_OK;
@@ -169,7 +169,7 @@ DSDEF ds_result(ds_stream_retain)(ds_stream stream) {
     int n = atomic_load(&s->owners);
     if (s->kind != DS__STREAM_NEW) {
         ds__stream_unpin(s);
-        return ds__fail(DS_ERR_INVALID_VALUE, "a default stream has no owners to add to");
+        return ds__fail(DS_ERR_INVALID_VALUE, "a default stream cannot be retained");
     }
     while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {
     }
@@ -186,7 +186,8 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (s->kind != DS__STREAM_NEW) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the %s stream of %s:%d is not yours to destroy",
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the %s stream of %s:%d is a default stream and cannot be destroyed",
                      s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread",
                      ds__type_name(s->device.type), s->device.index);
     } else {

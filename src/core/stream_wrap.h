@@ -54,10 +54,10 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
 static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
                               ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
-    DS__REQUIRE(native->version == 0, "version %d of the native form is not known",
+    DS__REQUIRE(native->version == 0, "ds_stream_native.version is %d; 0 is supported",
                 native->version);
-    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership",
-                (int)ownership);
+    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN,
+                "ownership is %d; use DS_BORROW or DS_OWN", (int)ownership);
     ds_device device = native->device;
     DS__RESOLVE(device);
     ds__stream *s = ds__stream_add(device, NULL);
@@ -129,9 +129,10 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     ds_result r = DS_OK;
     int one = 1;
     if (s->kind != DS__STREAM_NEW || s->borrowed)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream does not own the native stream");
     else if (!atomic_compare_exchange_strong(&s->owners, &one, 0))
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "the stream has %d owners; ds_stream_unwrap needs exactly 1", one);
     if (r == DS_OK) {
         r = ds__export(s, out);
         if (r < 0)
@@ -160,7 +161,7 @@ static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int 
         return NULL;
     }
     if (!has_room) {
-        *r = ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "there is no room for the answer"));
+        *r = ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "the output pointer is NULL"));
         ds__stream_unpin(s);
         return NULL;
     }

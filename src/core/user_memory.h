@@ -101,16 +101,15 @@ DSDEF ds_result(ds_host_free)(void *ptr) {
 
 DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
     DS__ENTER("ds_host_register");
-    DS__REQUIRE(ptr && size, "there is nothing to register");
-    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space",
-                size);
+    DS__REQUIRE(ptr && size, "ptr is NULL or size is 0");
+    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes exceed the address space", size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
     /* first: it refuses a range that overlaps known memory */
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
     if (r == DS_ERR_INVALID_VALUE)
-        return ds__fail(r, "the range touches memory that is registered or allocated already");
+        return ds__fail(r, "the range overlaps registered or allocated memory");
     if (r < 0)
         return ds__fail(r, "no memory to register a range");
     ds__found f;

@@ -125,7 +125,7 @@ static int ds__predict(ds__draft *d) {
     ds__release(engine);
     ds__release(h.due);
     if (ok && run != d->steps) {
-        ds__fail(DS_ERR_INVALID_VALUE, "a plan's steps wait for each other");
+        ds__fail(DS_ERR_INVALID_VALUE, "the steps of a plan wait for each other");
         ok = 0;
     }
     return ok;

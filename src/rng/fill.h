@@ -138,11 +138,14 @@ typedef struct ds__rng_request {
    inside of the whole. */
 static ds_result ds__rng_request_total(const ds_rng_fill_desc *d, size_t *out) {
     size_t end;
-    DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "there is no fill %d", (int)d->kind);
+    DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "kind is %d; use a DS_RNG_* distribution",
+                (int)d->kind);
     DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &end) && (!d->total || end <= d->total),
-                "elements %zu to %zu of %zu", d->first, d->first + d->count, d->total);
+                "elements %zu to %zu exceed the total of %zu", d->first, d->first + d->count,
+                d->total);
     *out = d->total ? d->total : end;
-    DS__REQUIRE((uint64_t)*out <= (uint64_t)1 << 60, "%zu elements are too many", *out);
+    DS__REQUIRE((uint64_t)*out <= (uint64_t)1 << 60,
+                "the fill has %zu elements; at most 2^60 are allowed", *out);
     return DS_OK;
 }
 
@@ -154,11 +157,12 @@ static ds_result ds__rng_request_translate(ds__rng_request *q) {
     int torch = g->mapping == DS_RNG_TORCH;
     ds_result r;
     if (g->device.type != s->device.type || g->device.index != s->device.index)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d",
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "the generator belongs to %s:%d, but the stream belongs to %s:%d",
                         ds__type_name(g->device.type), g->device.index,
                         ds__type_name(s->device.type), s->device.index);
     if (torch && q->part && d->kind != DS_RNG_PERMUTATION)
-        return ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
+        return ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping does not support parts of a fill");
 
     if (d->kind <= DS_RNG_EXPONENTIAL)
         r = ds__rng_reals(d, torch, &q->args, &q->which);
@@ -181,15 +185,16 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
     q->args.out = d->out;
     q->args.stride = 1;
     if (__builtin_mul_overflow(d->count, size, &q->bytes))
-        return ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes exceed the address space",
+                        d->count, size);
     if (!d->count)
         return DS_OK;
     if ((uintptr_t)d->out % size)
-        return ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
+        return ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
     ds_result r = ds__operand(d->out, q->bytes, "out", &p, &known);
     if (r == DS_OK && known && p.kind == DS_MEMORY_DEVICE &&
         (p.device.type != s->device.type || p.device.index != s->device.index))
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d",
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, but the stream is on %s:%d",
                      ds__type_name(p.device.type), p.device.index, ds__type_name(s->device.type),
                      s->device.index);
     return r;
@@ -217,7 +222,8 @@ static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
                     : ds__rng_cut(w, &q->args, d->count);
     }
     if (r == DS__CHANGED)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "captures begin and end on the stream all the while");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "captures began and ended on the stream during the call; try again");
     return r;
 }
 

@@ -91,7 +91,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
                                 const ds__rng_args *a, uint64_t inside) {
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
-        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill is gone");
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill was destroyed");
     ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
     op.u.kernel.kernel = k;
     op.u.kernel.items = items;

@@ -130,7 +130,7 @@ static ds_result ds__rng_shape_ask(ds_device device, int *multiprocessors, int *
 static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
     DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 &&
                     *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
-                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256",
+                "%d multiprocessors of %d threads: threads must be a multiple of 256",
                 *multiprocessors, *threads);
     if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
         ds_result r = ds__rng_shape_ask(device, multiprocessors, threads);
@@ -142,8 +142,8 @@ static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *thre
     if (!*threads)
         *threads = 2048;
     DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX,
-                "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads",
-                *multiprocessors, *threads);
+                "%d multiprocessors of %d threads: the total must be below 2^32", *multiprocessors,
+                *threads);
     return DS_OK;
 }
 
@@ -154,7 +154,7 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
     int threads = d->threads_per_multiprocessor;
     *out = NULL;
     DS__REQUIRE(d->mapping == DS_RNG_ELEMENT || d->mapping == DS_RNG_TORCH,
-                "there is no mapping %d", (int)d->mapping);
+                "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)d->mapping);
     ds_result r = ds__rng_shape(d->device, &multiprocessors, &threads);
     if (r < 0)
         return r;
@@ -214,7 +214,7 @@ static void ds__rng_shutdown_generators(void) {
         ds__generator *g = ds__rng.slot[i];
         if (!g)
             continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+        ds__warn("generator \"%s\", created at %s:%d, was not destroyed", g->label ? g->label : "",
                  g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);

@@ -202,8 +202,8 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
                                     int threads_per_multiprocessor) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_mapping");
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
-                (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH,
+                "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)mapping);
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;

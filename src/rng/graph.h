@@ -28,7 +28,7 @@
 /* Checks that so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
     DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
-                "the generator is at offset %llu, and %llu words more are past 2^63: seed it",
+                "offset %llu and %llu more words exceed 2^63; seed the generator",
                 (unsigned long long)offset, (unsigned long long)taken);
     return DS_OK;
 }
@@ -66,15 +66,14 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
         r = ds__rng_record(u, lost);
         ds__stream_unpin(lost);
         if (r == DS__CHANGED)
-            r = ds__fail(
-                DS_ERR_CAPTURE_UNSUPPORTED,
-                "an earlier launch of the graph has to be waited for, and its stream captures now");
+            r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                         "the launch must wait for an earlier launch, whose stream captures");
         return r;
     }
     if (ds__captures_open())
         return ds__fail(
             DS_ERR_CAPTURE_UNSUPPORTED,
-            "the host has to wait for an earlier launch of the graph, which a capture forbids");
+            "the host must wait for an earlier launch of the graph, but a capture is open");
     r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index));
     if (r == DS_OK) {
         u->lost.id = 0;
@@ -84,9 +83,8 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
 }
 
 static ds_result ds__rng_captures(void) {
-    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                    "the graph has random numbers: a stream that captures cannot launch it; add it "
-                    "as a child graph");
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a graph with random fills cannot be launched on a "
+                                                "stream that captures; add it as a child graph");
 }
 
 /* Refuses a stream that captures, or that is of another device than the fills. */
@@ -101,10 +99,11 @@ static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
     if (info.status != DS_CAPTURE_NONE)
         return ds__rng_captures();
     if (s->device.type != u->device.type || s->device.index != u->device.index)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it",
-                        ds__type_name(u->device.type), u->device.index,
-                        ds__type_name(s->device.type), s->device.index);
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH,
+            "the graph has random fills of %s:%d and cannot be launched on a stream of %s:%d",
+            ds__type_name(u->device.type), u->device.index, ds__type_name(s->device.type),
+            s->device.index);
     return DS_OK;
 }
 

@@ -21,7 +21,7 @@
 
 static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
     char name[DS_DTYPE_NAME_SIZE];
-    return ds__fail(DS_ERR_UNSUPPORTED, "there are no %s of the type %s", what,
+    return ds__fail(DS_ERR_UNSUPPORTED, "%s of type %s are not supported", what,
                     ds__dtype_name(dtype, name));
 }
 
@@ -125,12 +125,13 @@ static ds_result ds__rng_uniform_check(const ds_rng_fill_desc *d, int torch, ds_
         fits = fits && ds__rng_finite(a->to - a->from);
     else
         fits = fits && ds__rng_finite(a->scale32) && ds__rng_finite(low) && ds__rng_finite(high);
-    DS__REQUIRE(fits && d->a <= d->b, "from %g to %g is no interval of the type", d->a, d->b);
+    DS__REQUIRE(fits && d->a <= d->b, "from %g to %g is not a valid interval of the type", d->a,
+                d->b);
 
     if (torch && !DS__RNG_EXACT)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "torch's %s are refused in a build with -ffast-math, since their bits "
-                        "would not be torch's",
+                        "torch's %s are not supported in a build with -ffast-math: the bits would "
+                        "differ from torch's",
                         ds__rng_real_names[d->kind]);
     return DS_OK;
 }
@@ -139,14 +140,14 @@ static ds_result ds__rng_normal_check(const ds_rng_fill_desc *d, const ds__rng_a
     DS__REQUIRE(
         ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->b >= 0 &&
             (a->kind == DS__RNG_F64 || (ds__rng_finite(a->from32) && ds__rng_finite(a->to32))),
-        "a mean of %g and a deviation of %g", d->a, d->b);
+        "mean is %g and deviation is %g; both must be finite, and deviation >= 0", d->a, d->b);
     return DS_OK;
 }
 
 static ds_result ds__rng_exponential_check(const ds_rng_fill_desc *d, const ds__rng_args *a) {
     DS__REQUIRE(ds__rng_finite(d->a) && d->a > 0 &&
                     (a->kind == DS__RNG_F64 || (a->from32 > 0 && ds__rng_finite(a->from32))),
-                "a rate of %g", d->a);
+                "rate is %g; it must be finite and above 0", d->a);
     return DS_OK;
 }
 
@@ -165,8 +166,8 @@ static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_arg
         return ds__rng_uniform_check(d, torch, a);
     if (!DS__RNG_EXACT)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "%s are refused in a build with -ffast-math, since their bits would not be "
-                        "those that are promised",
+                        "%s are not supported in a build with -ffast-math: the bits would differ "
+                        "between builds",
                         ds__rng_real_names[d->kind]);
     return d->kind == DS_RNG_NORMAL ? ds__rng_normal_check(d, a) : ds__rng_exponential_check(d, a);
 }
@@ -219,7 +220,8 @@ static ds_result ds__rng_whole_bernoulli(const ds_rng_fill_desc *d, int torch, d
         return ds__rng_no_type(d->dtype, "zeros and ones");
     if (torch && real == DS__RNG_F64)
         return ds__rng_no_type(d->dtype, "zeros and ones in torch's mapping");
-    DS__REQUIRE(ds__rng_finite(d->a) && d->a >= 0 && d->a <= 1, "a probability of %g", d->a);
+    DS__REQUIRE(ds__rng_finite(d->a) && d->a >= 0 && d->a <= 1,
+                "the probability is %g; it must be from 0 to 1", d->a);
     if (kind >= 0) {
         a->kind = (uint32_t)kind;
         a->low = 1;
@@ -240,9 +242,9 @@ static ds_result ds__rng_interval_check(const ds_rng_fill_desc *d) {
     int64_t most = INT64_MAX;
     if (bits < 64)
         most = (int64_t)(((uint64_t)1 << (positive ? bits : bits - 1)) - 1);
-    DS__REQUIRE(d->low < d->high, "there is no integer in [%lld, %lld)", (long long)d->low,
+    DS__REQUIRE(d->low < d->high, "the range [%lld, %lld) is empty", (long long)d->low,
                 (long long)d->high);
-    DS__REQUIRE(d->low >= least && d->high - 1 <= most, "the type does not hold [%lld, %lld)",
+    DS__REQUIRE(d->low >= least && d->high - 1 <= most, "the type cannot represent [%lld, %lld)",
                 (long long)d->low, (long long)d->high);
     return DS_OK;
 }
@@ -290,7 +292,7 @@ static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_
     if (kind < DS__RNG_32 || d->dtype.code != DS_CODE_INT)
         return ds__rng_no_type(d->dtype, "permutations");
     DS__REQUIRE((uint64_t)total <= (uint64_t)1 << (kind == DS__RNG_32 ? 31 : 62),
-                "a permutation of %zu elements", total);
+                "a permutation of %zu elements exceeds the type", total);
     a->kind = (uint32_t)kind;
     a->what = DS__RNG_PERMUTATION;
     a->range = total;

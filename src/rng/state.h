@@ -91,7 +91,7 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
         return r;
     ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
-        g, "a generator's offset is not known while its fills are captured");
+        g, "a generator's offset cannot be read while its fills are captured");
     if (r == DS_OK) {
         state[0] = g->seed;
         state[1] = g->offset;
@@ -141,7 +141,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
 DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     uint64_t state[2];
     DS__ENTER("ds_rng_get_state");
-    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu",
+    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; size is %zu",
                 DS_RNG_STATE_SIZE, out ? size : 0);
     ds_result r = ds__generator_state(rng, ds_device_current(), state);
     if (r == DS_OK)
@@ -153,7 +153,7 @@ DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
 static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
     DS__REQUIRE(bytes, "state is NULL");
     DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE,
-                "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
+                "the state has %zu bytes; 8 or %d are allowed", size, DS_RNG_STATE_SIZE);
     state[1] = 0;
     memcpy(state, bytes, size);
     return ds__offset_check(state[1]);
@@ -246,7 +246,7 @@ static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
         *type = (ds_device_type)current.type;
     }
     DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU,
-                "%d is not a type of device with generators", (int)*type);
+                "devices of type %d have no generators", (int)*type);
     count = ds__type_count((int)*type);
     *out = (size_t)count;
     return DS_OK;
@@ -263,7 +263,7 @@ DSDEF ds_result(ds_rng_get_state_all)(ds_device_type type, void *out, size_t cap
     ds_result r = ds__devices_of(&type, &count);
     if (r < 0)
         return r;
-    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity,
+    DS__REQUIRE(!out || capacity >= count, "capacity is %zu states for %zu devices", capacity,
                 count);
     for (size_t i = 0; out && i < count && r == DS_OK; i++) {
         uint64_t state[2];
@@ -286,7 +286,7 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
     ds_result r = ds__devices_of(&type, &devices);
     if (r < 0)
         return r;
-    DS__REQUIRE(count <= devices, "%zu states for %zu devices", count, devices);
+    DS__REQUIRE(count <= devices, "count is %zu states for %zu devices", count, devices);
     DS__REQUIRE(states || !count, "states is NULL");
     for (int set = 0; set < 2; set++)
         for (size_t i = 0; i < count && r == DS_OK; i++) {
