@@ -184,7 +184,7 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
             memcpy(best, d->tree + first, nodes * sizeof *best);
         }
     }
-    if (best && ok)
+    if (best && ok && !d->failed)
         memcpy(d->tree + first, best, nodes * sizeof *best);
     ds__release(best);
     for (size_t i = 0; ok && !d->failed && i < wants; i += (size_t)sides) {
