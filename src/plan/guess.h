@@ -18,7 +18,7 @@
 #include "schedule.h"
 #include "settle.h"
 #include "emit.h"
-#include "grid.h"
+#include "pieces.h"
 #include "tree.h"
 #include "flows.h"
 #include "search.h"

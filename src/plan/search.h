@@ -18,7 +18,7 @@
 #include "cost_model.h"
 #include "schedule.h"
 #include "settle.h"
-#include "grid.h"
+#include "pieces.h"
 #include "cycle.h"
 #include "tree.h"
 #include "mesh.h"
