@@ -104,6 +104,7 @@ extern "C" {
 #include "plan/settle.h"
 #include "plan/emit.h"
 #include "plan/grid.h"
+#include "plan/pieces.h"
 #include "plan/cycle.h"
 #include "plan/tree.h"
 #include "plan/mesh.h"
