@@ -114,7 +114,10 @@ static ds_result ds__ladder(ds__wanted *q) {
         return DS_OK;
     int behind = c->reuse != DS_REUSE_NEVER ||
                  (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
-    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q))
+    ds__pending_wanted pending = {
+        .kind = q->kind, .size = q->size, .most = SIZE_MAX, .stream = q->stream
+    };
+    if (behind && ds__take_pending(a, &pending) && ds__try(q))
         return DS_OK;
     /* what ended streams had is anyone's */
     if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
