@@ -149,7 +149,7 @@ static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) 
 static ds_result ds__validate_block(const ds__mblock *b, const ds__mblock *before,
                                     ds__validate_seen *n) {
     const ds__segment *s = b->seg;
-    DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
+    DS__SOUND(b->state == DS_BLOCK_LIVE || !b->guarded,
               "the block at %p is freed and still guarded", (void *)b->ptr);
     DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
               "the block at %p can be reused before it was poisoned", (void *)b->ptr);

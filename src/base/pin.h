@@ -153,6 +153,7 @@ static int ds__reclaim_share(const ds__table *t, const void *object) {
 
 /* Moves a dying slot without references to the list of those to be freed. */
 static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
+    int share = ds__reclaim_share(t, slot); /* the object may be freed after the exchange */
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
                                           DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
@@ -161,7 +162,7 @@ static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
         ds__lock_give(&t->lock);
-        ds__count_dead(ds__reclaim_share(t, slot));
+        ds__count_dead(share);
         return;
     }
 }

@@ -30,7 +30,7 @@ typedef struct ds__mapping {
 static struct {
     _Atomic int state; /* DS__COLD ... */
     /* counts initialisations; a thread's state of an earlier epoch is invalid */
-    uint32_t epoch;
+    _Atomic uint32_t epoch;
     int configured;        /* ds_init was called */
     ds__mutex mutex;       /* initialisation and shutdown */
     ds__os_thread_key key; /* tells that a thread ends */
