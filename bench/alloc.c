@@ -18,7 +18,7 @@ typedef struct heap {
 static void check(ds_result r) {
     if (r >= 0)
         return;
-    fprintf(stderr, "devstream: %s: %s\n", ds_result_name(r), ds_last_error());
+    fprintf(stderr, "devstream: %s: %s\n", ds_result_get_name(r), ds_error_get_last());
     exit(1);
 }
 
@@ -117,7 +117,7 @@ static void start(int devices, size_t gib, const char *options) {
 /* Every block has been counted and given back. */
 static void finish(const char *row, int totals) {
     ds_mem_stats s = { 0 };
-    for (int i = 0, n = 0; !ds_device_count(DS_DEVICE_CPU, &n) && i < n; i++) {
+    for (int i = 0, n = 0; !ds_device_get_count(DS_DEVICE_CPU, &n) && i < n; i++) {
         check(ds_mem_get_stats(ds_cpu(i), &s));
         if (s.allocation[DS_STAT_ALL].current || s.allocated_bytes[DS_STAT_ALL].current ||
             s.allocation[DS_STAT_ALL].allocated != s.allocation[DS_STAT_ALL].freed ||
@@ -205,7 +205,7 @@ static const struct config {
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
 static double fit(const trace *t, int device) {
-    return (double)ds_mem_max_reserved(ds_cpu(device)) / (double)t->peak;
+    return (double)ds_mem_get_max_reserved(ds_cpu(device)) / (double)t->peak;
 }
 
 /* A config's rows of a trace: the fit of the first pass and of five, and the time of the later

@@ -66,7 +66,7 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
       "ds_stream_query by its macro, which passes file and line, minus the same call without " \
       "the macro. Limit: none; a call with two stores.") \
     X(handle_pin, OTHER, "handle: look-up, pin, unpin", "ns", MOST, NAN, \
-      "ds_stream_flags of a valid stream minus an empty call. Every function with a handle " \
+      "ds_stream_get_flags of a valid stream minus an empty call. Every function with a handle " \
       "pays this cost to find its object and to protect it from a concurrent destroy. Limit: " \
       "a reference count that no other thread touches.") \
     X(range, OTHER, "range, push and pop", "ns", MOST, 20, \

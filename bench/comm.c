@@ -32,7 +32,7 @@ static ds_comm_options options;
 static void check(ds_result r) {
     if (r >= 0)
         return;
-    fprintf(stderr, "devstream: %s: %s\n", ds_result_name(r), ds_last_error());
+    fprintf(stderr, "devstream: %s: %s\n", ds_result_get_name(r), ds_error_get_last());
     exit(1);
 }
 
@@ -347,8 +347,8 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < DEVICES + 4; i++) {
         void *p;
-        check(ds_alloc(ds_cpu(i % DEVICES % (i < DEVICES + 2 ? DEVICES : 2)),
-                       i < DEVICES + 2 ? bytes : bytes / 2, &p));
+        check(ds_device_alloc(ds_cpu(i % DEVICES % (i < DEVICES + 2 ? DEVICES : 2)),
+                              i < DEVICES + 2 ? bytes : bytes / 2, &p));
         if (i < DEVICES + 2)
             memory[i] = p;
         else

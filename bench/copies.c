@@ -12,7 +12,7 @@
 static void check(ds_result r) {
     if (r >= 0)
         return;
-    fprintf(stderr, "devstream: %s: %s\n", ds_result_name(r), ds_last_error());
+    fprintf(stderr, "devstream: %s: %s\n", ds_result_get_name(r), ds_error_get_last());
     exit(1);
 }
 
@@ -192,13 +192,14 @@ int main(void) {
     ds_stream stream;
     void *dst = NULL, *src = NULL;
     size_t most = bench_quick() ? 64 : 1024;
-    check(ds_device_set(ds_cpu(0)));
+    check(ds_device_set_current(ds_cpu(0)));
     check(ds_stream_create(&desc, &stream));
-    while (ds_alloc(ds_cpu(0), most << 20, &dst) < 0 || ds_alloc(ds_cpu(0), most << 20, &src) < 0) {
-        check(ds_free(dst)); /* a small machine: rows that do not fit stay empty */
+    while (ds_device_alloc(ds_cpu(0), most << 20, &dst) < 0 ||
+           ds_device_alloc(ds_cpu(0), most << 20, &src) < 0) {
+        check(ds_device_free(dst)); /* a small machine: rows that do not fit stay empty */
         dst = NULL;
         if ((most /= 2) < 64) {
-            fprintf(stderr, "copies: %s\n", ds_last_error());
+            fprintf(stderr, "copies: %s\n", ds_error_get_last());
             return 1;
         }
     }

@@ -56,10 +56,10 @@ static struct {
         fputc('\n', stderr);          \
         exit(1);                      \
     } while (0)
-#define OK(call)                        \
-    do {                                \
-        if ((call) < 0)                 \
-            DIE("%s", ds_last_error()); \
+#define OK(call)                            \
+    do {                                    \
+        if ((call) < 0)                     \
+            DIE("%s", ds_error_get_last()); \
     } while (0)
 #define CUDART(call)                                                                  \
     do {                                                                              \
@@ -108,9 +108,9 @@ static void open_both(void) {
                            .cuda = { .image = empty_ptx, .entry = "empty", .block = 32 } },
         &w.k));
     OK(ds_kernel_load(w.k, ds_cuda(0)));
-    OK(ds_alloc(ds_cuda(0), BYTES, &w.d));
-    OK(ds_alloc(ds_cuda(0), BYTES, &w.d2));
-    OK(ds_host_alloc(BYTES, &w.pin));
+    OK(ds_device_alloc(ds_cuda(0), BYTES, &w.d));
+    OK(ds_device_alloc(ds_cuda(0), BYTES, &w.d2));
+    OK(ds_pinned_alloc(BYTES, &w.pin));
     w.args.p = w.d;
     OK(ds_event_record(w.e, w.s));
     OK(ds_stream_wait_stream(w.s2, w.s));
@@ -137,7 +137,7 @@ static ds_result put_chain(ds_stream s, void *unused) {
     ds_result r = DS_OK;
     (void)unused;
     for (int i = 0; i < CHAIN && r >= 0; i++)
-        r = ds_launch(w.k, 32, &w.args, sizeof w.args, s);
+        r = ds_kernel_launch(w.k, 32, &w.args, sizeof w.args, s);
     return r;
 }
 
@@ -164,7 +164,7 @@ static void settle(void) {
 /* X(what, the verb, the bare call) */
 /* clang-format off */
 #define ROWS(X) \
-    X("ds_launch / cuLaunchKernel", ds_launch(w.k, 32, &w.args, sizeof w.args, w.s), \
+    X("ds_kernel_launch / cuLaunchKernel", ds_kernel_launch(w.k, 32, &w.args, sizeof w.args, w.s), \
       w.launch(w.function, 1, 1, 1, 32, 1, 1, 0, w.n, w.params, NULL)) \
     X("ds_copy, device to device / cudaMemcpyAsync", ds_copy(w.d2, w.d, BYTES, w.s), \
       cudaMemcpyAsync(w.d2, w.d, BYTES, cudaMemcpyDeviceToDevice, w.n)) \
@@ -209,7 +209,7 @@ static void settle(void) {
             more[r] = ours[r] - bare[r];                                                     \
         }                                                                                    \
         if (bad)                                                                             \
-            DIE("%s: a call failed: %s", what, ds_last_error());                             \
+            DIE("%s: a call failed: %s", what, ds_error_get_last());                         \
         double difference = bench_median(more, ROUNDS);                                      \
         printf("| %-52s | %7.0f | %7.0f | %8.1f | %s |\n", what, bench_median(ours, ROUNDS), \
                bench_median(bare, ROUNDS), difference,                                       \
@@ -230,9 +230,9 @@ static void bandwidth(void) {
     memset(&d, 0, sizeof d);
     if (create_kernels(&d) != FINE)
         exit(1);
-    OK(ds_alloc(ds_cuda(0), size, &data));
-    OK(ds_alloc(ds_cuda(0), size, &other));
-    OK(ds_alloc(ds_cuda(0), RESULT_BYTES, &results));
+    OK(ds_device_alloc(ds_cuda(0), size, &data));
+    OK(ds_device_alloc(ds_cuda(0), size, &other));
+    OK(ds_device_alloc(ds_cuda(0), RESULT_BYTES, &results));
     OK(ds_fill(data, 0x20, 1, size, w.s));
     OK(ds_fill(results, 0, 1, RESULT_BYTES, w.s));
     OK(ds_event_create(DS_EVENT_TIMING, NULL, &begin));
@@ -245,11 +245,11 @@ static void bandwidth(void) {
             if (i == 0)
                 OK(ds_copy(other, data, size, w.s));
             else
-                OK(ds_launch(i == 1 ? d.histogram : d.checksum, size / BLOCK, &args, sizeof args,
-                             w.s));
+                OK(ds_kernel_launch(i == 1 ? d.histogram : d.checksum, size / BLOCK, &args,
+                                    sizeof args, w.s));
             OK(ds_event_record(end, w.s));
             OK(ds_event_synchronize(end));
-            OK(ds_event_elapsed_ms(begin, end, &ms));
+            OK(ds_event_get_elapsed_ms(begin, end, &ms));
             if (r >= 0)
                 gbs[i][r] = (double)size * (i == 0 ? 2 : 1) / ms / 1e6;
         }
@@ -300,7 +300,7 @@ static void sums(void) {
                 OK(ds_comm_reduce_into(inputs, counts[i], DS_REDUCE_SUM, out, &on));
             OK(ds_event_record(end, w.s));
             OK(ds_event_synchronize(end));
-            OK(ds_event_elapsed_ms(begin, end, &ms));
+            OK(ds_event_get_elapsed_ms(begin, end, &ms));
             if (r >= 0)
                 gbs[i][r] = (double)bytes * (i == 0 ? 2 : (double)counts[i] + 1) / ms / 1e6;
             OK(ds_copy(&last, (char *)out->data + bytes - 4, 4, w.s));
@@ -336,7 +336,7 @@ static void randoms(void) {
     ds_rng torch, own = { 0 };
     ds_event begin, end;
     void *x;
-    OK(ds_alloc(ds_cuda(0), bytes, &x));
+    OK(ds_device_alloc(ds_cuda(0), bytes, &x));
     OK(ds_rng_create(&(ds_rng_desc){ .device = ds_cuda(0), .mapping = DS_RNG_TORCH }, &torch));
     OK(ds_event_create(DS_EVENT_TIMING, NULL, &begin));
     OK(ds_event_create(DS_EVENT_TIMING, NULL, &end));
@@ -363,7 +363,7 @@ static void randoms(void) {
             }
             OK(ds_event_record(end, w.s));
             OK(ds_event_synchronize(end));
-            OK(ds_event_elapsed_ms(begin, end, &ms));
+            OK(ds_event_get_elapsed_ms(begin, end, &ms));
             if (r >= 0)
                 gbs[i][r] = (double)bytes / ms / 1e6;
         }
@@ -383,16 +383,16 @@ static void randoms(void) {
     OK(ds_rng_destroy(torch));
     OK(ds_event_destroy(begin));
     OK(ds_event_destroy(end));
-    OK(ds_free(x));
+    OK(ds_device_free(x));
 }
 
 int main(int argc, char **argv) {
     int devices;
     ds_device_properties p;
-    OK(ds_device_count(DS_DEVICE_CUDA, &devices));
+    OK(ds_device_get_count(DS_DEVICE_CUDA, &devices));
     if (!devices) {
         ds_backend_info info;
-        OK(ds_backend_get(0, &info));
+        OK(ds_backend_get_info(0, &info));
         fprintf(stderr, "no CUDA device: %s\n", info.reason);
         return 77;
     }

@@ -80,7 +80,7 @@ static int work(size_t first, size_t count, const void *args) {
 static void put_work(int width) {
     for (unsigned i = 0; i < GRAPH_BRANCHES; i++) {
         fold_args a = { Q_H(i), i };
-        check(ds_launch(kernel_work, 1, &a, sizeof a, streams[i % (unsigned)width]));
+        check(ds_kernel_launch(kernel_work, 1, &a, sizeof a, streams[i % (unsigned)width]));
     }
 }
 

@@ -7,7 +7,7 @@
 #define BENCH_GRAPH_ROWS(X) \
     X(graph_chain, GRAPH, "chain of 1,000 kernels", "ns/node", MOST, 25, \
       "One-item kernels, each of which folds its number into one hash; a launch and a wait. " \
-      "Enqueued: the same by ds_launch and a wait, in turn with the graph. PoCL: the same as " \
+      "Enqueued: the same by ds_kernel_launch and a wait, in turn with the graph. PoCL: the same as " \
       "native kernels on an in-order queue. Limit: a loop that calls the function through a " \
       "pointer, with pointer and arguments read from memory.") \
     X(graph_half, GRAPH, "that, graph by enqueued", "ratio", MOST, 0.5, \
@@ -24,7 +24,7 @@
       "divided by the time on eight. Limit: one thread compared with one spinning thread per " \
       "processor, so no thread needs a wake-up.") \
     X(graph_wait, GRAPH, "one kernel, launch and wait", "ns", MOST, NAN, \
-      "Repeated, workers hot. Enqueued: ds_launch and a wait.") \
+      "Repeated, workers hot. Enqueued: ds_kernel_launch and a wait.") \
     X(graph_capture, GRAPH, "capture of 1,000 launches", "ns/node", MOST, NAN, \
       "From ds_capture_begin to ds_capture_end.") \
     X(graph_instantiate, GRAPH, "instantiate 1,000 nodes", "ns/node", MOST, NAN, "The chain.") \

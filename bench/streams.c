@@ -15,7 +15,7 @@
 static void check(ds_result r) {
     if (r >= 0)
         return;
-    fprintf(stderr, "devstream: %s: %s\n", ds_result_name(r), ds_last_error());
+    fprintf(stderr, "devstream: %s: %s\n", ds_result_get_name(r), ds_error_get_last());
     exit(1);
 }
 
@@ -52,12 +52,12 @@ static ds_event events[8];
 
 static void q_fold(unsigned q, uint64_t *h, uint64_t n) {
     fold_args a = { h, n };
-    check(ds_launch(kernel_fold, 1, &a, sizeof a, streams[q]));
+    check(ds_kernel_launch(kernel_fold, 1, &a, sizeof a, streams[q]));
 }
 
 static void q_gather(unsigned q, uint64_t *h, const uint64_t *from, uint64_t count) {
     gather_args a = { h, from, count };
-    check(ds_launch(kernel_gather, 1, &a, sizeof a, streams[q]));
+    check(ds_kernel_launch(kernel_gather, 1, &a, sizeof a, streams[q]));
 }
 
 static void q_record(unsigned q) {
@@ -92,14 +92,14 @@ static void start(void) {
                           .param_count = 3 };
     ds_stream_desc ds = { .device = ds_cpu(0) };
     void *memory;
-    check(ds_device_set(ds_cpu(0)));
+    check(ds_device_set_current(ds_cpu(0)));
     check(ds_kernel_create(&df, &kernel_fold));
     check(ds_kernel_create(&dg, &kernel_gather));
     for (int i = 0; i < 8; i++) {
         check(ds_stream_create(&ds, &streams[i]));
         check(ds_event_create(0, NULL, &events[i]));
     }
-    check(ds_host_alloc(64 * sizeof *q_hash, &memory));
+    check(ds_pinned_alloc(64 * sizeof *q_hash, &memory));
     q_hash = memory;
     /* starts the threads */
     if (isnan(q_queue(8, 64)))
@@ -132,7 +132,7 @@ __attribute__((noinline)) static ds_result nothing(ds_stream s, unsigned *out) {
     }
 TIME(time_query, ((void)flags, ds_stream_query(s)))
 TIME(time_query_plain, ((void)flags, (ds_stream_query)(s)))
-TIME(time_flags, (ds_stream_flags)(s, &flags))
+TIME(time_flags, (ds_stream_get_flags)(s, &flags))
 TIME(time_nothing, nothing(s, &flags))
 TIME(time_range, ((void)flags, (void)s, ds_range_push("range") + ds_range_pop()))
 TIME(time_two_nothings, (nothing(s, &flags) + nothing(s, &flags)))
@@ -184,7 +184,7 @@ static void pending(void) {
     ds_cpu_stats stats;
     uint64_t want = 0;
     q_reset();
-    check(ds_launch_host_func(streams[0], stand, NULL, NULL));
+    check(ds_stream_launch_host_func(streams[0], stand, NULL, NULL));
     while (atomic_load(&gate) != 1)
         bench_sleep_us(200);
     double before = resident();
@@ -217,7 +217,7 @@ static void many_streams(void) {
     bench_put("streams_new", "devstream", (resident() - before) / 1048576);
     for (uint64_t i = 0; i < COUNT; i++) { /* one after the other: all fold into one hash */
         fold_args a = { Q_H(0), i };
-        check(ds_launch(kernel_fold, 1, &a, sizeof a, many[i]));
+        check(ds_kernel_launch(kernel_fold, 1, &a, sizeof a, many[i]));
         check(ds_stream_synchronize(many[i]));
         bench_fold(&want, i);
     }

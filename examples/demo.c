@@ -50,12 +50,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(call)                          \
-    do {                                     \
-        if ((call) < 0) {                    \
-            complain("%s", ds_last_error()); \
-            goto fail;                       \
-        }                                    \
+#define CHECK(call)                              \
+    do {                                         \
+        if ((call) < 0) {                        \
+            complain("%s", ds_error_get_last()); \
+            goto fail;                           \
+        }                                        \
     } while (0)
 
 /* results of steps and of the program */
@@ -547,11 +547,11 @@ static int slot_open(slot *s, ds_device device, size_t piece) {
     ds_stream_desc desc = { .device = device, .label = "demo slot" };
     s->device = device;
     CHECK(ds_stream_create(&desc, &s->stream));
-    CHECK(ds_host_alloc(piece, &s->in));
-    CHECK(ds_host_alloc(RESULT_BYTES, &s->out));
-    CHECK(ds_alloc(device, piece, &s->data));
-    CHECK(ds_alloc(device, RESULT_BYTES, &s->piece));
-    CHECK(ds_alloc(device, RESULT_BYTES, &s->total));
+    CHECK(ds_pinned_alloc(piece, &s->in));
+    CHECK(ds_pinned_alloc(RESULT_BYTES, &s->out));
+    CHECK(ds_device_alloc(device, piece, &s->data));
+    CHECK(ds_device_alloc(device, RESULT_BYTES, &s->piece));
+    CHECK(ds_device_alloc(device, RESULT_BYTES, &s->total));
     CHECK(ds_fill(s->total, 0, 4, RESULT_BYTES / 4, s->stream));
     for (int i = 0; i <= STAGES; i++)
         CHECK(ds_event_create(DS_EVENT_TIMING, "demo stage", &s->mark[i]));
@@ -563,11 +563,11 @@ fail:
 
 /* Freeing waits for the device's work, so that this is right with pieces under way too. */
 static void slot_close(slot *s) {
-    DS_IGNORE(ds_free(s->data));
-    DS_IGNORE(ds_free(s->piece));
-    DS_IGNORE(ds_free(s->total));
-    DS_IGNORE(ds_host_free(s->in));
-    DS_IGNORE(ds_host_free(s->out));
+    DS_IGNORE(ds_device_free(s->data));
+    DS_IGNORE(ds_device_free(s->piece));
+    DS_IGNORE(ds_device_free(s->total));
+    DS_IGNORE(ds_pinned_free(s->in));
+    DS_IGNORE(ds_pinned_free(s->out));
     for (int i = 0; i <= STAGES; i++)
         if (s->mark[i].id)
             DS_IGNORE(ds_event_destroy(s->mark[i]));
@@ -587,10 +587,10 @@ static int slot_submit(demo *d, slot *s, uint64_t offset, int damage) {
         CHECK(ds_fill(s->data, *(unsigned char *)s->in ^ 1u, 1, 1, s->stream));
     CHECK(ds_fill(s->piece, 0, 4, RESULT_BYTES / 4, s->stream));
     CHECK(ds_event_record(s->mark[HISTOGRAM], s->stream));
-    CHECK(ds_launch(d->histogram, blocks, &args, sizeof args, s->stream));
+    CHECK(ds_kernel_launch(d->histogram, blocks, &args, sizeof args, s->stream));
     CHECK(ds_event_record(s->mark[CHECKSUM], s->stream));
-    CHECK(ds_launch(d->checksum, blocks, &args, sizeof args, s->stream));
-    CHECK(ds_launch(d->add, WORDS, &total, sizeof total, s->stream));
+    CHECK(ds_kernel_launch(d->checksum, blocks, &args, sizeof args, s->stream));
+    CHECK(ds_kernel_launch(d->add, WORDS, &total, sizeof total, s->stream));
     CHECK(ds_event_record(s->mark[COPY_BACK], s->stream));
     CHECK(ds_copy(s->out, s->piece, RESULT_BYTES, s->stream));
     CHECK(ds_event_record(s->mark[STAGES], s->stream));
@@ -608,7 +608,7 @@ static int slot_wait(demo *d, slot *s) {
     CHECK(ds_event_synchronize(s->mark[STAGES]));
     for (int i = 0; i < STAGES; i++) {
         double ms = 0;
-        CHECK(ds_event_elapsed_ms(s->mark[i], s->mark[i + 1], &ms));
+        CHECK(ds_event_get_elapsed_ms(s->mark[i], s->mark[i + 1], &ms));
         d->stage_ms[i] += ms;
     }
     for (int i = 0; i < WORDS; i++)
@@ -637,7 +637,7 @@ static int configure(const options *opt) {
         cpu.devices = 2;
     CHECK(ds_init(&desc));
     if (opt->cpu)
-        CHECK(ds_device_set(ds_cpu(0)));
+        CHECK(ds_device_set_current(ds_cpu(0)));
     return FINE;
 fail:
     return FAILED;
@@ -707,8 +707,8 @@ fail:
 /* The type of the current device is the one to use: a GPU where there is one. */
 static int choose_devices(demo *d) {
     ds_device first;
-    CHECK(ds_device_get(&first));
-    CHECK(ds_device_count((ds_device_type)first.type, &d->devices));
+    CHECK(ds_device_get_current(&first));
+    CHECK(ds_device_get_count((ds_device_type)first.type, &d->devices));
     if (d->opt.devices > d->devices) {
         complain("there are only %d devices, --cpu gives virtual ones", d->devices);
         goto fail;
@@ -743,8 +743,8 @@ static int demo_open(demo *d) {
     }
     join.device = d->slot[0].device;
     CHECK(ds_stream_create(&join, &d->join));
-    CHECK(ds_alloc(join.device, (1 + (size_t)d->slots) * RESULT_BYTES, &d->joined));
-    CHECK(ds_host_alloc(RESULT_BYTES, &d->result));
+    CHECK(ds_device_alloc(join.device, (1 + (size_t)d->slots) * RESULT_BYTES, &d->joined));
+    CHECK(ds_pinned_alloc(RESULT_BYTES, &d->result));
     return FINE;
 fail:
     return FAILED;
@@ -754,8 +754,8 @@ static void demo_close(demo *d) {
     for (int i = 0; i < d->slots; i++)
         slot_close(&d->slot[i]);
     free(d->slot);
-    DS_IGNORE(ds_free(d->joined));
-    DS_IGNORE(ds_host_free(d->result));
+    DS_IGNORE(ds_device_free(d->joined));
+    DS_IGNORE(ds_pinned_free(d->result));
     if (d->join.id)
         DS_IGNORE(ds_stream_destroy(d->join));
     if (d->histogram.id)
@@ -861,7 +861,7 @@ static int print_table(const demo *d) {
     char name[DS_DEVICE_NAME_SIZE];
     ds_device_properties about;
     uint64_t bytes = d->in.done;
-    CHECK(ds_device_print(d->slot[0].device, name, sizeof name));
+    CHECK(ds_device_format(d->slot[0].device, name, sizeof name));
     CHECK(ds_device_get_properties(d->slot[0].device, &about));
     printf("devices     %d from %s (%s), %d streams\n", d->devices, name, about.name, d->slots);
     printf("input       %s", d->in.name);
@@ -914,7 +914,7 @@ static int join_totals(demo *d) {
         CHECK(ds_copy_peer(rows + (size_t)i * WORDS, d->slot[0].device, s->total, s->device,
                            RESULT_BYTES, d->join));
     }
-    CHECK(ds_launch(d->add, WORDS, &args, sizeof args, d->join));
+    CHECK(ds_kernel_launch(d->add, WORDS, &args, sizeof args, d->join));
     CHECK(ds_copy(d->result, d->joined, RESULT_BYTES, d->join));
     CHECK(ds_stream_synchronize(d->join));
     return FINE;
@@ -1134,7 +1134,7 @@ int main(int argc, char **argv) {
     result = work(&d);
     demo_close(&d);
     if (ds_shutdown() < 0 && result == FINE) {
-        complain("%s", ds_last_error());
+        complain("%s", ds_error_get_last());
         result = FAILED;
     }
     if (fflush(stdout) != 0 && result == FINE) {

@@ -23,12 +23,12 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(call)                                            \
-    do {                                                       \
-        if ((call) < 0) {                                      \
-            fprintf(stderr, "devices: %s\n", ds_last_error()); \
-            goto fail;                                         \
-        }                                                      \
+#define CHECK(call)                                                \
+    do {                                                           \
+        if ((call) < 0) {                                          \
+            fprintf(stderr, "devices: %s\n", ds_error_get_last()); \
+            goto fail;                                             \
+        }                                                          \
     } while (0)
 
 enum { FINE = 0, FAILED = 1, WRONG = 2, MAX_RUNS = 1000 };
@@ -50,11 +50,11 @@ static int print_device(ds_device device) {
     char name[DS_DEVICE_NAME_SIZE], uuid[37];
     size_t available = 0;
     int least = 0, greatest = 0;
-    CHECK(ds_device_print(device, name, sizeof name));
+    CHECK(ds_device_format(device, name, sizeof name));
     CHECK(ds_device_get_properties(device, &p));
-    CHECK(ds_device_memory_info(device, &available, NULL));
-    CHECK(ds_device_priority_range(device, &least, &greatest));
-    CHECK(ds_uuid_print(p.uuid, uuid, sizeof uuid));
+    CHECK(ds_device_get_memory_info(device, &available, NULL));
+    CHECK(ds_device_get_priority_range(device, &least, &greatest));
+    CHECK(ds_uuid_format(p.uuid, uuid, sizeof uuid));
     printf("%-8s %s\n", name, p.name);
     printf("         memory %.1f GiB, %.1f GiB free\n", (double)p.total_memory / 0x1p30,
            (double)available / 0x1p30);
@@ -76,12 +76,12 @@ static int print_peers(ds_device_type type, int count) {
     char name[DS_DEVICE_NAME_SIZE];
     printf("\nHow a copy from the row's device reaches the column's\n%-8s", "");
     for (int to = 0; to < count; to++) {
-        CHECK(ds_device_print((ds_device){ (int32_t)type, to }, name, sizeof name));
+        CHECK(ds_device_format((ds_device){ (int32_t)type, to }, name, sizeof name));
         printf(" %8s", name);
     }
     printf("\n");
     for (int from = 0; from < count; from++) {
-        CHECK(ds_device_print((ds_device){ (int32_t)type, from }, name, sizeof name));
+        CHECK(ds_device_format((ds_device){ (int32_t)type, from }, name, sizeof name));
         printf("%-8s", name);
         for (int to = 0; to < count; to++) {
             int direct = 0;
@@ -136,7 +136,7 @@ static int time_copies(bench *b, void *to, ds_device to_device, const void *from
             CHECK(ds_copy(to, from, b->size, stream));
         CHECK(ds_event_record(b->end, stream));
         CHECK(ds_event_synchronize(b->end));
-        CHECK(ds_event_elapsed_ms(b->begin, b->end, &ms));
+        CHECK(ds_event_get_elapsed_ms(b->begin, b->end, &ms));
         if (i >= 0)
             b->gbps[i] = rate(b->size, ms);
     }
@@ -210,9 +210,9 @@ static int measure_device(bench *b, ds_device device) {
     int result = FAILED;
     if (bench_open(b, device, &stream) != FINE)
         goto fail;
-    CHECK(ds_device_print(device, name, sizeof name));
-    CHECK(ds_alloc(device, b->size, &first));
-    CHECK(ds_alloc(device, b->size, &second));
+    CHECK(ds_device_format(device, name, sizeof name));
+    CHECK(ds_device_alloc(device, b->size, &first));
+    CHECK(ds_device_alloc(device, b->size, &second));
     snprintf(what, sizeof what, "host (pinned) -> %s", name);
     if ((result = row(b, what, first, device, b->source, host, stream)) != FINE)
         goto fail;
@@ -222,8 +222,8 @@ static int measure_device(bench *b, ds_device device) {
     snprintf(what, sizeof what, "%s -> %s", name, name);
     result = row(b, what, second, device, first, device, stream);
 fail:
-    DS_IGNORE(ds_free(first));
-    DS_IGNORE(ds_free(second));
+    DS_IGNORE(ds_device_free(first));
+    DS_IGNORE(ds_device_free(second));
     bench_close(b, stream);
     return result;
 }
@@ -236,16 +236,16 @@ static int measure_pair(bench *b, ds_device from_device, ds_device to_device) {
     int direct = 0, result = FAILED;
     if (bench_open(b, from_device, &stream) != FINE)
         goto fail;
-    CHECK(ds_device_print(from_device, from_name, sizeof from_name));
-    CHECK(ds_device_print(to_device, to_name, sizeof to_name));
+    CHECK(ds_device_format(from_device, from_name, sizeof from_name));
+    CHECK(ds_device_format(to_device, to_name, sizeof to_name));
     CHECK(ds_device_can_access_peer(from_device, to_device, &direct));
-    CHECK(ds_alloc(from_device, b->size, &from));
-    CHECK(ds_alloc(to_device, b->size, &to));
+    CHECK(ds_device_alloc(from_device, b->size, &from));
+    CHECK(ds_device_alloc(to_device, b->size, &to));
     snprintf(what, sizeof what, "%s -> %s%s", from_name, to_name, direct ? "" : " (staged)");
     result = row(b, what, to, to_device, from, from_device, stream);
 fail:
-    DS_IGNORE(ds_free(from));
-    DS_IGNORE(ds_free(to));
+    DS_IGNORE(ds_device_free(from));
+    DS_IGNORE(ds_device_free(to));
     bench_close(b, stream);
     return result;
 }
@@ -289,10 +289,10 @@ static int run(bench *b) {
     char report[1024];
     ds_backend_info backend[DS_BACKEND_COUNT];
     int result = FAILED;
-    CHECK(ds_backend_report(report, sizeof report));
+    CHECK(ds_backend_format(report, sizeof report));
     printf("Backends\n%s\nDevices\n", report);
     for (int i = 0; i < DS_BACKEND_COUNT; i++) {
-        CHECK(ds_backend_get(i, &backend[i]));
+        CHECK(ds_backend_get_info(i, &backend[i]));
         for (int k = 0; k < backend[i].device_count; k++)
             if (print_device((ds_device){ (int32_t)backend[i].type, k }) != FINE)
                 goto fail;
@@ -301,8 +301,8 @@ static int run(bench *b) {
         if (backend[i].device_count > 0 &&
             print_peers(backend[i].type, backend[i].device_count) != FINE)
             goto fail;
-    CHECK(ds_host_alloc(b->size, &b->source));
-    CHECK(ds_host_alloc(b->size, &b->back));
+    CHECK(ds_pinned_alloc(b->size, &b->source));
+    CHECK(ds_pinned_alloc(b->size, &b->back));
     printf("\n%-28s %8s\n", "Copies", "GB/s");
     result = measure_memcpy(b);
     for (int i = 0; i < DS_BACKEND_COUNT && result == FINE; i++)
@@ -311,8 +311,8 @@ static int run(bench *b) {
         printf("(medians of %d copies of %zu bytes; everything copied was compared)\n", b->runs,
                b->size);
 fail:
-    DS_IGNORE(ds_host_free(b->source));
-    DS_IGNORE(ds_host_free(b->back));
+    DS_IGNORE(ds_pinned_free(b->source));
+    DS_IGNORE(ds_pinned_free(b->back));
     return result;
 }
 
@@ -346,7 +346,7 @@ int main(int argc, char **argv) {
     }
     result = run(&b);
     if (ds_shutdown() < 0 && result == FINE) {
-        fprintf(stderr, "devices: %s\n", ds_last_error());
+        fprintf(stderr, "devices: %s\n", ds_error_get_last());
         result = FAILED;
     }
     return result;

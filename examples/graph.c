@@ -41,12 +41,12 @@
 
 enum { FINE = 0, FAILED = 1, WRONG = 2 };
 
-#define CHECK(call)                                          \
-    do {                                                     \
-        if ((call) < 0) {                                    \
-            fprintf(stderr, "graph: %s\n", ds_last_error()); \
-            return FAILED;                                   \
-        }                                                    \
+#define CHECK(call)                                              \
+    do {                                                         \
+        if ((call) < 0) {                                        \
+            fprintf(stderr, "graph: %s\n", ds_error_get_last()); \
+            return FAILED;                                       \
+        }                                                        \
     } while (0)
 
 /* ---- kernels: the demo's, for the CPU and as PTX --------------------------------------------- */
@@ -344,16 +344,16 @@ static ds_result enqueue(ds_stream stream, void *user) {
     if (r >= 0)
         r = ds_stream_wait_event(s->side, s->fork);
     if (r >= 0)
-        r = ds_launch(kernel[HISTOGRAM], blocks, &h, sizeof h, stream);
+        r = ds_kernel_launch(kernel[HISTOGRAM], blocks, &h, sizeof h, stream);
     if (r >= 0)
-        r = ds_launch(kernel[CHECKSUM], blocks, &c, sizeof c, s->side);
+        r = ds_kernel_launch(kernel[CHECKSUM], blocks, &c, sizeof c, s->side);
     if (r >= 0)
         r = ds_event_record(s->join, s->side);
     /* join: without it the capture could not end */
     if (r >= 0)
         r = ds_stream_wait_event(stream, s->join);
     if (r >= 0)
-        r = ds_launch(kernel[ADD], WORDS, &both, sizeof both, stream);
+        r = ds_kernel_launch(kernel[ADD], WORDS, &both, sizeof both, stream);
     if (r >= 0)
         r = ds_copy(s->out, s->rows, ROW, stream);
     return r;
@@ -494,10 +494,10 @@ static int open_slot(slot *s, ds_device device) {
     CHECK(ds_stream_create(&side, &s->side));
     CHECK(ds_event_create(0, "fork", &s->fork));
     CHECK(ds_event_create(0, "join", &s->join));
-    CHECK(ds_host_alloc(ROW + s->size, &pinned));
+    CHECK(ds_pinned_alloc(ROW + s->size, &pinned));
     s->out = pinned;
     s->in = (unsigned char *)pinned + ROW;
-    CHECK(ds_alloc(device, 3 * ROW + s->size, &memory));
+    CHECK(ds_device_alloc(device, 3 * ROW + s->size, &memory));
     s->rows = memory;
     s->data = (unsigned char *)memory + 3 * ROW; /* on a multiple of 16, as the kernels want it */
     return FINE;
@@ -506,8 +506,8 @@ static int open_slot(slot *s, ds_device device) {
 /* Freeing memory waits for what is under way after a failure. */
 static void close_all(void) {
     for (slot *s = slots; s < slots + SLOTS; s++) {
-        DS_IGNORE(ds_free(s->rows));
-        DS_IGNORE(ds_host_free(s->out));
+        DS_IGNORE(ds_device_free(s->rows));
+        DS_IGNORE(ds_pinned_free(s->out));
         if (s->graph.id)
             DS_IGNORE(ds_graph_destroy(s->graph));
         if (s->exec.id)
@@ -627,9 +627,9 @@ static int open_all(void) {
     if (!options.total)
         options.total = (uint64_t)ftell(file);
     if (options.cpu)
-        CHECK(ds_device_set(ds_cpu(0)));
-    CHECK(ds_device_get(&device));
-    CHECK(ds_device_print(device, name, sizeof name));
+        CHECK(ds_device_set_current(ds_cpu(0)));
+    CHECK(ds_device_get_current(&device));
+    CHECK(ds_device_format(device, name, sizeof name));
     printf("device           %s\n", name);
     for (int i = 0; i < SLOTS; i++)
         if (open_slot(&slots[i], device) != FINE)
@@ -650,7 +650,7 @@ static int work(void) {
     begin = now() - begin;
     pieces = (double)((options.total + options.piece - 1) / options.piece);
     if (options.dot)
-        CHECK(ds_graph_dot_file(slots[0].graph, DS_DOT_PLAIN, options.dot));
+        CHECK(ds_graph_write_dot_file(slots[0].graph, DS_DOT_PLAIN, options.dot));
     if (run(1, &ways[1]) != FINE)
         return FAILED;
     printf("input            %s, %llu bytes in %.0f pieces\n", options.path,
@@ -672,7 +672,7 @@ int main(int argc, char **argv) {
     result = work();
     close_all();
     if (ds_shutdown() < 0 && result == FINE) {
-        fprintf(stderr, "graph: %s\n", ds_last_error());
+        fprintf(stderr, "graph: %s\n", ds_error_get_last());
         result = FAILED;
     }
     if (fflush(stdout) != 0 && result == FINE) {

@@ -19,11 +19,12 @@ int main(void) {
     ds_stream s;
     void *memory = NULL;
     char word[6] = "";
-    if (ds_stream_create(NULL, &s) < 0 || ds_alloc(ds_device_current(), sizeof word, &memory) < 0 ||
+    if (ds_stream_create(NULL, &s) < 0 ||
+        ds_device_alloc(ds_device_current(), sizeof word, &memory) < 0 ||
         ds_copy(memory, "world", sizeof word, s) < 0 || ds_copy(word, memory, sizeof word, s) < 0 ||
-        ds_launch_host_func(s, hello, word, NULL) < 0 || ds_stream_synchronize(s) < 0 ||
-        ds_free(memory) < 0 || ds_stream_destroy(s) < 0 || ds_shutdown() < 0) {
-        fprintf(stderr, "hello: %s\n", ds_last_error());
+        ds_stream_launch_host_func(s, hello, word, NULL) < 0 || ds_stream_synchronize(s) < 0 ||
+        ds_device_free(memory) < 0 || ds_stream_destroy(s) < 0 || ds_shutdown() < 0) {
+        fprintf(stderr, "hello: %s\n", ds_error_get_last());
         return 1;
     }
     return strcmp(word, "world") != 0;

@@ -34,12 +34,12 @@
 
 enum { FINE = 0, FAILED = 1, WRONG = 2 };
 
-#define CHECK(call)                                           \
-    do {                                                      \
-        if ((call) < 0) {                                     \
-            fprintf(stderr, "memory: %s\n", ds_last_error()); \
-            return FAILED;                                    \
-        }                                                     \
+#define CHECK(call)                                               \
+    do {                                                          \
+        if ((call) < 0) {                                         \
+            fprintf(stderr, "memory: %s\n", ds_error_get_last()); \
+            return FAILED;                                        \
+        }                                                         \
     } while (0)
 
 #define MIB ((size_t)1 << 20)
@@ -91,7 +91,7 @@ static int holds(const void *block, size_t size, uint32_t value, int *result) {
     if (ds_copy(&word[0], block, 4, stream) < 0 ||
         ds_copy(&word[1], (const char *)block + size - 4, 4, stream) < 0 ||
         ds_stream_synchronize(stream) < 0) {
-        fprintf(stderr, "memory: %s\n", ds_last_error());
+        fprintf(stderr, "memory: %s\n", ds_error_get_last());
         *result = FAILED;
     } else if (word[0] != value || word[1] != value) {
         fprintf(stderr, "memory: WRONG: a block holds %u and %u, not %u\n", (unsigned)word[0],
@@ -134,10 +134,10 @@ static void add_piece(const ds_mem_block *block, void *user) {
 
 static int show(const char *when) {
     pieces p = { 0, 0 };
-    CHECK(ds_mem_each_block(device, add_piece, &p));
+    CHECK(ds_mem_for_each_block(device, add_piece, &p));
     printf(
         "%-38s %4zu MiB allocated, %4zu MiB reserved, %4zu MiB free, the largest piece %3zu MiB\n",
-        when, ds_mem_allocated(device) / MIB, ds_mem_reserved(device) / MIB, p.all / MIB,
+        when, ds_mem_get_allocated(device) / MIB, ds_mem_get_reserved(device) / MIB, p.all / MIB,
         p.largest / MIB);
     return FINE;
 }
@@ -148,7 +148,7 @@ static int write_snapshot(ds_mem_format format, const char *ending) {
         fprintf(stderr, "memory: %s is too long\n", out);
         return FAILED;
     }
-    CHECK(ds_mem_snapshot_file(format, 0, path));
+    CHECK(ds_mem_write_snapshot_file(format, 0, path));
     FILE *f = fopen(path, "rb");
     long size = f && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : 0;
     if (f)
@@ -182,14 +182,14 @@ static int in_pieces(void) {
     CHECK(ds_mem_history_start(NULL));
     if (decode(&f) != FINE || show("  after decoding:") != FINE)
         return FAILED;
-    CHECK(ds_mem_each_block(device, add_piece, &p));
+    CHECK(ds_mem_for_each_block(device, add_piece, &p));
     ds_result r = panorama(&f);
     if (r != DS_ERR_OUT_OF_MEMORY && r != DS_ERR_LIMIT_EXCEEDED) {
         fprintf(stderr, "memory: WRONG: the panorama should not have fitted\n");
         return r < 0 ? FAILED : WRONG;
     }
     printf("the panorama failed, which was to be shown. In short:\n\n%s\n\nIn full:\n\n%s\n",
-           ds_last_error(), ds_mem_last_report());
+           ds_error_get_last(), ds_mem_get_last_report());
     if (p.all < PANORAMA) {
         fprintf(stderr, "memory: WRONG: only %zu bytes were free\n", p.all);
         return WRONG;
@@ -215,7 +215,7 @@ static int growing(void) {
         return finish(&f);
     }
     if (panorama(&f) < 0) {
-        fprintf(stderr, "memory: WRONG: %s\n", ds_last_error());
+        fprintf(stderr, "memory: WRONG: %s\n", ds_error_get_last());
         return WRONG;
     }
     if (show("  with the panorama:") != FINE)
@@ -233,10 +233,10 @@ static int work(int cpu) {
     size_t total = 0;
     int result;
     if (cpu)
-        CHECK(ds_device_set(ds_cpu(0)));
-    CHECK(ds_device_get(&device));
-    CHECK(ds_device_print(device, name, sizeof name));
-    CHECK(ds_device_memory_info(device, NULL, &total));
+        CHECK(ds_device_set_current(ds_cpu(0)));
+    CHECK(ds_device_get_current(&device));
+    CHECK(ds_device_format(device, name, sizeof name));
+    CHECK(ds_device_get_memory_info(device, NULL, &total));
     printf("device: %s, %zu MiB\n\n", name, total / MIB);
     CHECK(ds_stream_create(NULL, &stream));
     result = in_pieces();
@@ -262,7 +262,7 @@ int main(int argc, char **argv) {
     }
     result = work(cpu);
     if (ds_shutdown() < 0 && result == FINE) {
-        fprintf(stderr, "memory: %s\n", ds_last_error());
+        fprintf(stderr, "memory: %s\n", ds_error_get_last());
         result = FAILED;
     }
     if (fflush(stdout) != 0 && result == FINE) {

@@ -12,7 +12,7 @@
                       ten times with each configuration; the first pass is not timed
 
    LOG is a trace (bench/data/README.md has its layout; .xz needs the program xz), or what
-   ds_resource_log wrote, or a snapshot that ds_mem_snapshot_file wrote as JSON while history was
+   ds_resource_create_log wrote, or a snapshot that ds_mem_write_snapshot_file wrote as JSON while history was
    recorded: so a program that ran out of memory on a GPU can be looked into where there is none. A
    configuration is what DEVSTREAM_ALLOC_CONF would hold.
 
@@ -385,7 +385,7 @@ static void read_history(const text *t, const char *path) {
     }
 }
 
-/* ---- lines of ds_resource_log ---------------------------------------------------------------- */
+/* ---- lines of ds_resource_create_log ---------------------------------------------------------------- */
 
 static void read_lines(const text *t, const char *path) {
     const char *line = t->at;
@@ -395,7 +395,7 @@ static void read_lines(const text *t, const char *path) {
         char action[20];
         entry e;
         if (sscanf(line, "%*u,%19[^,],%llx,%llu,%llu", action, &address, &bytes, &stream) != 4)
-            fail(path, "has a line that ds_resource_log did not write");
+            fail(path, "has a line that ds_resource_create_log did not write");
         memset(&e, 0, sizeof e);
         snprintf(e.action, sizeof e.action, "%s",
                  strcmp(action, "allocate") ? strcmp(action, "free") ? "" : "free_completed"
@@ -456,7 +456,8 @@ static void read_log(const char *path) {
     else if (!strncmp(t.at, "time_us,action,pointer,size,stream\n", 35))
         read_lines(&t, path);
     else
-        fail(path, "is neither a trace, nor a snapshot as JSON, nor lines of ds_resource_log");
+        fail(path,
+             "is neither a trace, nor a snapshot as JSON, nor lines of ds_resource_create_log");
     free(t.at);
     free(table);
     complete(path);
@@ -470,7 +471,7 @@ static void **blocks;
 static size_t reserved(void) {
     size_t sum = 0;
     for (int i = 0; i < the_log.devices; i++)
-        sum += ds_mem_reserved(ds_cpu(i));
+        sum += ds_mem_get_reserved(ds_cpu(i));
     return sum;
 }
 
@@ -545,14 +546,14 @@ static int replay(const char *options, size_t device_bytes, int passes) {
     size_t most = 0, at = 0;
     uint64_t live = 0, calls = 0, retries = 0;
     if (begin(options, device_bytes) < 0) {
-        fprintf(stderr, "replay: %s\n", ds_last_error());
+        fprintf(stderr, "replay: %s\n", ds_error_get_last());
         return 0;
     }
     for (int i = 0; i < passes && t >= 0; i++)
         t = ns[i] = pass(&at, i ? NULL : &most, &live);
     printf("%-44s ", *options ? options : "(default)");
     if (t < 0) {
-        const char *why = ds_last_error(), *call = strstr(why, "ds_mem_alloc: ");
+        const char *why = ds_error_get_last(), *call = strstr(why, "ds_mem_alloc: ");
         if (call)
             why = call + strlen("ds_mem_alloc: ");
         printf("at operation %zu: %.*s\n", at, (int)strcspn(why, ";\n"), why);
@@ -560,7 +561,7 @@ static int replay(const char *options, size_t device_bytes, int passes) {
         size_t peak = 0;
         for (int i = 0; i < the_log.devices; i++) {
             ds_mem_stats s = { 0 };
-            peak += ds_mem_max_reserved(ds_cpu(i));
+            peak += ds_mem_get_max_reserved(ds_cpu(i));
             if (ds_mem_get_stats(ds_cpu(i), &s) < 0)
                 continue;
             calls += (uint64_t)s.num_device_alloc;
@@ -576,18 +577,18 @@ static int replay(const char *options, size_t device_bytes, int passes) {
     }
     for (uint32_t b = 0; b < the_log.blocks; b++) /* after a pass that ended early */
         if (blocks[b] && ds_mem_free(blocks[b]) < 0) {
-            fprintf(stderr, "replay: %s\n", ds_last_error());
+            fprintf(stderr, "replay: %s\n", ds_error_get_last());
             return 0;
         }
     memset(blocks, 0, the_log.blocks * sizeof *blocks);
     for (uint32_t p = 0; p < the_log.places; p++)
         if (ds_stream_destroy(streams[p]) < 0) {
-            fprintf(stderr, "replay: %s\n", ds_last_error());
+            fprintf(stderr, "replay: %s\n", ds_error_get_last());
             return 0;
         }
     if (ds_shutdown() >= 0)
         return 1;
-    fprintf(stderr, "replay: %s\n", ds_last_error());
+    fprintf(stderr, "replay: %s\n", ds_error_get_last());
     return 0;
 }
 

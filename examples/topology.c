@@ -24,12 +24,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(call)                                             \
-    do {                                                        \
-        if ((call) < 0) {                                       \
-            fprintf(stderr, "topology: %s\n", ds_last_error()); \
-            return 1;                                           \
-        }                                                       \
+#define CHECK(call)                                                 \
+    do {                                                            \
+        if ((call) < 0) {                                           \
+            fprintf(stderr, "topology: %s\n", ds_error_get_last()); \
+            return 1;                                               \
+        }                                                           \
     } while (0)
 
 static int to_file(const char *text, size_t size, void *user) {
@@ -40,15 +40,15 @@ static int to_file(const char *text, size_t size, void *user) {
 static int here(ds_topology **out) {
     ds_device device[16];
     int count = 0, gpus;
-    CHECK(ds_device_count(DS_DEVICE_CUDA, &count));
+    CHECK(ds_device_get_count(DS_DEVICE_CUDA, &count));
     gpus = count > 0;
     if (!gpus)
-        CHECK(ds_device_count(DS_DEVICE_CPU, &count));
+        CHECK(ds_device_get_count(DS_DEVICE_CPU, &count));
     if (count > 16)
         count = 16;
     for (int i = 0; i < count; i++)
         device[i] = gpus ? ds_cuda(i) : ds_cpu(i);
-    CHECK(ds_topology_of_devices(device, (size_t)count, DS_TOPOLOGY_PROBE, out));
+    CHECK(ds_topology_create_of_devices(device, (size_t)count, DS_TOPOLOGY_PROBE, out));
     return 0;
 }
 
@@ -72,8 +72,8 @@ static void write_plot(FILE *gp, const char *prefix, char **path, int count) {
             fprintf(gp,
                     "%s'%s.tsv' index %d using 2:3 with lines lc %d title '%s' noenhanced, '' "
                     "index %d using 2:4 with points pt 7 ps 0.3 lc %d notitle",
-                    what ? ", " : "", prefix, at, what + 1, ds_collective_name((ds_collective)what),
-                    at, what + 1);
+                    what ? ", " : "", prefix, at, what + 1,
+                    ds_collective_get_name((ds_collective)what), at, what + 1);
         }
         fprintf(gp, "\n");
     }
@@ -88,22 +88,22 @@ static int table(const ds_topology *t, ds_plan_order order, int explain, FILE *d
         for (size_t kib = 4; kib <= 1024 * 1024; kib *= data ? 2 : 16) {
             ds_plan_desc d;
             const ds_plan *p;
-            size_t whole = 4 * (size_t)ds_topology_size(t); /* all blocks of one size */
+            size_t whole = 4 * (size_t)ds_topology_get_size(t); /* all blocks of one size */
             memset(&d, 0, sizeof d);
             d.what = (ds_collective)what;
             d.bytes = (kib * 1024 + whole - 1) / whole * whole;
             d.item = 4;
             d.order = order;
-            CHECK(ds_plan_make(t, &d, &p));
-            printf("%-14s %10zu  %-9s %5d %7zu %14.1f %14.1f %7.0f%%\n", ds_collective_name(d.what),
-                   kib, p->desc.algorithm, p->ways, p->pieces, (double)p->predicted_ns / 1e3,
-                   (double)p->bound_ns / 1e3,
+            CHECK(ds_plan_get(t, &d, &p));
+            printf("%-14s %10zu  %-9s %5d %7zu %14.1f %14.1f %7.0f%%\n",
+                   ds_collective_get_name(d.what), kib, p->desc.algorithm, p->ways, p->pieces,
+                   (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3,
                    p->predicted_ns ? 100.0 * (double)p->bound_ns / (double)p->predicted_ns : 100.0);
             if (data)
-                fprintf(data, "%s\t%zu\t%.3f\t%.3f\n", ds_collective_name(d.what), d.bytes,
+                fprintf(data, "%s\t%zu\t%.3f\t%.3f\n", ds_collective_get_name(d.what), d.bytes,
                         (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3);
             if (explain)
-                CHECK(ds_plan_explain(t, p, to_file, stdout));
+                CHECK(ds_plan_write(t, p, to_file, stdout));
         }
         if (data)
             fprintf(data, "\n\n");
@@ -154,14 +154,14 @@ int main(int argc, char **argv) {
     for (int i = 0; i < count && !failed; i++) {
         ds_topology *t = NULL;
         if (path[i])
-            CHECK(ds_topology_read(path[i], &t));
+            CHECK(ds_topology_create_of_file(path[i], &t));
         else if (here(&t))
             return 1;
         if (dot)
             CHECK(ds_topology_write(t, DS_TOPOLOGY_DOT, to_file, stdout));
         else
             failed = table(t, order, explain, data);
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
     if (data && fclose(data) != 0) {
         fprintf(stderr, "topology: %s.tsv cannot be written\n", plot);

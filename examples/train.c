@@ -49,12 +49,12 @@
 
 enum { FINE = 0, FAILED = 1 };
 
-#define CHECK(call)                          \
-    do {                                     \
-        if ((call) < 0) {                    \
-            complain("%s", ds_last_error()); \
-            return FAILED;                   \
-        }                                    \
+#define CHECK(call)                              \
+    do {                                         \
+        if ((call) < 0) {                        \
+            complain("%s", ds_error_get_last()); \
+            return FAILED;                       \
+        }                                        \
     } while (0)
 
 /* One line on standard error, in place of the progress bar if there is one. */
@@ -547,7 +547,7 @@ static double now(void) {
 
 static int pinned(ds_dtype type, int64_t rows, int64_t columns, ds_tensor **out) {
     int64_t shape[2] = { rows, columns };
-    CHECK(ds_tensor_alloc_host(type, 2, shape, out));
+    CHECK(ds_tensor_alloc_pinned(type, 2, shape, out));
     return FINE;
 }
 
@@ -569,8 +569,8 @@ static int first_weights(team *t, int which) {
 static int team_open(team *t, int devices) {
     ds_device first;
     int available = 0;
-    CHECK(ds_device_get(&first));
-    CHECK(ds_device_count((ds_device_type)first.type, &available));
+    CHECK(ds_device_get_current(&first));
+    CHECK(ds_device_get_count((ds_device_type)first.type, &available));
     t->devices = devices < available ? devices : available;
     random_state = 1;
     for (int i = 0; i < PARTS; i++) {
@@ -593,7 +593,7 @@ static int team_open(team *t, int devices) {
         pinned(ds_uint8(), held_out_count, ROW, &t->exam) != FINE ||
         pinned(ds_float32(), held_out_count, CLASSES, &t->answers) != FINE)
         return FAILED;
-    memcpy(t->exam->data, held_out, ds_tensor_size(t->exam));
+    memcpy(t->exam->data, held_out, ds_tensor_get_size(t->exam));
     return first_weights(t, 0) == FINE && first_weights(t, 1) == FINE ? FINE : FAILED;
 }
 
@@ -625,7 +625,7 @@ static int wait_for_all(team *t) {
         CHECK(ds_stream_synchronize(t->stream[i]));
     for (int m = 0; m + 1 < t->marks; m++) {
         double ms = 0;
-        CHECK(ds_event_elapsed_ms(t->mark[m], t->mark[m + 1], &ms));
+        CHECK(ds_event_get_elapsed_ms(t->mark[m], t->mark[m + 1], &ms));
         t->ms[t->after[m]] += ms;
     }
     t->marks = 0;
@@ -641,7 +641,7 @@ typedef struct batch {
 } batch;
 
 static int launch(int k, size_t items, const pass_args *args, ds_stream stream) {
-    CHECK(ds_launch(kernel[k], items, args, sizeof *args, stream));
+    CHECK(ds_kernel_launch(kernel[k], items, args, sizeof *args, stream));
     return FINE;
 }
 
@@ -701,8 +701,8 @@ static int change_weights(team *t, batch *b) {
         return FAILED;
     for (int k = 0; k < 2; k++) {
         step_args a = { t->weights[k]->data, t->speed[k]->data, sum[k]->data, RATE / BATCH };
-        CHECK(
-            ds_launch(kernel[K_STEP], (size_t)ds_tensor_count(sum[k]), &a, sizeof a, t->stream[0]));
+        CHECK(ds_kernel_launch(kernel[K_STEP], (size_t)ds_tensor_get_count(sum[k]), &a, sizeof a,
+                               t->stream[0]));
         CHECK(ds_tensor_free(sum[k]));
     }
     return FINE;
@@ -789,7 +789,7 @@ static void shuffle(team *t) {
         memcpy(a, b, ROW);
         memcpy(b, row, ROW);
     }
-    memcpy(rows, learnt, ds_tensor_size(t->rows));
+    memcpy(rows, learnt, ds_tensor_get_size(t->rows));
 }
 
 static int pass(team *t) {
@@ -830,8 +830,8 @@ static int train(team *t, int devices, int epochs) {
     memcpy(learnt, order, sizeof order);
     if (opt.damage && devices > 1)
         CHECK(ds_fill(t->weights[0]->data, 0, 4, 1, t->stream[0]));
-    for (int k = 0; k < 2; to += ds_tensor_count(t->weights[k++]))
-        CHECK(ds_copy(to, t->weights[k]->data, ds_tensor_size(t->weights[k]), t->stream[0]));
+    for (int k = 0; k < 2; to += ds_tensor_get_count(t->weights[k++]))
+        CHECK(ds_copy(to, t->weights[k]->data, ds_tensor_get_size(t->weights[k]), t->stream[0]));
     CHECK(ds_stream_synchronize(t->stream[0]));
     return team_close(t);
 }
@@ -848,7 +848,7 @@ static unsigned fingerprint(const team *t) { /* FNV-1a */
 
 static int print_table(const team *one, const team *four, int epochs) {
     char name[DS_DEVICE_NAME_SIZE];
-    CHECK(ds_device_print(one->device[0], name, sizeof name));
+    CHECK(ds_device_format(one->device[0], name, sizeof name));
     printf("network       %d - %d - %d, %d weights\n", PIXELS, HIDDEN, CLASSES, W1_SIZE + W2_SIZE);
     printf("pictures      %d to learn from, in batches of %d, %d times; %d held out\n",
            learnt_count, BATCH, epochs, held_out_count);
@@ -926,7 +926,7 @@ static int work_all(void) {
         return FAILED;
     CHECK(ds_init(&(ds_init_desc){ .cpu = &cpu }));
     if (opt.cpu)
-        CHECK(ds_device_set(ds_cpu(0)));
+        CHECK(ds_device_set_current(ds_cpu(0)));
     if (create_kernels() != FINE || train(&one, 1, epochs) != FINE ||
         train(&four, PARTS, epochs) != FINE)
         return FAILED;
@@ -948,7 +948,7 @@ int main(int argc, char **argv) {
         return FAILED;
     result = work_all();
     if (ds_shutdown() < 0 && result == FINE) {
-        complain("%s", ds_last_error());
+        complain("%s", ds_error_get_last());
         result = FAILED;
     }
     if (fflush(stdout) != 0 && result == FINE) {

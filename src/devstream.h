@@ -21,8 +21,10 @@
        static void hello(void *who) { printf("hello from the stream, %s\n", (char *)who); }
        int main(void) {
            ds_stream s;
-           if (ds_stream_create(NULL, &s) < 0 || ds_launch_host_func(s, hello, "world", NULL) < 0 ||
-               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_last_error()); return 1; }
+           if (ds_stream_create(NULL, &s) < 0 || ds_stream_launch_host_func(s, hello, "world", NULL)
+           < 0 ||
+               ds_stream_synchronize(s) < 0) { fprintf(stderr, "%s\n", ds_error_get_last()); return
+               1; }
            return ds_shutdown() < 0;
        }
 
@@ -40,7 +42,7 @@
        DEVSTREAM_CUDA            with the implementation: adds the CUDA driver. Needs the headers of
                                  cudart 11.8 or newer and its library, static or shared; needs no
                                  nvcc, and no libcuda at link time
-       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_default() is the
+       DEVSTREAM_PER_THREAD_DEFAULT_STREAM  with the implementation: ds_stream_get_default() is the
                                  per-thread stream
        DEVSTREAM_NO_NVTX         with the implementation: ranges are not sent to NVIDIA's tools. By
                                  default they are sent if the compiler finds <nvtx3/nvToolsExt.h>,
@@ -62,7 +64,7 @@
      concurrently with other calls.
    - Host functions, callbacks, payload destructors and kernels may only call functions marked
      "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
-   - Invalid input returns a negative result with a sentence in ds_last_error(), and enqueues
+   - Invalid input returns a negative result with a sentence in ds_error_get_last(), and enqueues
      nothing.
    - A call blocks only if its comment states it.
    - Handles are small structs, passed by value. A destroyed or invented handle returns
@@ -79,7 +81,7 @@
                              number outside the documented range
        DS_ERR_INVALID_DEVICE, DS_ERR_NO_DEVICE, DS_ERR_DEVICE_RANGE  the device does not exist
        DS_ERR_OUT_OF_MEMORY  no memory
-       DS_ERR_DRIVER, DS_ERR_SYSTEM  with the code in ds_last_error()
+       DS_ERR_DRIVER, DS_ERR_SYSTEM  with the code in ds_error_get_last()
        DS_ERR_FAILED         the device has failed
        DS_ERR_FORKED         the process is a fork of a process that used devstream
        errors of capture     see ds_capture_mode

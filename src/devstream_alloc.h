@@ -19,10 +19,10 @@
            void *p;
            if (ds_stream_create(NULL, &s) < 0 || ds_mem_alloc(1 << 20, s, &p) < 0 ||
                ds_fill(p, 0, 1, 1 << 20, s) < 0 || ds_mem_free(p) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
-           printf("%zu bytes are cached\n", ds_mem_reserved(ds_device_current()));
+           printf("%zu bytes are cached\n", ds_mem_get_reserved(ds_device_current()));
            return ds_shutdown() < 0;
        }
 
@@ -37,7 +37,7 @@
    - If other streams use a block, record each use by ds_mem_record_use. The block is reused after
      these streams have passed their last use.
    - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc,
-     ds_capture_pool).
+     ds_capture_set_pool).
    - Host functions and callbacks may only call functions marked "Callable anywhere". */
 #include "devstream.h"
 

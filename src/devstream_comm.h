@@ -18,13 +18,13 @@
            ds_tensor *t;
            int64_t shape[2] = { 4, 1000 };
            ds_stream s;
-           if (ds_stream_current(ds_device_current(), &s) < 0 ||
+           if (ds_stream_get_current(ds_device_current(), &s) < 0 ||
                ds_tensor_alloc(ds_float32(), 2, shape, s, &t) < 0 ||
                ds_fill(t->data, 0, 4, 4000, s) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
-           printf("%lld elements\n", (long long)ds_tensor_count(t));
+           printf("%lld elements\n", (long long)ds_tensor_get_count(t));
            return ds_tensor_free(t) < 0 || ds_shutdown() < 0;
        }
 

@@ -19,12 +19,12 @@
            void *x;
            ds_stream s;
            ds_rng rng = { 0 };
-           if (ds_stream_current(ds_device_current(), &s) < 0 ||
-               ds_alloc(ds_device_current(), sizeof y, &x) < 0 ||
-               ds_rng_manual_seed(ds_device_current(), 42) < 0 ||
+           if (ds_stream_get_current(ds_device_current(), &s) < 0 ||
+               ds_device_alloc(ds_device_current(), sizeof y, &x) < 0 ||
+               ds_rng_set_device_seed(ds_device_current(), 42) < 0 ||
                ds_rng_uniform(rng, ds_float32(), x, 4, 0, 1, s) < 0 ||
                ds_copy(y, x, sizeof y, s) < 0 || ds_stream_synchronize(s) < 0) {
-               fprintf(stderr, "%s\n", ds_last_error());
+               fprintf(stderr, "%s\n", ds_error_get_last());
                return 1;
            }
            printf("%g %g %g %g\n", y[0], y[1], y[2], y[3]);

@@ -1,11 +1,11 @@
 /* alloc/api_block.h - block query and emptying the cache.
 
-   Implements ds_mem_find, ds_mem_empty_cache, ds_mem_empty_cache_of and ds_mem_trim.
+   Implements ds_mem_get_block, ds_mem_empty_cache, ds_mem_empty_stream_cache and ds_mem_trim.
    ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
 
    Invariants: Label and call site are reported only for live and pending blocks. While a capture
    is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
-   Locks: ds__describe expects the lock of the block's arena; ds_mem_find takes that lock. The
+   Locks: ds__describe expects the lock of the block's arena; ds_mem_get_block takes that lock. The
    functions that give memory back expect no lock; trim.h takes the locks for them. While the
    host waits for a stream, no spinlock is held.
    Threads: any caller's thread. The functions that give memory back may block the host until
@@ -44,10 +44,10 @@ static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *
     }
 }
 
-DSDEF ds_result(ds_mem_find)(const void *ptr, ds_mem_block *out) {
+DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_mem_find");
+    DS__ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
@@ -97,10 +97,10 @@ DSDEF ds_result(ds_mem_empty_cache)(ds_device device, size_t *out_released) {
     return ds__mem_empty(device, 0, out_released);
 }
 
-DSDEF ds_result(ds_mem_empty_cache_of)(ds_stream stream, size_t *out_released) {
+DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_mem_empty_cache_of");
+    DS__ENTER("ds_mem_empty_stream_cache");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;

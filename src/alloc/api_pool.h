@@ -1,6 +1,6 @@
 /* alloc/api_pool.h - pools: create, destroy, push, pop.
 
-   Implements the functions of pools, except checkpoints, statistics and ds_capture_pool.
+   Implements the functions of pools, except checkpoints, statistics and ds_capture_set_pool.
 
    Invariants: A pool object stays until shutdown. A pool object without owners and memory may
    become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
@@ -137,10 +137,10 @@ DSDEF ds_result(ds_pool_pop)(void) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
+DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pool_use_count");
+    DS__ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p)
@@ -151,10 +151,10 @@ DSDEF ds_result(ds_pool_use_count)(ds_pool pool, int *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pool_id)(ds_pool pool, uint64_t out_id[2]) {
+DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
     if (out_id)
         out_id[0] = out_id[1] = 0;
-    DS__ENTER("ds_pool_id");
+    DS__ENTER("ds_pool_get_id");
     DS__REQUIRE(out_id, "out_id is NULL");
     if (!pool.id)
         return DS_OK;

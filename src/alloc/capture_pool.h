@@ -1,7 +1,7 @@
 /* alloc/capture_pool.h - pools of captures.
 
    Gives captures their memory. A capture has one pool: a pool of its own, made at the first
-   allocation (ds__capture_pool_of), or a pool named before (ds_capture_pool). The graph of the
+   allocation (ds__capture_pool_of), or a pool named before (ds_capture_set_pool). The graph of the
    capture owns the pool. ds__capture_keep keeps a pool that a request names for as long as the
    graph.
 
@@ -96,8 +96,8 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     return r;
 }
 
-DSDEF ds_result(ds_capture_pool)(ds_stream stream, ds_pool pool) {
-    DS__ENTER("ds_capture_pool");
+DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
+    DS__ENTER("ds_capture_set_pool");
     ds__mpool *p = ds__mpool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;

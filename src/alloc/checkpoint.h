@@ -1,6 +1,6 @@
 /* alloc/checkpoint.h - checkpoints of pools.
 
-   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_free and ds_pool_check_live. A
+   Implements ds_pool_save, ds_pool_restore, ds_pool_checkpoint_destroy and ds_pool_check_live. A
    checkpoint lists the live blocks of a pool. ds_pool_restore first plans (ds__rewind_plan);
    then it frees blocks and makes blocks live again at their old addresses (ds__rewind_all).
 
@@ -117,7 +117,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     return DS_OK;
 }
 
-DSDEF void(ds_pool_checkpoint_free)(ds_pool_checkpoint *checkpoint) {
+DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
     ds__release(checkpoint);
 }
 

@@ -1,10 +1,10 @@
 /* alloc/observer.h - observers of allocator events.
 
-   Implements ds_mem_on_event and ds_mem_remove_on_event; history_state.h has the list and calls
-   the observers. ds__snap_room makes room in an array, here and for snapshots.
+   Implements ds_mem_add_event_callback and ds_mem_remove_event_callback; history_state.h has the
+   list and calls the observers. ds__snap_room makes room in an array, here and for snapshots.
    ds__snapshot_shutdown resets history and observers.
 
-   Invariants: When ds_mem_remove_on_event returns DS_OK, no thread is inside the observer.
+   Invariants: When ds_mem_remove_event_callback returns DS_OK, no thread is inside the observer.
    Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
    locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
    after all locks of the allocator.
@@ -36,8 +36,8 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
     return 1;
 }
 
-DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
-    DS__ENTER("ds_mem_on_event");
+DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_add_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
@@ -54,8 +54,8 @@ DSDEF ds_result(ds_mem_on_event)(ds_mem_event_fn fn, void *user) {
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
-DSDEF ds_result(ds_mem_remove_on_event)(ds_mem_event_fn fn, void *user) {
-    DS__ENTER("ds_mem_remove_on_event");
+DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
+    DS__ENTER("ds_mem_remove_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
     ds__mutex_lock(&ds__mh.lock);
     ds__mutex_lock(&ds__mh.watch);

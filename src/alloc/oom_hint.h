@@ -189,7 +189,7 @@ static void ds__moom_hint(ds__mshortage *s) {
     if (s->outside >= s->wanted || s->outside > s->total / 2) {
         snprintf(out, room,
                  "%s of the device are used outside the allocator: processes "
-                 "(ds_mem_list_processes), contexts, libraries, ds_alloc",
+                 "(ds_mem_write_processes), contexts, libraries, ds_device_alloc",
                  DS__SIZE(s->outside));
         return;
     }

@@ -1,16 +1,17 @@
 /* alloc/oom_report.h - out-of-memory report.
 
    Writes the report of a request that found no memory (ds__oom_report): one sentence for
-   ds_last_error, and a page for ds_mem_last_report. Numbers come from oom_walk.h, the advice
-   from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+   ds_error_get_last, and a page for ds_mem_get_last_report. Numbers come from oom_walk.h, the
+   advice from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
 
    Invariants: The page belongs to the thread, until the next shortage on the thread or the end
-   of the thread. If there is no host memory for the page, ds_mem_last_report gives an empty
+   of the thread. If there is no host memory for the page, ds_mem_get_last_report gives an empty
    string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
    if they do not fit.
    Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
-   Threads: the thread of the failed request; ds_mem_last_report: any thread, for its own page. */
+   Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
+   */
 #ifndef DS__ALLOC_OOM_REPORT_H
 #define DS__ALLOC_OOM_REPORT_H
 
@@ -80,7 +81,7 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     ds__mprint(p, "hint: %s\n", s->hint);
 }
 
-/* What ds_last_error() has room for: owners are left out from the least one on. */
+/* What ds_error_get_last() has room for: owners are left out from the least one on. */
 static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     const size_t tail = strlen(s->hint) + 16;
     ds__mprint(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
@@ -143,7 +144,7 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     ds__fail(why, "%s", line);
 }
 
-DSDEF const char *(ds_mem_last_report)(void) {
+DSDEF const char *(ds_mem_get_last_report)(void) {
     const ds__caller *t = ds__my_caller();
     const char *report = t && ds__tls.epoch == ds__g.epoch ? t->module[DS__MODULE_ALLOC] : NULL;
     return report ? report : "";

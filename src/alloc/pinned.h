@@ -12,7 +12,7 @@
       KiB, one for blocks of whole pages. The arenas belong to no stream.
    2. The program may use an allocated block at once. A freed block with recorded uses is
       therefore pending until the events of these uses are complete. Allocations query the
-      events if nothing else fits, with poll_on_alloc always; ds_pinned_empty_cache queries them
+      events if nothing else fits, with poll_on_alloc always; ds_mem_pinned_empty_cache queries them
       too. Frees never query events, and no call does while a capture is open. No call waits for
       an event.
    3. A block that a capture used stays pending until the last graph with this use is gone.
@@ -27,7 +27,7 @@
 
    Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
    the tally of the device record. The atomic settings are copies of members of ds__host.config.
-   ds__host.limit is the exception: ds_pinned_set_limit sets it.
+   ds__host.limit is the exception: ds_mem_pinned_set_limit sets it.
    Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
    registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
    the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
@@ -68,7 +68,7 @@ static struct {
     _Atomic size_t round_threshold; /* from `config` */
     _Atomic size_t max_cached;      /* from `config` */
     _Atomic size_t segment_size;    /* from `config` */
-    _Atomic size_t limit;           /* from ds_pinned_set_limit */
+    _Atomic size_t limit;           /* from ds_mem_pinned_set_limit */
     _Atomic int registers;
     _Atomic int polls;
     _Atomic int debug;

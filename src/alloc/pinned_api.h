@@ -1,13 +1,13 @@
 /* alloc/pinned_api.h - public functions of pinned host memory.
 
-   Implements the functions of api/pinned.h, such as ds_pinned_alloc, ds_pinned_free and
-   ds_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
+   Implements the functions of api/pinned.h, such as ds_mem_pinned_alloc, ds_mem_pinned_free and
+   ds_mem_pinned_record_use, over the blocks of pinned_block.h. ds__pinned_hold records the use of a
    block by the graphs of a capture.
 
    Invariants: A freed block becomes pending if it has recorded uses, and free otherwise. The
-   use by a capture (ds__hold) has no event; it ends with the last graph. ds_pinned_free never
+   use by a capture (ds__hold) has no event; it ends with the last graph. ds_mem_pinned_free never
    queries an event.
-   Locks: ds_pinned_free holds the arena's lock, then ds__host.count, while the block changes
+   Locks: ds_mem_pinned_free holds the arena's lock, then ds__host.count, while the block changes
    its state. It releases both before it returns a segment to the driver. The statistics
    functions stop the device (ds__mem_lock_all) and take ds__host.clock_lock after that, not
    inside. ds__pinned_hold makes a use and its event without a lock, so it looks the block up
@@ -33,10 +33,10 @@
 #include "stats.h"
 #include "pinned_block.h"
 
-DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
+DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_pinned_alloc");
+    DS__ENTER("ds_mem_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
@@ -72,9 +72,9 @@ DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_free)(void *ptr) {
+DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     ds__arena *a = NULL;
-    DS__ENTER("ds_pinned_free");
+    DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
         return DS_OK;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
@@ -142,8 +142,8 @@ static int ds__pinned_known(const void *ptr) {
     return a->dev->device.type == DS_DEVICE_HOST;
 }
 
-DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
-    DS__ENTER("ds_pinned_record_use");
+DSDEF ds_result(ds_mem_pinned_record_use)(void *ptr, ds_stream stream) {
+    DS__ENTER("ds_mem_pinned_record_use");
     if (!ptr)
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
@@ -174,23 +174,23 @@ DSDEF ds_result(ds_pinned_record_use)(void *ptr, ds_stream stream) {
 DS__SEAM static ds_result ds__pinned_operand(void *ptr, ds_stream stream) {
     ds_result r = DS_OK;
     if (ds__pinned_known(ptr))
-        DS__KEEPING(r, (ds_pinned_record_use)(ptr, stream));
+        DS__KEEPING(r, (ds_mem_pinned_record_use)(ptr, stream));
     return r;
 }
 
-DSDEF ds_result(ds_pinned_owns)(const void *ptr, int *out) {
+DSDEF ds_result(ds_mem_pinned_owns)(const void *ptr, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_pinned_owns");
+    DS__ENTER("ds_mem_pinned_owns");
     DS__REQUIRE(out, "out is NULL");
     *out = ds__pinned_known(ptr);
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
+DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
-    DS__ENTER("ds_pinned_empty_cache");
+    DS__ENTER("ds_mem_pinned_empty_cache");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -203,8 +203,8 @@ DSDEF ds_result(ds_pinned_empty_cache)(size_t *out_released) {
     return ds__pinned_check(dev, 1);
 }
 
-DSDEF ds_result(ds_pinned_set_limit)(size_t bytes) {
-    DS__ENTER("ds_pinned_set_limit");
+DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
+    DS__ENTER("ds_mem_pinned_set_limit");
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
@@ -222,10 +222,10 @@ static ds_mem_duration ds__duration(const ds__clock *c) {
     return d;
 }
 
-DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
+DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pinned_get_stats");
+    DS__ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds__mdevice *dev = ds__pinned_used();
     if (dev) {
@@ -245,8 +245,8 @@ DSDEF ds_result(ds_pinned_get_stats)(ds_pinned_stats *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
-    DS__ENTER("ds_pinned_reset_peak_stats");
+DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
+    DS__ENTER("ds_mem_pinned_reset_peak_stats");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
@@ -257,8 +257,8 @@ DSDEF ds_result(ds_pinned_reset_peak_stats)(void) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_pinned_reset_accumulated_stats)(void) {
-    DS__ENTER("ds_pinned_reset_accumulated_stats");
+DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
+    DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
     ds__mdevice *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;

@@ -277,7 +277,7 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
         : ds__captures_open() && cached + pending >= q->size
             ? "cached memory is not freed while a capture is open"
         : pending >= q->size ? "freed blocks are in use by streams; synchronize the streams"
-        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_pinned_set_limit raises the limit"
+        : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
                                        : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,

@@ -3,7 +3,7 @@
    Allocates and frees the memory of pinned segments for upstream.h (ds__pinned_source_alloc,
    ds__pinned_source_free). The memory is the driver's pinned memory. With
    pinned_use_cuda_host_register it is ordinary memory, whose pages are touched and then
-   registered. Both functions record their duration for ds_pinned_get_stats.
+   registered. Both functions record their duration for ds_mem_pinned_get_stats.
 
    Invariants: Every segment stands in the table of known memory as held by the allocator
    (DS__HELD_SEGMENT). ds__pinned_source_free always returns DS_OK: no work uses the memory, and
@@ -36,7 +36,7 @@ static void ds__clock_add(ds__clock *c, uint64_t since) {
 static ds_result ds__registered_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     size_t whole = (size + DS__HOST_PAGE - 1) & ~(DS__HOST_PAGE - 1);
     ds__found f;
     char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);

@@ -1,6 +1,6 @@
 /* alloc/record_use.h - recording the use of a block by another stream.
 
-   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_pinned_record_use.
+   Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_mem_pinned_record_use.
    ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
    at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
    of live blocks is an error. ds__mem_operand notes the operand of a collective.

@@ -1,12 +1,12 @@
 /* alloc/report_names.h - memory statistics by name.
 
    Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
-   ds_mem_stat_by_name reads one value; ds_mem_stat_name lists the names.
+   ds_mem_stats_get_by_name reads one value; ds_mem_stats_get_name lists the names.
 
    Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
    search. Every entry names an int64_t member.
    Locks: none.
-   Threads: any. The table is constant, and ds_mem_stat_name needs no initialised library. */
+   Threads: any. The table is constant, and ds_mem_stats_get_name needs no initialised library. */
 #ifndef DS__ALLOC_REPORT_NAMES_H
 #define DS__ALLOC_REPORT_NAMES_H
 
@@ -51,16 +51,17 @@ static const struct ds__mstat {
 
 #define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
 
-DSDEF const char *(ds_mem_stat_name)(size_t index) {
+DSDEF const char *(ds_mem_stats_get_name)(size_t index) {
     return index < DS__STATS ? ds__mstats[index].name : NULL;
 }
 
-DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name, int64_t *out) {
+DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char *name,
+                                          int64_t *out) {
     char alias[64];
     const char *wanted = name;
     if (out)
         *out = 0;
-    DS__ENTER("ds_mem_stat_by_name");
+    DS__ENTER("ds_mem_stats_get_by_name");
     DS__REQUIRE(stats && name && out, "%s is NULL", !stats ? "stats" : !name ? "name" : "out");
     if (!strncmp(name, "allocated.", 10) && strlen(name) < 50) { /* torch's documents say so */
         snprintf(alias, sizeof alias, "allocation.%s", name + 10);
@@ -79,7 +80,7 @@ DSDEF ds_result(ds_mem_stat_by_name)(const ds_mem_stats *stats, const char *name
             low = middle + 1;
     }
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "there is no statistic '%.80s'; ds_mem_stat_name lists them", name);
+                    "there is no statistic '%.80s'; ds_mem_stats_get_name lists them", name);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* alloc/report_processes.h - report of the processes that use a device.
 
-   Implements ds_mem_list_processes, the counterpart of torch.cuda.list_gpu_processes: one line
+   Implements ds_mem_write_processes, the counterpart of torch.cuda.list_gpu_processes: one line
    for each process and its memory. The driver lists the processes (device_processes). That of the
    CPU knows this process only, so the processes with shared memory follow (ds__share_list).
 
@@ -15,8 +15,8 @@
 #include "../core/internal.h"
 #include "ipc_sharers.h"
 
-DSDEF ds_result(ds_mem_list_processes)(ds_device device, ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_list_processes");
+DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds__pen pen = { write_fn, user, 0, 0 };

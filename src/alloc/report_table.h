@@ -1,6 +1,6 @@
-/* alloc/report_table.h - table of ds_mem_summary.
+/* alloc/report_table.h - table of ds_mem_write_summary.
 
-   Implements ds_mem_summary: writes the statistics of a device as the table of
+   Implements ds_mem_write_summary: writes the statistics of a device as the table of
    torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
 
    Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
@@ -88,17 +88,17 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
     ds__mrule(p, '=');
 }
 
-DSDEF ds_result(ds_mem_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                void *user) {
+DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
+                                      void *user) {
     ds_mem_stats stats;
-    DS__ENTER("ds_mem_summary");
+    DS__ENTER("ds_mem_write_summary");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
     ds_site site = ds__tls.site;
     ds_result r = (ds_mem_get_stats)(device, &stats);
     if (r < 0)
         return r;
-    ds__tls.fn = "ds_mem_summary";
+    ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
     ds__pen pen = { write_fn, user, 0, 0 };
     ds__mtable(&pen, device.index, &stats, abbreviated);

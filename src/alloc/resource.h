@@ -123,7 +123,7 @@ static ds_result ds__res_said(ds_result r, const char *what) {
                         "the resource's %s returned %d, which is not an error code", what, (int)r);
     return r == DS_OK || ds__tls.code == r
                ? r
-               : ds__fail(r, "the resource's %s returned %s", what, (ds_result_name)(r));
+               : ds__fail(r, "the resource's %s returned %s", what, (ds_result_get_name)(r));
 }
 
 /* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,

@@ -111,32 +111,32 @@ static ds_result ds__res_upon(const ds_resource *upstream, ds__res *what, ds_res
     DS__ENTER(name);                  \
     DS__REQUIRE(out, "out is NULL")
 
-DSDEF ds_result(ds_resource_of_device)(ds_device device, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_device", DS__RES_DEVICE);
+DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_device", DS__RES_DEVICE);
     DS__RESOLVE(device);
     what.device = device;
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_pool)(ds_pool pool, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_pool", DS__RES_POOL);
+DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_pool", DS__RES_POOL);
     if (pool.id && !ds__mpool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_driver_pool)(ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_of_driver_pool", DS__RES_DRIVER);
+DSDEF ds_result(ds_resource_create_driver_pool)(ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_driver_pool", DS__RES_DRIVER);
     return ds__res_new(&what, out);
 }
 
-DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
-                                          ds_resource_free_fn free_fn, void *user,
-                                          ds_resource *out) {
+DSDEF ds_result(ds_resource_create_functions)(ds_resource_alloc_fn alloc_fn,
+                                              ds_resource_free_fn free_fn, void *user,
+                                              ds_resource *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_resource_of_functions");
+    DS__ENTER("ds_resource_create_functions");
     DS__REQUIRE(out && alloc_fn && free_fn, "%s is NULL",
                 !out       ? "out"
                 : alloc_fn ? "free_fn"
@@ -145,38 +145,40 @@ DSDEF ds_result(ds_resource_of_functions)(ds_resource_alloc_fn alloc_fn,
     return DS_OK;
 }
 
-DSDEF ds_result(ds_resource_limit)(const ds_resource *upstream, size_t bytes, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_limit", DS__RES_LIMIT);
+DSDEF ds_result(ds_resource_create_limit)(const ds_resource *upstream, size_t bytes,
+                                          ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_limit", DS__RES_LIMIT);
     what.limit = bytes;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_statistics)(const ds_resource *upstream, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_statistics", DS__RES_STATISTICS);
+DSDEF ds_result(ds_resource_create_stats)(const ds_resource *upstream, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_stats", DS__RES_STATISTICS);
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_log)(const ds_resource *upstream, ds_write_fn write_fn, void *user,
-                                 ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_log", DS__RES_LOG);
+DSDEF ds_result(ds_resource_create_log)(const ds_resource *upstream, ds_write_fn write_fn,
+                                        void *user, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_log", DS__RES_LOG);
     DS__REQUIRE(write_fn, "write_fn is NULL");
     what.write_fn = write_fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_on_failure)(const ds_resource *upstream, ds_resource_failure_fn fn,
-                                        void *user, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_on_failure", DS__RES_FAILURE);
+DSDEF ds_result(ds_resource_create_on_failure)(const ds_resource *upstream,
+                                               ds_resource_failure_fn fn, void *user,
+                                               ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_on_failure", DS__RES_FAILURE);
     DS__REQUIRE(fn, "fn is NULL");
     what.failure_fn = fn;
     what.user = user;
     return ds__res_upon(upstream, &what, out);
 }
 
-DSDEF ds_result(ds_resource_aligned)(const ds_resource *upstream, size_t alignment,
-                                     size_t threshold, ds_resource *out) {
-    DS__RES_BEGIN("ds_resource_aligned", DS__RES_ALIGNED);
+DSDEF ds_result(ds_resource_create_aligned)(const ds_resource *upstream, size_t alignment,
+                                            size_t threshold, ds_resource *out) {
+    DS__RES_BEGIN("ds_resource_create_aligned", DS__RES_ALIGNED);
     DS__REQUIRE(alignment && (alignment & (alignment - 1)) == 0,
                 "an alignment of %zu is not a power of two", alignment);
     what.alignment = alignment;
@@ -196,7 +198,7 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (r)
             ds__res_leave(r, 1);
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource was not created by ds_resource_statistics");
+                        "the resource was not created by ds_resource_create_stats");
     }
     ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)

@@ -158,7 +158,7 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
     switch (r->kind) {
     case DS__RES_DEVICE:
         DS__REQUIRE(alignment <= 256,
-                    "device memory is aligned to 256, not to %zu: use ds_resource_aligned",
+                    "device memory is aligned to 256, not to %zu: use ds_resource_create_aligned",
                     alignment);
         return ds__alloc_device(r->device, size, out);
     case DS__RES_POOL: {
@@ -169,9 +169,10 @@ static ds_result ds__res_alloc_from(ds__res *r, size_t size, size_t alignment, d
         return result;
     }
     case DS__RES_DRIVER: {
-        DS__REQUIRE(alignment <= 256,
-                    "the driver's memory is aligned to 256, not to %zu: use ds_resource_aligned",
-                    alignment);
+        DS__REQUIRE(
+            alignment <= 256,
+            "the driver's memory is aligned to 256, not to %zu: use ds_resource_create_aligned",
+            alignment);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
@@ -205,7 +206,7 @@ static ds_result ds__res_free_to(ds__res *r, void *ptr, size_t size, ds_stream s
     ds_result result = DS_OK;
     switch (r->kind) {
     case DS__RES_DEVICE:
-        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc");
+        return ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc");
     case DS__RES_POOL:
         /* nothing for its own stream */
         if (stream.id)

@@ -1,13 +1,13 @@
 /* alloc/snapshot.h - public functions of snapshots and block walks.
 
-   Implements ds_mem_snapshot and ds_mem_snapshot_file: collects first (snapshot_collect.h),
-   then writes a pickle, JSON or an HTML page. ds_mem_each_block calls a user's function with
-   every block of a device.
+   Implements ds_mem_write_snapshot and ds_mem_write_snapshot_file: collects first
+   (snapshot_collect.h), then writes a pickle, JSON or an HTML page. ds_mem_for_each_block calls a
+   user's function with every block of a device.
 
    Invariants: A snapshot is written from the collected data only, apart from the text of
    DEVSTREAM_ALLOC_CONF. Blocks are visited in the order of addresses.
    Locks: ds__snap_collect takes and releases its locks; the writer is called with no lock held.
-   ds_mem_each_block stops the device (ds__mem_lock_all) and calls the user's function under
+   ds_mem_for_each_block stops the device (ds__mem_lock_all) and calls the user's function under
    these locks; devstream refuses calls from it.
    Threads: any caller's thread, also while streams capture. Allocations and frees on a device
    wait while it is copied or walked. */
@@ -78,15 +78,16 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
     return r;
 }
 
-DSDEF ds_result(ds_mem_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
-                                 ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_mem_snapshot");
+DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_pool pool,
+                                       ds_write_fn write_fn, void *user) {
+    DS__ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__snapshot(format, flags, pool, write_fn, user);
 }
 
-DSDEF ds_result(ds_mem_snapshot_file)(ds_mem_format format, unsigned flags, const char *path) {
-    DS__ENTER("ds_mem_snapshot_file");
+DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
+                                            const char *path) {
+    DS__ENTER("ds_mem_write_snapshot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "wb");
     if (!f)
@@ -133,9 +134,9 @@ static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user
     return DS_OK;
 }
 
-DSDEF ds_result(ds_mem_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
+DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
     ds__mdevice *dev = NULL;
-    DS__ENTER("ds_mem_each_block");
+    DS__ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (!dev)

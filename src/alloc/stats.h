@@ -1,7 +1,7 @@
 /* alloc/stats.h - public functions of statistics.
 
    Implements ds_mem_get_stats, ds_pool_get_stats, the resets, and single values such as
-   ds_mem_allocated, over the sums of stats_sum.h.
+   ds_mem_get_allocated, over the sums of stats_sum.h.
 
    Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
@@ -145,22 +145,23 @@ DS__RESET(ds_mem_reset_max_cached, 1)
         ds__stats(dev, NULL, &s);                                           \
         return (size_t)s.member;                                            \
     }
-DS__ONE_STAT(ds_mem_allocated, allocated_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_allocated, allocated_bytes[0].peak)
-DS__ONE_STAT(ds_mem_reserved, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_reserved, reserved_bytes[0].peak)
+DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
+DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
+DS__ONE_STAT(ds_mem_get_reserved, reserved_bytes[0].current)
+DS__ONE_STAT(ds_mem_get_max_reserved, reserved_bytes[0].peak)
 DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
-DSDEF ds_result(ds_mem_driver_pool_info)(ds_device device, size_t *out_reserved, size_t *out_used) {
+DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reserved,
+                                             size_t *out_used) {
     size_t reserved = 0;
     size_t used = 0;
     if (out_reserved)
         *out_reserved = 0;
     if (out_used)
         *out_used = 0;
-    DS__ENTER("ds_mem_driver_pool_info");
+    DS__ENTER("ds_mem_get_driver_pool_info");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->async_info(device.index, &reserved, &used);
     if (r < 0)

@@ -36,8 +36,8 @@
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
    ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
    held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late and ds__note_use break this rule. Observers (ds_mem_on_event) may run under
-   all of these but the registry's.
+   ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may run
+   under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 #ifndef DS__ALLOC_TYPES_H
 #define DS__ALLOC_TYPES_H
@@ -65,7 +65,7 @@ typedef struct ds__hold ds__hold;
 typedef struct ds__muse {
     struct ds__muse *next;
     ds_stream stream;
-    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_id */
+    uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
     ds_event event;
     ds__hold *hold;   /* pinned memory: a capture's use, which has no event */
     int64_t device;   /* which the event belongs to */
@@ -258,7 +258,7 @@ struct ds__arena {
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
     ds__mpool *pool;
     ds__mdevice *dev;
-    uint64_t stream_id; /* ds_stream_id */
+    uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
     ds_event end;         /* orphan: when its stream was done */

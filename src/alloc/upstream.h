@@ -6,7 +6,7 @@
 
    Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
    neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
-   aligned to DS__UNIT and entered in the table of known memory. If ds_alloc or the driver's
+   aligned to DS__UNIT and entered in the table of known memory. If ds_device_alloc or the driver's
    allocator has entered it already, it stays theirs. Other memory known there is refused.
    Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
    ds__source_free often with `giving` and `grow`. The driver and user code run with these
@@ -83,7 +83,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     known = aligned && r == DS_ERR_INVALID_VALUE && ds__range_find(*out, &f);
     if (known && (!f.held || f.held == DS__HELD_ASYNC) && f.kind == DS_MEMORY_DEVICE &&
         f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
-        return DS_OK; /* of ds_alloc, or the driver's allocator: it stays theirs */
+        return DS_OK; /* of ds_device_alloc, or the driver's allocator: it stays theirs */
     ds__upstream_free(a, *out, size);
     return !aligned ? ds__fail(r, "the pool's upstream returned %p, which is not aligned to %zu",
                                *out, DS__UNIT)

@@ -62,7 +62,7 @@ static ds_result ds__own_fill(ds_stream stream, void *ptr, uint32_t value, size_
 static ds__stream *ds__any_stream(ds_device device) {
     ds_stream handle = { 0 };
     ds_result r;
-    DS__KEEPING(r, (ds_stream_legacy)(device, &handle));
+    DS__KEEPING(r, (ds_stream_get_legacy)(device, &handle));
     return r < 0 ? NULL : ds__stream_pin(handle);
 }
 

@@ -23,9 +23,9 @@
 
 /** Scope in which an open capture forbids unsafe calls. The values and rules are CUDA's
     (cudaStreamCaptureMode). Unsafe calls may wait for the device or use the legacy stream:
-    ds_alloc, ds_free, ds_host_alloc, ds_host_free, ds_host_register, ds_host_unregister,
-    ds_device_synchronize. If a stream of the device captures, ds_device_synchronize and
-    ds_device_reset fail in every mode. */
+    ds_device_alloc, ds_device_free, ds_pinned_alloc, ds_pinned_free, ds_pinned_register,
+    ds_pinned_unregister, ds_device_synchronize. If a stream of the device captures,
+    ds_device_synchronize and ds_device_reset fail in every mode. */
 typedef enum ds_capture_mode {
     /** in every thread with global mode (initial mode of a thread) */
     DS_CAPTURE_GLOBAL = 0,
@@ -53,9 +53,9 @@ typedef struct ds_capture_info {
 } ds_capture_info;
 
 /** Begins a capture on the stream. On CUDA, may block for up to 0.1 s while another thread waits
-    for a device in ds_free, ds_host_free or ds_host_unregister; such a wait would invalidate the
-    capture. Errors: DS_ERR_CAPTURE_UNSUPPORTED (legacy stream), DS_ERR_ILLEGAL_STATE (the stream
-    already captures; its capture continues). */
+    for a device in ds_device_free, ds_pinned_free or ds_pinned_unregister; such a wait would
+    invalidate the capture. Errors: DS_ERR_CAPTURE_UNSUPPORTED (legacy stream), DS_ERR_ILLEGAL_STATE
+    (the stream already captures; its capture continues). */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
 /** Begins a capture into an existing graph; the first node depends on `dependencies`.
     ds_capture_end returns the same graph. If the capture fails, its nodes remain in the graph.
@@ -71,9 +71,9 @@ DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
 /** Returns the capture state of the stream without changing it. DS_ERR_CAPTURE_IMPLICIT: the legacy
     stream, while a blocking stream of the device captures. */
-DSDEF DS_MUST_USE ds_result ds_capture_query(ds_stream stream, ds_capture_status *out);
+DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);
 /** Returns the capture state of the stream and the properties of the capture. Errors as for
-    ds_capture_query. */
+    ds_capture_get_status. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_info(ds_stream stream, ds_capture_info *out);
 /** Writes the dependencies of the stream's next node, at most `room` nodes. *out_count is their
     total number. DS_ERR_ILLEGAL_STATE: the stream does not capture. */
@@ -99,8 +99,8 @@ DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
 /** Captures the work that fn(stream, user) enqueues on the stream. Uses the thread-local mode:
     other threads are not restricted. If fn fails, ends the capture and returns the result of fn.
-    The stream never captures after the call. ds_last_error has the error of the call that failed
-    inside fn, or names the result of fn. */
+    The stream never captures after the call. ds_error_get_last has the error of the call that
+    failed inside fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
 

@@ -67,13 +67,13 @@ typedef struct ds_comm_options {
     unsigned flags; /**< DS_COMM_* */
     /** NULL: direct copies; otherwise a plan for the topology (see below) */
     const struct ds_topology *topology;
-    /** plan of the topology, which must fit; NULL: the plan of ds_plan_make */
+    /** plan of the topology, which must fit; NULL: the plan of ds_plan_get */
     const struct ds_plan *plan;
     uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
 /* Planned collectives. With options->topology, a collective runs the steps of the plan from
-   ds_plan_make. Results are bit-identical to the direct form, unless DS_COMM_ANY_ORDER is set. The
+   ds_plan_get. Results are bit-identical to the direct form, unless DS_COMM_ANY_ORDER is set. The
    order relative to other work is the same, too.
 
    A plan needs one tensor on each rank and pieces of equal size. Entry i of a list must be on the

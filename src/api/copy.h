@@ -22,9 +22,9 @@
     returns.
 
     On CUDA, a copy within pinned memory, or between a GPU and a CPU device, runs as a host
-    function. The rules of ds_launch_host_func for delays apply. Memory allocated by cudart or other
-    libraries is recognised. DS_ERR_INVALID_VALUE: a range exceeds an allocation of ds_alloc or
-    ds_host_alloc. */
+    function. The rules of ds_stream_launch_host_func for delays apply. Memory allocated by cudart
+    or other libraries is recognised. DS_ERR_INVALID_VALUE: a range exceeds an allocation of
+    ds_device_alloc or ds_pinned_alloc. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
 
 enum {
@@ -47,8 +47,9 @@ DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const 
                                          ds_device src_device, size_t size, ds_stream stream);
 /** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order.
     ptr must be a multiple of value_size. Does not block for device or pinned memory; blocks for
-    pageable memory. On CUDA, a fill of host memory runs as a host function (see ds_launch_host_func
-    for delays). DS_ERR_CROSS_DRIVER: device memory of another driver than the stream's. */
+    pageable memory. On CUDA, a fill of host memory runs as a host function (see
+    ds_stream_launch_host_func for delays). DS_ERR_CROSS_DRIVER: device memory of another driver
+    than the stream's. */
 DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size, size_t count,
                                     ds_stream stream);
 /** Fills height rows of width elements as ds_fill does. pitch is the distance between rows in

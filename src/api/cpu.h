@@ -17,8 +17,8 @@ enum {
     DS_CPU_INLINE = 1,
     /** threads sleep at once, without spinning for some tens of microseconds first */
     DS_CPU_NO_SPIN = 2,
-    /** allows calls that a capture forbids on a GPU but the CPU driver supports (ds_alloc, ds_free,
-        ...: see ds_capture_mode) */
+    /** allows calls that a capture forbids on a GPU but the CPU driver supports (ds_device_alloc,
+        ds_device_free, ...: see ds_capture_mode) */
     DS_CPU_LAX_CAPTURE = 4
 };
 
@@ -56,8 +56,8 @@ enum {
      stops while a host function runs. If a host function takes longer than some hundredths of a
      second, other operations continue, and times depend on it.
    Bytes / a rate is bytes * 1e9 / bytes_per_s, rounded to nanoseconds, at least 1. Times of events
-   (ds_event_elapsed_ms) are the clock's. One worker runs all work, so kernels that wait for each
-   other never end. */
+   (ds_event_get_elapsed_ms) are the clock's. One worker runs all work, so kernels that wait for
+   each other never end. */
 
 /** Route of copies from one device, or from the host, to another. */
 typedef struct ds_cpu_route {
@@ -137,6 +137,6 @@ DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 
 /** Returns the virtual time in nanoseconds: all work awaited so far was complete by then. Runs no
     work. DS_ERR_UNSUPPORTED without a fabric. */
-DSDEF DS_MUST_USE ds_result ds_cpu_clock(int64_t *out_ns);
+DSDEF DS_MUST_USE ds_result ds_cpu_get_clock(int64_t *out_ns);
 
 #endif

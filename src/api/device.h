@@ -25,7 +25,7 @@ typedef struct ds_device {
     int32_t index; /**< from 0 */
 } ds_device;
 
-/** Size in bytes of the longest text written by ds_device_print, with the terminating zero. */
+/** Size in bytes of the longest text written by ds_device_format, with the terminating zero. */
 #define DS_DEVICE_NAME_SIZE 32
 /** Number of backends: CUDA and CPU, in the order of their start. A program may use the devices of
     both. */
@@ -42,13 +42,13 @@ typedef struct ds_backend_info {
 } ds_backend_info;
 
 /** Returns the state of backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
-DSDEF DS_MUST_USE ds_result ds_backend_get(int index, ds_backend_info *out);
+DSDEF DS_MUST_USE ds_result ds_backend_get_info(int index, ds_backend_info *out);
 /** Writes the states of all backends, one line each, into out (at most size bytes, always
     terminated). */
-DSDEF DS_MUST_USE ds_result ds_backend_report(char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format(char *out, size_t size);
 /** Returns 1 if a device of the type can be used, else 0. The host is not a device: 0.
-    ds_backend_get returns the reason. Initialises devstream. */
-DSDEF int ds_is_available(ds_device_type type); /* takes a call site */
+    ds_backend_get_info returns the reason. Initialises devstream. */
+DSDEF int ds_backend_is_available(ds_device_type type); /* takes a call site */
 /** Returns 1 from the first call that initialises devstream until ds_shutdown, else 0. Does not
     initialise devstream. Callable anywhere. */
 DSDEF int ds_is_initialized(void);
@@ -57,7 +57,8 @@ DSDEF int ds_is_initialized(void);
     architecture of the embedded PTX ("compute_60"). Newer GPUs run the PTX. "" if CUDA is not
     compiled in. CPU: the processor's architecture, and "avx2" if reductions use AVX2.
     DS_ERR_INVALID_VALUE: the text does not fit. */
-DSDEF DS_MUST_USE ds_result ds_arch_list(ds_device_type type, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_backend_format_arch_list(ds_device_type type, char *out,
+                                                        size_t size);
 
 /** Properties of a device. Fields unknown to the driver are 0 or "". */
 typedef struct ds_device_properties {
@@ -66,7 +67,7 @@ typedef struct ds_device_properties {
     int minor;              /**< compute capability, second number */
     size_t total_memory;    /**< bytes */
     int multiprocessors;    /**< GPU: multiprocessors; CPU: worker threads of the device */
-    unsigned char uuid[16]; /**< unique across processes; ds_uuid_print formats it */
+    unsigned char uuid[16]; /**< unique across processes; ds_uuid_format formats it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
     int unified_addressing; /**< 1 if host and device pointers share one address space */
     uint64_t reserved[16];  /**< 0 */
@@ -99,7 +100,7 @@ DSINLINE ds_device ds_device_current(void) {
 /** Returns the number of devices of a type. DS_DEVICE_CURRENT: the type of the thread's current
     device. DS_DEVICE_HOST: 1. If no device of the type exists, sets *out_count to 0 and returns
     DS_OK. DS_ERR_INVALID_DEVICE: unknown type. */
-DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count);
+DSDEF DS_MUST_USE ds_result ds_device_get_count(ds_device_type type, int *out_count);
 /** Parses a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
     [blanks]. All words except custom_cpu are case-insensitive. Without an index: the thread's
     current index if its current device has that type, else 0. "host" accepts only the index 0.
@@ -108,15 +109,15 @@ DSDEF DS_MUST_USE ds_result ds_device_count(ds_device_type type, int *out_count)
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 /** Writes "cpu:0", "cuda:1" or "host" into out. A zeroed device is resolved to the current device
     first. DS_ERR_INVALID_VALUE if size is too small (DS_DEVICE_NAME_SIZE always suffices). */
-DSDEF DS_MUST_USE ds_result ds_device_print(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
 /** Returns the thread's current device. Initially cuda:0 if available, else cpu:0. */
-DSDEF DS_MUST_USE ds_result ds_device_get(ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
 /** Sets the current device of the calling thread. A zeroed device or a negative index has no
     effect. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
-DSDEF DS_MUST_USE ds_result ds_device_set(ds_device device);
-/** Saves the thread's current device, then sets it as ds_device_set does. ds_device_pop restores
-    the saved device, regardless of calls in between. Each thread has its own stack. A failed push
-    leaves no entry. */
+DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
+/** Saves the thread's current device, then sets it as ds_device_set_current does. ds_device_pop
+    restores the saved device, regardless of calls in between. Each thread has its own stack. A
+    failed push leaves no entry. */
 DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
 /** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE if no push is open, or if a
     stream was pushed after the device. */
@@ -125,17 +126,18 @@ DSDEF DS_MUST_USE ds_result ds_device_pop(void);
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
 /** Copies the device's name (ds_device_properties.name) into out (at most size bytes, always
     terminated). */
-DSDEF DS_MUST_USE ds_result ds_device_name(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size_t size);
 /** Returns the compute capability of a device; 0 and 0 on a CPU device. Either pointer may be
     NULL. */
-DSDEF DS_MUST_USE ds_result ds_device_capability(ds_device device, int *out_major, int *out_minor);
+DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
+                                                     int *out_minor);
 /** Writes a UUID as 36 characters and a terminating zero; size must be at least 37. Callable
     anywhere. */
-DSDEF DS_MUST_USE ds_result ds_uuid_print(const unsigned char uuid[16], char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_uuid_format(const unsigned char uuid[16], char *out, size_t size);
 /** Returns the free and total bytes of a device; either pointer may be NULL. On a GPU, free memory
     also depends on other processes. */
-DSDEF DS_MUST_USE ds_result ds_device_memory_info(ds_device device, size_t *out_free,
-                                                  size_t *out_total);
+DSDEF DS_MUST_USE ds_result ds_device_get_memory_info(ds_device device, size_t *out_free,
+                                                      size_t *out_total);
 /** Waits (blocks) until all work enqueued on the device's streams before the call is complete. Does
     not change the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
@@ -149,8 +151,8 @@ DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
 DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
 /** Returns the lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a
     device, as cudaDeviceGetStreamPriorityRange does. */
-DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_least,
-                                                     int *out_greatest);
+DSDEF DS_MUST_USE ds_result ds_device_get_priority_range(ds_device device, int *out_least,
+                                                         int *out_greatest);
 /** Returns the utilization of a GPU in the driver's last sampling period. *out_gpu_percent:
     percentage of time in which a kernel ran. *out_memory_percent: percentage of time in which
     memory was read or written. Either pointer may be NULL. Uses NVML, the management library of
@@ -158,21 +160,21 @@ DSDEF DS_MUST_USE ds_result ds_device_priority_range(ds_device device, int *out_
     libnvidia-ml.so.1); ds_shutdown unloads it. DS_ERR_UNSUPPORTED: the device is not a GPU, NVML is
     missing, or NVML does not support the query, as for most MIG instances. DS_ERR_DRIVER: NVML
     failed. */
-DSDEF DS_MUST_USE ds_result ds_device_utilization(ds_device device, unsigned *out_gpu_percent,
-                                                  unsigned *out_memory_percent);
-/** Returns the temperature of a GPU in degrees Celsius. Errors as for ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_temperature(ds_device device, unsigned *out_celsius);
-/** Returns the power draw of a GPU in milliwatts. Errors as for ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_power_draw(ds_device device, unsigned *out_milliwatts);
+DSDEF DS_MUST_USE ds_result ds_device_get_utilization(ds_device device, unsigned *out_gpu_percent,
+                                                      unsigned *out_memory_percent);
+/** Returns the temperature of a GPU in degrees Celsius. Errors as for ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_temperature(ds_device device, unsigned *out_celsius);
+/** Returns the power draw of a GPU in milliwatts. Errors as for ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_power_draw(ds_device device, unsigned *out_milliwatts);
 /** Returns the current clock rates of a GPU's multiprocessors and memory in MHz; either pointer may
-    be NULL. Errors as for ds_device_utilization. */
-DSDEF DS_MUST_USE ds_result ds_device_clock_rate(ds_device device, unsigned *out_sm_mhz,
-                                                 unsigned *out_memory_mhz);
+    be NULL. Errors as for ds_device_get_utilization. */
+DSDEF DS_MUST_USE ds_result ds_device_get_clock_rate(ds_device device, unsigned *out_sm_mhz,
+                                                     unsigned *out_memory_mhz);
 /** Sets the device's label for messages and timelines until ds_shutdown. At most 63 characters are
     copied; NULL removes the label. NVIDIA's tools also show the label of a GPU. */
 DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
 /** Copies the device's label into out (at most size bytes, always terminated); "" without a
     label. */
-DSDEF DS_MUST_USE ds_result ds_device_label(ds_device device, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_device_get_label(ds_device device, char *out, size_t size);
 
 #endif

@@ -83,15 +83,15 @@ DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
 
 /** Returns the size of an element in bytes; 0 if it is not a whole number. Callable anywhere. */
-DSDEF size_t ds_dtype_size(ds_dtype dtype);
+DSDEF size_t ds_dtype_get_size(ds_dtype dtype);
 /** Returns 1 if both types are the same, else 0. Callable anywhere. */
 DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
-/** Size in bytes of the longest text written by ds_dtype_print, with the terminating zero. */
+/** Size in bytes of the longest text written by ds_dtype_format, with the terminating zero. */
 #define DS_DTYPE_NAME_SIZE 32
 /** Writes torch's name of the type ("float32"), or "code:bits:lanes" if it has no name.
     DS_ERR_INVALID_VALUE: size is too small. */
-DSDEF DS_MUST_USE ds_result ds_dtype_print(ds_dtype dtype, char *out, size_t size);
-/** Parses a name of ds_dtype_print, or one of torch's aliases: float, double, half, short, int,
+DSDEF DS_MUST_USE ds_result ds_dtype_format(ds_dtype dtype, char *out, size_t size);
+/** Parses a name of ds_dtype_format, or one of torch's aliases: float, double, half, short, int,
     long, chalf, cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
 

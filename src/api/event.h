@@ -39,7 +39,7 @@ DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
     DS_ERR_DEVICE_MISMATCH: a stream of another device. */
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
 /** Creates an event with the flags and records it on the stream. The caller must destroy it. */
-DSDEF DS_MUST_USE ds_result ds_stream_record_new(ds_stream stream, unsigned flags, ds_event *out);
+DSDEF DS_MUST_USE ds_result ds_stream_record_event(ds_stream stream, unsigned flags, ds_event *out);
 /** Makes later work on the stream wait for the event's record as of this call. Later records do not
     affect this wait. An event that was never recorded is complete. The stream may belong to another
     device of the same driver. Does not block. DS_ERR_CROSS_DRIVER: a stream of another driver. */
@@ -68,11 +68,11 @@ DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t ti
     in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED), both
     reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond clock, read
     when the stream reaches the record. */
-DSDEF DS_MUST_USE ds_result ds_event_elapsed_ms(ds_event start, ds_event end, double *out_ms);
+DSDEF DS_MUST_USE ds_result ds_event_get_elapsed_ms(ds_event start, ds_event end, double *out_ms);
 /** Returns the device of the first record; a zeroed device if the event was never recorded. */
-DSDEF DS_MUST_USE ds_result ds_event_device(ds_event event, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_device(ds_event event, ds_device *out);
 /** Returns the flags of the event's creation. */
-DSDEF DS_MUST_USE ds_result ds_event_flags(ds_event event, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_event_get_flags(ds_event event, unsigned *out);
 
 /** Handle of an event for other processes: bytes that can be sent to them. */
 typedef struct ds_ipc_event_handle {

@@ -52,7 +52,7 @@ typedef enum ds_node_kind {
     DS_NODE_NATIVE = 8
 } ds_node_kind;
 
-/** A kernel launch as a node; see ds_launch and ds_launch_grid. */
+/** A kernel launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
 typedef struct ds_kernel_node {
     ds_kernel kernel;     /**< the graph keeps it alive */
     size_t items;         /**< number of items, at least 1; ignored with a grid */
@@ -85,7 +85,7 @@ typedef struct ds_fill_node {
     uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
-/** A host function as a node; see ds_launch_host_func. */
+/** A host function as a node; see ds_stream_launch_host_func. */
 typedef struct ds_host_node {
     ds_host_fn fn; /**< runs at every launch */
     void *user;    /**< argument of fn and dtor_fn */
@@ -173,7 +173,7 @@ DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node
     must not call devstream. If the call fails, dtor_fn runs too. */
 DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
 
-/** Contents of ds_graph_dot; the values are those of cudaGraphDebugDotFlags. */
+/** Contents of ds_graph_write_dot; the values are those of cudaGraphDebugDotFlags. */
 enum {
     DS_DOT_PLAIN = 0,        /**< kinds and names */
     DS_DOT_VERBOSE = 1,      /**< all of the contents below */
@@ -189,11 +189,12 @@ enum {
     returns DS_ERR_SYSTEM. Must not call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
 /** Writes the graph in Graphviz' DOT language. Invokes write_fn on the calling thread. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
-                                         void *user);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                               void *user);
 /** Writes the graph in DOT to a file and replaces an existing file. DS_ERR_SYSTEM: the file cannot
     be written. */
-DSDEF DS_MUST_USE ds_result ds_graph_dot_file(ds_graph graph, unsigned flags, const char *path);
+DSDEF DS_MUST_USE ds_result ds_graph_write_dot_file(ds_graph graph, unsigned flags,
+                                                    const char *path);
 
 /** Flags of executables; the first four have CUDA's numbers. */
 enum {
@@ -214,8 +215,8 @@ typedef struct ds_graph_exec_desc {
     uint64_t reserved[4];    /**< 0 */
 } ds_graph_exec_desc;
 
-/** Creates an executable copy of the graph. desc may be NULL. If the call fails, ds_last_error()
-    names the node. The caller must destroy the executable. */
+/** Creates an executable copy of the graph. desc may be NULL. If the call fails,
+    ds_error_get_last() names the node. The caller must destroy the executable. */
 DSDEF DS_MUST_USE ds_result ds_graph_instantiate(ds_graph graph, const ds_graph_exec_desc *desc,
                                                  ds_graph_exec *out);
 /** Prepares the executable on the device in stream order without running it. Optional: the first
@@ -231,7 +232,7 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_destroy(ds_graph_exec exec);
 /** Reason for a failed update; the values are those of cudaGraphExecUpdateResult. */
 typedef enum ds_graph_update_reason {
     DS_GRAPH_UPDATE_SUCCESS = 0,           /**< the update succeeded */
-    DS_GRAPH_UPDATE_ERROR = 1,             /**< another reason, named by ds_last_error() */
+    DS_GRAPH_UPDATE_ERROR = 1,             /**< another reason, named by ds_error_get_last() */
     DS_GRAPH_UPDATE_TOPOLOGY_CHANGED = 2,  /**< nodes or dependencies differ */
     DS_GRAPH_UPDATE_NODE_TYPE_CHANGED = 3, /**< a node has another kind */
     DS_GRAPH_UPDATE_FUNCTION_CHANGED = 4,  /**< another kernel, not supported by the driver */
@@ -265,11 +266,11 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_
                                                    const ds_node_desc *desc);
 /** Enables (1) or disables (0) a kernel, copy or fill node for later launches. A disabled node acts
     as an empty node. DS_ERR_INVALID_VALUE: a node of another kind. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_enable_node(ds_graph_exec exec, ds_graph_node node,
-                                                      int enabled);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int enabled);
 /** Sets *out to 1 if the node is enabled, else to 0. */
-DSDEF DS_MUST_USE ds_result ds_graph_exec_node_enabled(ds_graph_exec exec, ds_graph_node node,
-                                                       int *out);
+DSDEF DS_MUST_USE ds_result ds_graph_exec_get_node_enabled(ds_graph_exec exec, ds_graph_node node,
+                                                           int *out);
 /** Replaces old_pointers[i] by new_pointers[i] in later launches. Replaces pointer parameters of
     kernels and operands of copies and fills, all at once and also in children. Does not change
     pointers inside DS_PARAM_VALUE arguments, or native nodes. *out_replaced (may be NULL): number

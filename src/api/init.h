@@ -37,7 +37,7 @@ typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
 /** Functions for devstream's own host bookkeeping memory (not device memory). Either both functions
     or neither must be set. Topologies and plans outlive ds_shutdown and free their memory through
-    the allocator of their creation. The allocator must stay valid until ds_topology_free. */
+    the allocator of their creation. The allocator must stay valid until ds_topology_destroy. */
 typedef struct ds_allocator {
     /** allocates; returns NULL if out of memory; NULL means malloc */
     void *(*alloc_fn)(size_t size, void *user);
@@ -48,7 +48,7 @@ typedef struct ds_allocator {
 struct ds_cpu_desc; /* CPU driver options, see api/cpu.h */
 
 enum {
-    /** ds_stream_default() returns the per-thread stream instead of the legacy stream */
+    /** ds_stream_get_default() returns the per-thread stream instead of the legacy stream */
     DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
 };
 
@@ -72,7 +72,7 @@ typedef struct ds_init_desc {
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the
     headers). Does not initialise devstream. Callable anywhere. */
-DSDEF int ds_version(void);
+DSDEF int ds_version_get(void);
 
 /** Configures devstream before its first use. Optional: the first call initialises devstream with
     the defaults. Starts no driver or thread. Errors: DS_ERR_ILLEGAL_STATE if devstream is already
@@ -102,18 +102,18 @@ typedef enum ds_sync_debug_mode {
     Applies to calls that may wait, even if no work is pending:
     - ds_stream_synchronize, ds_event_synchronize and their timed forms with a time above 0
     - copies and fills of pageable memory, and collectives with tensors in pageable memory
-    - ds_free, ds_host_free, ds_host_unregister
+    - ds_device_free, ds_pinned_free, ds_pinned_unregister
     - ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache
 
     Does not apply to ds_device_synchronize (as in torch), ds_device_reset and ds_shutdown. Nor does
     it apply to internal waits (an allocation if memory is short) or to calls captured as graph
     nodes. A warning is a log item with id DS_ERR_WOULD_SYNCHRONIZE. Without a log_fn it goes to
     standard error, regardless of DEVSTREAM_LOG. DS_ERR_INVALID_VALUE: unknown mode. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set(ds_sync_debug_mode mode);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode(ds_sync_debug_mode mode);
 /** Sets the sync debug mode by torch's words: "default", "warn", "error", or "0", "1", "2". The
     environment variable DEVSTREAM_SYNC_DEBUG accepts the same words. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_set_text(const char *text);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode_text(const char *text);
 /** Returns the sync debug mode of the process. */
-DSDEF DS_MUST_USE ds_result ds_sync_debug_get(ds_sync_debug_mode *out);
+DSDEF DS_MUST_USE ds_result ds_sync_debug_get_mode(ds_sync_debug_mode *out);
 
 #endif

@@ -99,21 +99,23 @@ typedef struct ds_grid {
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
 /** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
     nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.
-    DS_ERR_INVALID_VALUE: the driver refused the image; ds_last_error() has the driver's message. */
+    DS_ERR_INVALID_VALUE: the driver refused the image; ds_error_get_last() has the driver's
+    message. */
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
 /** Destroys a kernel; the handle becomes invalid at once. Pending launches still run. The code of
     an image remains on a GPU until all its kernels are destroyed and the device was waited for
-    (ds_device_synchronize, ds_free, ds_shutdown). */
+    (ds_device_synchronize, ds_device_free, ds_shutdown). */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
 /** Launches the kernel over items 0 .. items-1 in stream order. args_size must equal the desc's;
     the struct is copied by the call. items 0 does nothing. On CUDA, more items than a grid holds
     are launched in parts. Such a launch needs DS_PARAM_FIRST and DS_PARAM_COUNT in 8 bytes;
     otherwise it is refused. DS_ERR_UNSUPPORTED: the kernel has no form for the stream's device. */
-DSDEF DS_MUST_USE ds_result ds_launch(ds_kernel kernel, size_t items, const void *args,
-                                      size_t args_size, ds_stream stream);
-/** Launches the kernel over an explicit grid, else as ds_launch does. In the CPU form, an item is
-    the linear index of a thread, block by block (x fastest). */
-DSDEF DS_MUST_USE ds_result ds_launch_grid(ds_kernel kernel, const ds_grid *grid, const void *args,
-                                           size_t args_size, ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_kernel_launch(ds_kernel kernel, size_t items, const void *args,
+                                             size_t args_size, ds_stream stream);
+/** Launches the kernel over an explicit grid, else as ds_kernel_launch does. In the CPU form, an
+    item is the linear index of a thread, block by block (x fastest). */
+DSDEF DS_MUST_USE ds_result ds_kernel_launch_grid(ds_kernel kernel, const ds_grid *grid,
+                                                  const void *args, size_t args_size,
+                                                  ds_stream stream);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct ds_pool {
     Uninitialised, aligned to 512 bytes. size 0 sets *out to NULL and returns DS_OK. Waits for the
     device only if memory is short. If the stream captures, the memory belongs to the graph.
     DS_ERR_OUT_OF_MEMORY, or DS_ERR_LIMIT_EXCEEDED if only a limit prevents the allocation;
-    ds_last_error() has the figures. */
+    ds_error_get_last() has the figures. */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc(size_t size, ds_stream stream, void **out);
 
 /** Parameters of ds_mem_alloc_with; zero means default. */
@@ -69,7 +69,7 @@ typedef struct ds_mem_block {
     void *segment;        /**< start of its segment */
     size_t segment_size;  /**< mapped bytes in the segment */
     ds_device device;     /**< device of the memory */
-    uint64_t stream;      /**< ds_stream_id of the stream that allocated it */
+    uint64_t stream;      /**< ds_stream_get_id of the stream that allocated it */
     ds_pool pool;         /**< 0: the device's default pool */
     ds_mem_state state;   /**< DS_BLOCK_* */
     const char *label;    /**< owner, or NULL */
@@ -81,7 +81,7 @@ typedef struct ds_mem_block {
 typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
 /** Returns the live block that contains an address. DS_ERR_INVALID_VALUE: ptr is not inside a live
     block. */
-DSDEF DS_MUST_USE ds_result ds_mem_find(const void *ptr, ds_mem_block *out);
+DSDEF DS_MUST_USE ds_result ds_mem_get_block(const void *ptr, ds_mem_block *out);
 
 /** Sets the label (not copied) of the thread's allocations until the matching pop. Nests up to 32
     deep; under deeper labels, blocks get the 32nd. Callable anywhere. */
@@ -96,7 +96,7 @@ DSDEF void ds_mem_label_pop(void);
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
 /** Frees, as ds_mem_empty_cache does, the memory cached by one stream in its device's default
     pool. */
-DSDEF DS_MUST_USE ds_result ds_mem_empty_cache_of(ds_stream stream, size_t *out_released);
+DSDEF DS_MUST_USE ds_result ds_mem_empty_stream_cache(ds_stream stream, size_t *out_released);
 /** Frees cached memory, as ds_mem_empty_cache does, until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
 

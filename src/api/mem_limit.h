@@ -29,23 +29,23 @@ DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
 /** Adds a shortage callback for all devices and threads. Callbacks are invoked in the order of
     their addition. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** Removes a shortage callback. Another thread may still be inside an earlier invocation.
     DS_ERR_INVALID_VALUE: the callback was not added with this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_shortage(ds_mem_shortage_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_shortage_callback(ds_mem_shortage_fn fn, void *user);
 /** Called after an allocation has failed for lack of memory. In bytes: the needed size, the limit
     or the device's memory, and the free part of it. */
 typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free,
                               void *user);
 /** Adds an out-of-memory callback, invoked before the allocation returns its error. It must not
     call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Removes an out-of-memory callback, by the rules of ds_mem_remove_on_shortage.
+DSDEF DS_MUST_USE ds_result ds_mem_add_oom_callback(ds_mem_oom_fn fn, void *user);
+/** Removes an out-of-memory callback, by the rules of ds_mem_remove_shortage_callback.
     DS_ERR_INVALID_VALUE: the callback was not added with this `user`. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_out_of_memory(ds_mem_oom_fn fn, void *user);
-/** Returns the full report of the thread's last out-of-memory error; ds_last_error() has its short
-    form. Contains sums, the largest free block, fragmentation, the ten largest owners, and a hint.
-    "" if there was no such error. Valid until the thread's next out-of-memory error. */
-DSDEF const char *ds_mem_last_report(void);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_oom_callback(ds_mem_oom_fn fn, void *user);
+/** Returns the full report of the thread's last out-of-memory error; ds_error_get_last() has its
+    short form. Contains sums, the largest free block, fragmentation, the ten largest owners, and a
+    hint. "" if there was no such error. Valid until the thread's next out-of-memory error. */
+DSDEF const char *ds_mem_get_last_report(void);
 
 #endif

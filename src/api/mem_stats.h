@@ -63,51 +63,51 @@ typedef struct ds_mem_stats {
 } ds_mem_stats;
 
 /** Returns the statistics of a device over all its pools; all 0 before its first use.
-    DS_DEVICE_HOST: pinned memory (ds_pinned_get_stats). */
+    DS_DEVICE_HOST: pinned memory (ds_mem_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
 /** Returns the statistics of one pool. After the pool's destruction, returns its peaks, totals and
     remaining blocks until a later pool takes its slot. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
 /** Returns one value by torch's name, such as "allocated_bytes.all.current" or "num_ooms".
     "allocated.all.current" is an alias of "allocation.all.current". */
-DSDEF DS_MUST_USE ds_result ds_mem_stat_by_name(const ds_mem_stats *stats, const char *name,
-                                                int64_t *out);
+DSDEF DS_MUST_USE ds_result ds_mem_stats_get_by_name(const ds_mem_stats *stats, const char *name,
+                                                     int64_t *out);
 /** Returns the name with the index (from 0) in alphabetical order, or NULL after the last. Callable
     anywhere. */
-DSDEF const char *ds_mem_stat_name(size_t index);
+DSDEF const char *ds_mem_stats_get_name(size_t index);
 /** Resets peaks to the current values. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_peak_stats(ds_device device);
 /** Resets totals and counters to 0. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_accumulated_stats(ds_device device);
 /** Returns allocated_bytes.all.current; 0 for a device that was never used. */
-DSDEF size_t ds_mem_allocated(ds_device device);
+DSDEF size_t ds_mem_get_allocated(ds_device device);
 /** Returns allocated_bytes.all.peak. */
-DSDEF size_t ds_mem_max_allocated(ds_device device);
+DSDEF size_t ds_mem_get_max_allocated(ds_device device);
 /** Returns reserved_bytes.all.current. */
-DSDEF size_t ds_mem_reserved(ds_device device);
+DSDEF size_t ds_mem_get_reserved(ds_device device);
 /** Returns reserved_bytes.all.peak. */
-DSDEF size_t ds_mem_max_reserved(ds_device device);
-/** Alias of ds_mem_reserved (torch's old name). */
+DSDEF size_t ds_mem_get_max_reserved(ds_device device);
+/** Alias of ds_mem_get_reserved (torch's old name). */
 DSDEF size_t ds_mem_cached(ds_device device);
-/** Alias of ds_mem_max_reserved (torch's old name). */
+/** Alias of ds_mem_get_max_reserved (torch's old name). */
 DSDEF size_t ds_mem_max_cached(ds_device device);
 /** Alias of ds_mem_reset_peak_stats (torch's old name). */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
 /** Alias of ds_mem_reset_peak_stats (torch's old name). */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
 /** Returns the bytes reserved and used by the driver's own pool of a device (DS_MEM_DRIVER_POOL,
-    ds_resource_of_driver_pool). Counts all users of the pool. Either pointer may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_mem_driver_pool_info(ds_device device, size_t *out_reserved,
-                                                    size_t *out_used);
+    ds_resource_create_driver_pool). Counts all users of the pool. Either pointer may be NULL. */
+DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,
+                                                        size_t *out_used);
 /** Writes the table of torch.cuda.memory_summary to write_fn, line by line. It equals torch's
     except for devstream's name in the title. */
-DSDEF DS_MUST_USE ds_result ds_mem_summary(ds_device device, int abbreviated, ds_write_fn write_fn,
-                                           void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_summary(ds_device device, int abbreviated,
+                                                 ds_write_fn write_fn, void *user);
 /** Writes the processes that use the device and their memory, as torch.cuda.list_gpu_processes
-    does. For a GPU, uses NVML (see ds_device_utilization); without NVML, the text states its
+    does. For a GPU, uses NVML (see ds_device_get_utilization); without NVML, the text states its
     absence. For a CPU device, lists the processes that share its memory (ds_mem_export,
     ds_mem_import), with the shared bytes. */
-DSDEF DS_MUST_USE ds_result ds_mem_list_processes(ds_device device, ds_write_fn write_fn,
-                                                  void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_processes(ds_device device, ds_write_fn write_fn,
+                                                   void *user);
 
 #endif

@@ -15,12 +15,12 @@
 /** Kinds of memory that a pointer may point to. */
 typedef enum ds_memory_kind {
     DS_MEMORY_PAGEABLE = 0,   /**< ordinary host memory */
-    DS_MEMORY_PINNED = 1,     /**< host memory from ds_host_alloc */
-    DS_MEMORY_REGISTERED = 2, /**< host memory passed to ds_host_register */
-    DS_MEMORY_DEVICE = 3      /**< memory from ds_alloc */
+    DS_MEMORY_PINNED = 1,     /**< host memory from ds_pinned_alloc */
+    DS_MEMORY_REGISTERED = 2, /**< host memory passed to ds_pinned_register */
+    DS_MEMORY_DEVICE = 3      /**< memory from ds_device_alloc */
 } ds_memory_kind;
 
-/** Result of ds_pointer_query. */
+/** Result of ds_pointer_get_info. */
 typedef struct ds_pointer_info {
     ds_memory_kind kind; /**< kind of memory */
     ds_device device;    /**< device memory: its device; host memory: the host */
@@ -34,34 +34,34 @@ typedef struct ds_pointer_info {
     aligns, at least 256). Does not wait for work. size 0 sets *out to NULL and returns DS_OK.
     DS_ERR_OUT_OF_MEMORY: the device is full. Uncached; devstream_alloc.h has the caching
     allocator. */
-DSDEF DS_MUST_USE ds_result ds_alloc(ds_device device, size_t size, void **out);
-/** Allocates height rows of width bytes as ds_alloc does. *out_pitch is the distance between rows
-    in bytes. DS_ERR_INVALID_VALUE: the size exceeds size_t. */
-DSDEF DS_MUST_USE ds_result ds_alloc_pitch(ds_device device, size_t width, size_t height,
-                                           void **out, size_t *out_pitch);
+DSDEF DS_MUST_USE ds_result ds_device_alloc(ds_device device, size_t size, void **out);
+/** Allocates height rows of width bytes as ds_device_alloc does. *out_pitch is the distance between
+    rows in bytes. DS_ERR_INVALID_VALUE: the size exceeds size_t. */
+DSDEF DS_MUST_USE ds_result ds_device_alloc_pitch(ds_device device, size_t width, size_t height,
+                                                  void **out, size_t *out_pitch);
 /** Frees device memory. Blocks until all work of its device is complete, as cudaFree does. Does not
     wait for other devices' streams that copy to or from the memory. NULL is allowed.
     DS_ERR_INVALID_VALUE: any other pointer that is not the start of an allocation. */
-DSDEF DS_MUST_USE ds_result ds_free(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_device_free(void *ptr);
 /** Allocates pinned host memory, aligned to 512 bytes. Copies between pinned memory and any device
     do not block, and GPU kernels can use the same address. All pages are resident when the call
     returns. size 0 sets *out to NULL and returns DS_OK. */
-DSDEF DS_MUST_USE ds_result ds_host_alloc(size_t size, void **out);
+DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
 /** Frees pinned memory. Blocks until the work of all devices is complete, as cudaFreeHost may. NULL
     is allowed. */
-DSDEF DS_MUST_USE ds_result ds_host_free(void *ptr);
-/** Pins memory of the caller. The memory must stay valid until ds_host_unregister.
+DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
+/** Pins memory of the caller. The memory must stay valid until ds_pinned_unregister.
     DS_ERR_INVALID_VALUE: the range overlaps a known range. */
-DSDEF DS_MUST_USE ds_result ds_host_register(void *ptr, size_t size);
-/** Unpins memory; ptr is the start of the range passed to ds_host_register. Blocks until the work
+DSDEF DS_MUST_USE ds_result ds_pinned_register(void *ptr, size_t size);
+/** Unpins memory; ptr is the start of the range passed to ds_pinned_register. Blocks until the work
     of all devices is complete. */
-DSDEF DS_MUST_USE ds_result ds_host_unregister(void *ptr);
+DSDEF DS_MUST_USE ds_result ds_pinned_unregister(void *ptr);
 /** Returns the kind, device and range of the memory at ptr. Unknown addresses, NULL included, are
     pageable host memory. */
-DSDEF DS_MUST_USE ds_result ds_pointer_query(const void *ptr, ds_pointer_info *out);
+DSDEF DS_MUST_USE ds_result ds_pointer_get_info(const void *ptr, ds_pointer_info *out);
 /** Returns the device of the memory at ptr, which may lie anywhere inside an allocation. For host
     memory of any kind, returns the host. */
-DSDEF DS_MUST_USE ds_result ds_device_of(const void *ptr, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_pointer_get_device(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
 

@@ -49,7 +49,7 @@ typedef enum ds_plan_order {
     DS_ORDER_ANY
 } ds_plan_order;
 
-/** Parameters of ds_plan_make; a zeroed desc is a broadcast of 0 bytes from rank 0. */
+/** Parameters of ds_plan_get; a zeroed desc is a broadcast of 0 bytes from rank 0. */
 typedef struct ds_plan_desc {
     ds_collective what;  /**< the collective */
     size_t bytes;        /**< S */
@@ -72,19 +72,19 @@ enum {
 };
 
 /** A buffer location. */
-typedef struct ds_plan_spot {
+typedef struct ds_plan_location {
     int rank;      /**< owner of the buffer; the number of ranks means the host */
     int buffer;    /**< DS_PLAN_* */
     size_t offset; /**< offset of the first byte */
-} ds_plan_spot;
+} ds_plan_location;
 
 /** A step: a copy or a sum. Steps of one lane of a rank run in order. */
 typedef struct ds_plan_step {
-    int rank;        /**< rank that runs the step */
-    int lane;        /**< lane of the rank */
-    ds_plan_spot to; /**< location written */
-    size_t bytes;    /**< bytes written */
-    uint32_t from;   /**< locations read: index of the first in ds_plan.spot */
+    int rank;            /**< rank that runs the step */
+    int lane;            /**< lane of the rank */
+    ds_plan_location to; /**< location written */
+    size_t bytes;        /**< bytes written */
+    uint32_t from;       /**< locations read: index of the first in ds_plan.spot */
     /** 1: a copy; more: a sum of so many operands in this order, all on the step's own rank */
     uint32_t from_count;
     /** steps of other lanes to wait for: index of the first in ds_plan.before */
@@ -106,22 +106,22 @@ typedef struct ds_plan {
     /** estimated bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
         latency (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;             /**< number of steps */
-    const ds_plan_step *step; /**< steps in the order of their begin */
-    const ds_plan_spot *spot; /**< locations read by the steps */
-    const uint32_t *before;   /**< indices of steps to wait for */
-    const size_t *scratch;    /**< bytes of scratch memory of each rank and, last, of the host */
+    size_t steps;                 /**< number of steps */
+    const ds_plan_step *step;     /**< steps in the order of their begin */
+    const ds_plan_location *spot; /**< locations read by the steps */
+    const uint32_t *before;       /**< indices of steps to wait for */
+    const size_t *scratch; /**< bytes of scratch memory of each rank and, last, of the host */
 } ds_plan;
 
 /** Creates a plan, or returns an existing plan of the same request. Plans are read-only and kept
     until their topology is freed; threads may share them. DS_ERR_UNSUPPORTED: the requested
     algorithm does not support the collective on this topology, or the order. */
-DSDEF DS_MUST_USE ds_result ds_plan_make(const ds_topology *topology, const ds_plan_desc *desc,
-                                         const ds_plan **out);
+DSDEF DS_MUST_USE ds_result ds_plan_get(const ds_topology *topology, const ds_plan_desc *desc,
+                                        const ds_plan **out);
 /** Writes the plan's figures and those of the other algorithms, with the reason for the choice. */
-DSDEF DS_MUST_USE ds_result ds_plan_explain(const ds_topology *topology, const ds_plan *plan,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_plan_write(const ds_topology *topology, const ds_plan *plan,
+                                          ds_write_fn write_fn, void *user);
 /** Returns the name of a collective. Callable anywhere. */
-DSDEF const char *ds_collective_name(ds_collective what);
+DSDEF const char *ds_collective_get_name(ds_collective what);
 
 #endif

@@ -14,8 +14,8 @@
 
 /** Allocates memory for a pool, with the signature of torch.cuda.memory.CUDAPluggableAllocator.
     `stream` is the native stream, or NULL if it has ended. Returns memory aligned to 512 bytes, or
-    NULL. May call ds_alloc and allocate from other pools; pools pushed by the thread are ignored.
-    During the call the thread's capture mode is relaxed (ds_capture_exchange_mode).
+    NULL. May call ds_device_alloc and allocate from other pools; pools pushed by the thread are
+    ignored. During the call the thread's capture mode is relaxed (ds_capture_exchange_mode).
     DS_ERR_NOT_PERMITTED: an allocation from the function's own pool. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
 /** Frees memory of ds_upstream_alloc_fn after the last use of it is complete. */
@@ -60,12 +60,12 @@ DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
     run at the same time. Must be called before the capture allocates; by default each capture has
     its own pool. DS_ERR_ILLEGAL_STATE: the stream does not capture, or its capture has already
     allocated. DS_ERR_DEVICE_MISMATCH: the pool belongs to another device. */
-DSDEF DS_MUST_USE ds_result ds_capture_pool(ds_stream stream, ds_pool pool);
+DSDEF DS_MUST_USE ds_result ds_capture_set_pool(ds_stream stream, ds_pool pool);
 /** Returns the number of owners of a pool: its handle, pushes, captures and graphs. */
-DSDEF DS_MUST_USE ds_result ds_pool_use_count(ds_pool pool, int *out);
+DSDEF DS_MUST_USE ds_result ds_pool_get_use_count(ds_pool pool, int *out);
 /** Returns torch's id of the pool: (0, n) for a created pool, (n, 0) for a capture's own pool, (0,
     0) for the default pool. */
-DSDEF DS_MUST_USE ds_result ds_pool_id(ds_pool pool, uint64_t out_id[2]);
+DSDEF DS_MUST_USE ds_result ds_pool_get_id(ds_pool pool, uint64_t out_id[2]);
 /** Frees the pool's cached memory, except segments or pages with live blocks. Waits and fails as
     ds_mem_empty_cache does. *out_released (may be NULL): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
@@ -91,7 +91,7 @@ DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out)
 DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                             ds_mem_block_fn fn, void *user);
 /** Frees a checkpoint, also after the pool's destruction. NULL is allowed. */
-DSDEF void ds_pool_checkpoint_free(ds_pool_checkpoint *checkpoint);
+DSDEF void ds_pool_checkpoint_destroy(ds_pool_checkpoint *checkpoint);
 /** Returns DS_OK if `ptrs` are the starts of all live blocks of the pool, in any order.
     DS_ERR_ILLEGAL_STATE: the error names the first extra or missing block. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);

@@ -112,7 +112,7 @@ typedef struct ds_range_event {
     const char *file;        /**< the caller's file, or NULL */
     int line;                /**< the caller's line, or 0 */
     ds_device device;        /**< label of a stream or device: the device; otherwise zeroed */
-    /** start, end: the range's id; label of a stream: ds_stream_id; otherwise 0 */
+    /** start, end: the range's id; label of a stream: ds_stream_get_id; otherwise 0 */
     uint64_t id;
     /** number of the calling thread, from 1; unique in the process and never reused */
     uint64_t thread;
@@ -125,7 +125,7 @@ typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
 /** Sets the hook and replaces the former hook; fn NULL: no hook. Returns after all threads have
     left the former hook: call it without locks that the former hook takes. Earlier labels are not
     reported to the new hook. Starts no device. The hook remains set after ds_shutdown. */
-DSDEF DS_MUST_USE ds_result ds_range_hook(ds_range_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_range_set_hook(ds_range_fn fn, void *user);
 
 /** Sets the label of the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is
     NULL. Callable anywhere. */

@@ -31,52 +31,54 @@ struct ds_resource {
 };
 
 /** Allocates from a resource. size 0 sets *out to NULL and returns DS_OK. DS_ERR_OUT_OF_MEMORY: the
-    resource is exhausted. DS_ERR_LIMIT_EXCEEDED: a limit of ds_resource_limit or the allocator
-    prevents the allocation. DS_ERR_INVALID_VALUE: the alignment is not a power of two or exceeds
-    the resource's maximum. Other results come from functions of the program. */
+    resource is exhausted. DS_ERR_LIMIT_EXCEEDED: a limit of ds_resource_create_limit or the
+    allocator prevents the allocation. DS_ERR_INVALID_VALUE: the alignment is not a power of two or
+    exceeds the resource's maximum. Other results come from functions of the program. */
 DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size,
                                               size_t alignment, ds_stream stream, void **out);
 /** Frees memory of the resource. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size,
                                              ds_stream stream);
 
-/** Creates a resource of ds_alloc and ds_free: every free waits for the device. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_device(ds_device device, ds_resource *out);
+/** Creates a resource of ds_device_alloc and ds_device_free: every free waits for the device. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_device(ds_device device, ds_resource *out);
 /** Creates a resource of a pool. 0: the pool of ds_mem_alloc (ds_pool_push, or the default pool of
     the stream's device). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_pool(ds_pool pool, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_pool(ds_pool pool, ds_resource *out);
 /** Creates a resource of the driver's own pool of the stream's device (cudaMallocAsync). */
-DSDEF DS_MUST_USE ds_result ds_resource_of_driver_pool(ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_driver_pool(ds_resource *out);
 /** Creates a resource of functions of the program. */
-DSDEF DS_MUST_USE ds_result ds_resource_of_functions(ds_resource_alloc_fn alloc_fn,
-                                                     ds_resource_free_fn free_fn, void *user,
-                                                     ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_functions(ds_resource_alloc_fn alloc_fn,
+                                                         ds_resource_free_fn free_fn, void *user,
+                                                         ds_resource *out);
 
 /** Creates an adaptor that limits the bytes allocated at a time. DS_ERR_LIMIT_EXCEEDED: an
     allocation above the limit. */
-DSDEF DS_MUST_USE ds_result ds_resource_limit(const ds_resource *upstream, size_t bytes,
-                                              ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_limit(const ds_resource *upstream, size_t bytes,
+                                                     ds_resource *out);
 /** Creates an adaptor that counts for ds_resource_get_stats. */
-DSDEF DS_MUST_USE ds_result ds_resource_statistics(const ds_resource *upstream, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_stats(const ds_resource *upstream, ds_resource *out);
 /** Creates an adaptor that writes one line of CSV per call. The first line is the header
     "time_us,action,pointer,size,stream". The time comes from the monotonic clock. The action is
-    allocate, free or allocate_failure; stream is ds_stream_id, 0 for no stream. Lines are written
-    one at a time; if write_fn asks to stop, logging ends. */
-DSDEF DS_MUST_USE ds_result ds_resource_log(const ds_resource *upstream, ds_write_fn write_fn,
-                                            void *user, ds_resource *out);
+    allocate, free or allocate_failure; stream is ds_stream_get_id, 0 for no stream. Lines are
+    written one at a time; if write_fn asks to stop, logging ends. */
+DSDEF DS_MUST_USE ds_result ds_resource_create_log(const ds_resource *upstream,
+                                                   ds_write_fn write_fn, void *user,
+                                                   ds_resource *out);
 /** Called if the upstream is out of memory for size bytes. Returns 1 to retry, 0 to fail. May call
     devstream. */
 typedef int (*ds_resource_failure_fn)(size_t size, void *user);
 /** Creates an adaptor that invokes fn if memory is short, and retries as long as fn returns 1. */
-DSDEF DS_MUST_USE ds_result ds_resource_on_failure(const ds_resource *upstream,
-                                                   ds_resource_failure_fn fn, void *user,
-                                                   ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_on_failure(const ds_resource *upstream,
+                                                          ds_resource_failure_fn fn, void *user,
+                                                          ds_resource *out);
 /** Creates an adaptor that aligns allocations of at least `threshold` bytes to `alignment`, a power
     of two. Alignments requested by the caller are kept for all sizes. */
-DSDEF DS_MUST_USE ds_result ds_resource_aligned(const ds_resource *upstream, size_t alignment,
-                                                size_t threshold, ds_resource *out);
+DSDEF DS_MUST_USE ds_result ds_resource_create_aligned(const ds_resource *upstream,
+                                                       size_t alignment, size_t threshold,
+                                                       ds_resource *out);
 
-/** Statistics of ds_resource_statistics. */
+/** Statistics of ds_resource_create_stats. */
 typedef struct ds_resource_stats {
     ds_mem_stat bytes;       /**< requested bytes */
     ds_mem_stat allocations; /**< number of allocations */

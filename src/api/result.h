@@ -3,7 +3,7 @@
    Declares the results of all calls (DS_RESULTS), their names and texts, the error sentence of a
    thread, and the call site (ds_site).
 
-   Threads: any. ds_last_error returns the calling thread's own sentence. */
+   Threads: any. ds_error_get_last returns the calling thread's own sentence. */
 #ifndef DS__API_RESULT_H
 #define DS__API_RESULT_H
 
@@ -17,11 +17,11 @@
     X(DS_OK, 0, "success") \
     X(DS_NOT_READY, 1, "work is pending; query again later or synchronize") \
     X(DS_ERR_INVALID_VALUE, -1, \
-      "an argument is invalid; the call had no effect; ds_last_error() names the argument") \
+      "an argument is invalid; the call had no effect; ds_error_get_last() names the argument") \
     X(DS_ERR_INVALID_HANDLE, -2, "the handle was never created, or its object was destroyed") \
     X(DS_ERR_INVALID_DEVICE, -3, "the text or struct does not name a device") \
-    X(DS_ERR_NO_DEVICE, -4, "no device of this type is available; see ds_backend_report") \
-    X(DS_ERR_DEVICE_RANGE, -5, "the device index is out of range; see ds_device_count") \
+    X(DS_ERR_NO_DEVICE, -4, "no device of this type is available; see ds_backend_format") \
+    X(DS_ERR_DEVICE_RANGE, -5, "the device index is out of range; see ds_device_get_count") \
     X(DS_ERR_DEVICE_MISMATCH, -6, "the objects belong to different devices") \
     X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free memory and try again") \
     X(DS_ERR_LIMIT_EXCEEDED, -8, \
@@ -33,17 +33,17 @@
     X(DS_ERR_NOT_RECORDED, -12, "the event was never recorded") \
     X(DS_ERR_NO_TIMING, -13, "the event was created without DS_EVENT_TIMING") \
     X(DS_ERR_FAILED, -14, \
-      "an earlier operation on the device or stream failed; ds_last_error() names the first " \
+      "an earlier operation on the device or stream failed; ds_error_get_last() names the first " \
       "cause") \
     X(DS_ERR_FORKED, -15, \
       "devstream was used before fork; the child process must not call devstream") \
     X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
-    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; ds_last_error() has its code") \
-    X(DS_ERR_SYSTEM, -18, "a system call failed; ds_last_error() has the reason") \
+    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; ds_error_get_last() has its code") \
+    X(DS_ERR_SYSTEM, -18, "a system call failed; ds_error_get_last() has the reason") \
     X(DS_ERR_CAPTURE_UNSUPPORTED, -19, \
-      "not allowed while a stream captures; ds_last_error() names the capture and the rule") \
+      "not allowed while a stream captures; ds_error_get_last() names the capture and the rule") \
     X(DS_ERR_CAPTURE_INVALIDATED, -20, \
-      "an earlier call, named by ds_last_error(), invalidated the capture; end the capture and " \
+      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture and " \
       "begin again") \
     X(DS_ERR_CAPTURE_MERGE, -21, "the call would merge two captures") \
     X(DS_ERR_CAPTURE_UNMATCHED, -22, \
@@ -81,13 +81,13 @@ typedef struct ds_site {
 } ds_site;
 
 /** Returns the name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
-DSDEF const char *ds_result_name(ds_result result);
+DSDEF const char *ds_result_get_name(ds_result result);
 /** Returns one sentence with the meaning of a result and its remedy; never NULL. Callable
     anywhere. */
-DSDEF const char *ds_result_text(ds_result result);
+DSDEF const char *ds_result_get_text(ds_result result);
 /** Returns the sentence of the calling thread's last negative result: call site, function, object,
     and cause. Returns "" if no call has failed. Valid until the thread's next failing call.
     Callable anywhere. */
-DSDEF const char *ds_last_error(void);
+DSDEF const char *ds_error_get_last(void);
 
 #endif

@@ -68,7 +68,7 @@ DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
 /** Returns a device's own generator. The first use creates it with a random seed. It must not be
     destroyed. */
-DSDEF DS_MUST_USE ds_result ds_rng_default(ds_device device, ds_rng *out);
+DSDEF DS_MUST_USE ds_result ds_rng_get_default(ds_device device, ds_rng *out);
 /** Returns the properties and the offset of a generator. A captured fill does not advance the
     offset; each launch of its graph does. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);

@@ -33,16 +33,16 @@ DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size
 
 /** Seeds a device's own generator, as torch.cuda.manual_seed does. If no device of the type exists,
     the call is ignored, as in torch. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed(ds_device device, uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_device_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
-DSDEF DS_MUST_USE ds_result ds_rng_manual_seed_all(uint64_t seed);
+DSDEF DS_MUST_USE ds_result ds_rng_set_seed_all(uint64_t seed);
 /** Seeds a device's own generator at random, as torch.cuda.seed does. out_seed may be NULL. If no
     device of the type exists, the call is ignored and *out_seed is 0. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_device(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_rng_seed_all(uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_reseed_all(uint64_t *out_seed);
 /** Returns the seed of a device's own generator, as torch.cuda.initial_seed does. */
-DSDEF DS_MUST_USE ds_result ds_rng_initial_seed(ds_device device, uint64_t *out_seed);
+DSDEF DS_MUST_USE ds_result ds_rng_get_device_seed(ds_device device, uint64_t *out_seed);
 /** Writes the states of the generators of all devices of a type one after another.
     DS_DEVICE_CURRENT: the current device's type. *out_count is the number of devices. out may be
     NULL. DS_ERR_INVALID_VALUE: `capacity` (in states) is too small. */

@@ -97,14 +97,14 @@ struct ds_range_guard_ {
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
               ds_stream_scope_leave)
 /** DS_DEVICE_SCOPE(device) { ... }: calls ds_device_push before the block and ds_device_pop at its
-    end, by any exit. If the push fails, the block does not run, and ds_last_error() has the
+    end, by any exit. If the push fails, the block does not run, and ds_error_get_last() has the
     error. */
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
 /** DS_STREAM_SCOPE(stream) { ... }: calls ds_stream_push before the block and ds_stream_pop at its
     end, by any exit (also break, return and goto). If the push fails, the block does not run, and
-    ds_last_error() has the error. */
+    ds_error_get_last() has the error. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
 /** DS_RANGE_SCOPE("step") { ... }: calls ds_range_push before the block and pops the range at its
     end, by any exit. If the push fails, the block still runs. */

@@ -52,7 +52,7 @@ typedef struct ds_mem_event {
     /** address of the block or segment; DS_ACTION_OOM: free bytes of the device */
     uint64_t address;
     uint64_t bytes;    /**< requested bytes of a block; size of a segment */
-    uint64_t stream;   /**< ds_stream_id of the stream */
+    uint64_t stream;   /**< ds_stream_get_id of the stream */
     uint64_t time_ns;  /**< time of the monotonic clock */
     ds_site site;      /**< call site; for a free, the site of the allocation */
     const char *label; /**< label of the block, or the annotation */
@@ -63,9 +63,9 @@ typedef struct ds_mem_event {
     not call devstream. */
 typedef void (*ds_mem_event_fn)(ds_device device, const ds_mem_event *event, void *user);
 /** Adds an observer, invoked for the entries of all devices. */
-DSDEF DS_MUST_USE ds_result ds_mem_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_add_event_callback(ds_mem_event_fn fn, void *user);
 /** Removes an observer. */
-DSDEF DS_MUST_USE ds_result ds_mem_remove_on_event(ds_mem_event_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_remove_event_callback(ds_mem_event_fn fn, void *user);
 
 /** Formats of a snapshot. */
 typedef enum ds_mem_format {
@@ -80,14 +80,14 @@ enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
 /** Writes segments, blocks and history of all devices by calls of write_fn. pool.id not 0: of one
     pool. May be called on any thread at any time, also during a capture. Allocations on a device
     wait while its data is copied, but not while the data is written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
-                                            ds_write_fn write_fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot(ds_mem_format format, unsigned flags,
+                                                  ds_pool pool, ds_write_fn write_fn, void *user);
 /** Writes a snapshot of all devices to a file and replaces an existing file. DS_ERR_SYSTEM: the
     file cannot be written. */
-DSDEF DS_MUST_USE ds_result ds_mem_snapshot_file(ds_mem_format format, unsigned flags,
-                                                 const char *path);
+DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot_file(ds_mem_format format, unsigned flags,
+                                                       const char *path);
 /** Invokes fn for every block of a device, live or not, in the order of addresses. DS_DEVICE_HOST:
     blocks of pinned memory. fn runs under the allocator's locks and must not call devstream. */
-DSDEF DS_MUST_USE ds_result ds_mem_each_block(ds_device device, ds_mem_block_fn fn, void *user);
+DSDEF DS_MUST_USE ds_result ds_mem_for_each_block(ds_device device, ds_mem_block_fn fn, void *user);
 
 #endif

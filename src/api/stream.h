@@ -76,14 +76,14 @@ DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
 
 /** Converts Paddle's priority numbers (1 high, 2 normal; -1 and 0 as in Paddle's Python API).
     DS_ERR_INVALID_VALUE for other numbers; Paddle silently uses the normal priority for them. */
-DSDEF DS_MUST_USE ds_result ds_priority_from_paddle(int paddle_priority, int *out_priority);
+DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, int *out_priority);
 
 /** Creates a stream. The caller must destroy it. desc NULL: non-blocking, priority 0, current
     device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
 /** Adds an owner to a stream created or wrapped by the caller. Each owner must call
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
-DSDEF DS_MUST_USE ds_result ds_stream_retain(ds_stream stream);
+DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
 /** Removes an owner. If no owner remains, the handle becomes invalid at once. Pending work still
     runs; then the stream is freed. Does not block. DS_ERR_INVALID_VALUE: a legacy or per-thread
     stream. */
@@ -104,17 +104,17 @@ DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t
 /** Returns the device's legacy null stream (CUDA's stream 0). Its work starts after all work
     enqueued earlier on the device's blocking streams. Later work of blocking streams starts after
     the legacy stream's work. Non-blocking streams are not ordered with it. */
-DSDEF DS_MUST_USE ds_result ds_stream_legacy(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_legacy(ds_device device, ds_stream *out);
 /** Returns the calling thread's default stream on the device (CUDA's stream 2). The stream is
     blocking with respect to the legacy stream and independent of other streams. The handle names
     this thread's stream and is freed after the thread has ended and the work is complete. Other
     threads may use the handle on CPU devices. DS_ERR_UNSUPPORTED if another thread uses it on CUDA,
     since CUDA cannot name another thread's stream. */
-DSDEF DS_MUST_USE ds_result ds_stream_per_thread(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_per_thread(ds_device device, ds_stream *out);
 /** Returns the legacy stream. Returns the per-thread stream instead if
     DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro, or the environment variable
     DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1 selects it. */
-DSDEF DS_MUST_USE ds_result ds_stream_default(ds_device device, ds_stream *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_default(ds_device device, ds_stream *out);
 
 /** Ownership of a wrapped native stream. */
 typedef enum ds_ownership {
@@ -149,17 +149,17 @@ DSDEF DS_MUST_USE ds_result ds_stream_export(ds_stream stream, ds_stream_native 
 DSDEF DS_MUST_USE ds_result ds_stream_unwrap(ds_stream stream, ds_stream_native *out);
 
 /** Returns the stream's number, unique in the process and never reused. */
-DSDEF DS_MUST_USE ds_result ds_stream_id(ds_stream stream, uint64_t *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_id(ds_stream stream, uint64_t *out);
 /** Returns the stream's device. */
-DSDEF DS_MUST_USE ds_result ds_stream_device(ds_stream stream, ds_device *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_device(ds_stream stream, ds_device *out);
 /** Returns DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. Legacy and per-thread streams are
     blocking. */
-DSDEF DS_MUST_USE ds_result ds_stream_flags(ds_stream stream, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_stream_get_flags(ds_stream stream, unsigned *out);
 /** Returns the effective and the requested priority; either pointer may be NULL. */
-DSDEF DS_MUST_USE ds_result ds_stream_priority(ds_stream stream, int *out_effective,
-                                               int *out_requested);
+DSDEF DS_MUST_USE ds_result ds_stream_get_priority(ds_stream stream, int *out_effective,
+                                                   int *out_requested);
 /** Copies the stream's label into out (at most size bytes, always terminated). */
-DSDEF DS_MUST_USE ds_result ds_stream_label(ds_stream stream, char *out, size_t size);
+DSDEF DS_MUST_USE ds_result ds_stream_get_label(ds_stream stream, char *out, size_t size);
 /** Sets the stream's label for messages, reports and timelines. At most 255 characters are copied;
     NULL removes the label. NVIDIA's tools also show the label of a GPU stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_set_label(ds_stream stream, const char *label);
@@ -179,18 +179,18 @@ enum {
     DS_POP_WAIT_BACK = 4
 };
 
-/** Returns the thread's current stream on a device, initially ds_stream_default. If the stream was
-    destroyed, the handle is still returned; its use returns DS_ERR_INVALID_HANDLE. */
-DSDEF DS_MUST_USE ds_result ds_stream_current(ds_device device, ds_stream *out);
+/** Returns the thread's current stream on a device, initially ds_stream_get_default. If the stream
+    was destroyed, the handle is still returned; its use returns DS_ERR_INVALID_HANDLE. */
+DSDEF DS_MUST_USE ds_result ds_stream_get_current(ds_device device, ds_stream *out);
 /** Sets the thread's current stream on the stream's device, and that device as current (torch).
     flags: DS_PUSH_STRICT or 0. *out_previous (may be NULL): the stream that was current on the
     device. */
-DSDEF DS_MUST_USE ds_result ds_stream_use(ds_stream stream, unsigned flags,
-                                          ds_stream *out_previous);
-/** Saves the thread's current device and that device's current stream, then acts as ds_stream_use.
-    ds_stream_pop restores the saved state, regardless of calls in between. A zeroed stream pushes
-    an entry without changing the state. A failed push leaves no entry. flags: DS_PUSH_*,
-    DS_POP_WAIT_BACK. */
+DSDEF DS_MUST_USE ds_result ds_stream_set_current(ds_stream stream, unsigned flags,
+                                                  ds_stream *out_previous);
+/** Saves the thread's current device and that device's current stream, then acts as
+    ds_stream_set_current. ds_stream_pop restores the saved state, regardless of calls in between. A
+    zeroed stream pushes an entry without changing the state. A failed push leaves no entry. flags:
+    DS_PUSH_*, DS_POP_WAIT_BACK. */
 DSDEF DS_MUST_USE ds_result ds_stream_push(ds_stream stream, unsigned flags);
 /** Undoes the thread's latest ds_stream_push. DS_ERR_ILLEGAL_STATE if no push is open, or if a
     device was pushed after the stream. */

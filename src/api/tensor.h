@@ -54,15 +54,15 @@ DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
     return (void *)((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset);
 }
 
-/** Returns DS_OK if devstream supports the tensor. Otherwise ds_last_error() names the invalid
+/** Returns DS_OK if devstream supports the tensor. Otherwise ds_error_get_last() names the invalid
     member. DS_ERR_UNSUPPORTED: the elements are not whole bytes. */
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
 /** Returns the number of elements; -1 if a size is negative, the product overflows, or the tensor
     is NULL. Callable anywhere. */
-DSDEF int64_t ds_tensor_count(const ds_tensor *tensor);
+DSDEF int64_t ds_tensor_get_count(const ds_tensor *tensor);
 /** Returns the size of all elements in bytes; 0 also if the size overflows or is not in whole
     bytes. Callable anywhere. */
-DSDEF size_t ds_tensor_size(const ds_tensor *tensor);
+DSDEF size_t ds_tensor_get_size(const ds_tensor *tensor);
 /** Returns 1 if the elements are row-major without gaps, else 0. Dimensions of size 1 and empty
     tensors do not matter. Callable anywhere. */
 DSDEF int ds_tensor_is_contiguous(const ds_tensor *tensor);
@@ -79,8 +79,8 @@ DSDEF int ds_tensor_is_dense(const ds_tensor *tensor);
 DSDEF DS_MUST_USE ds_result ds_tensor_alloc(ds_dtype dtype, int ndim, const int64_t *shape,
                                             ds_stream stream, ds_tensor **out);
 /** Allocates a tensor in pinned host memory for all devices: row-major, uninitialised. */
-DSDEF DS_MUST_USE ds_result ds_tensor_alloc_host(ds_dtype dtype, int ndim, const int64_t *shape,
-                                                 ds_tensor **out);
+DSDEF DS_MUST_USE ds_result ds_tensor_alloc_pinned(ds_dtype dtype, int ndim, const int64_t *shape,
+                                                   ds_tensor **out);
 /** Allocates a tensor of the same type, shape and order of dimensions in memory, as
     torch.empty_like does. Thus channels_last is preserved. A zeroed stream: in pinned host
     memory. */
@@ -101,7 +101,7 @@ DSDEF DS_MUST_USE ds_result ds_tensor_wrap(const ds_tensor *tensor, unsigned fla
     devstream. */
 DSDEF DS_MUST_USE ds_result ds_tensor_free(ds_tensor *tensor);
 /** Returns DS_TENSOR_READ_ONLY or 0; 0 for a tensor that is not an object. */
-DSDEF DS_MUST_USE ds_result ds_tensor_flags(const ds_tensor *tensor, unsigned *out);
+DSDEF DS_MUST_USE ds_result ds_tensor_get_flags(const ds_tensor *tensor, unsigned *out);
 
 /* A view shares the memory of another tensor without a copy. If that tensor is an object, the view
    keeps the memory alive. Negative dimensions count from the last: -1 is the last dimension. */

@@ -62,13 +62,13 @@ typedef enum ds_link_kind {
         DS_LINK_KIND_COUNT /**< number of kinds */
 } ds_link_kind;
 
-/** A topology; immutable. ds_topology_free frees it with its plans. */
+/** A topology; immutable. ds_topology_destroy frees it with its plans. */
 typedef struct ds_topology ds_topology;
 
 /** Parses a topology text. DS_ERR_INVALID_VALUE: the error names the line and the word. */
-DSDEF DS_MUST_USE ds_result ds_topology_parse(const char *text, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_text(const char *text, ds_topology **out);
 /** Parses a topology file of up to 1 MiB. DS_ERR_SYSTEM: the file cannot be read. */
-DSDEF DS_MUST_USE ds_result ds_topology_read(const char *path, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_file(const char *path, ds_topology **out);
 
 enum {
     /** measure each pair by short copies: below 200 ms for 8 devices, once per process */
@@ -82,12 +82,12 @@ enum {
 
     DS_TOPOLOGY_PROBE measures rate and latency of each pair in both directions, and the rate of
     both at once. It waits for its copies (blocks). DS_ERR_CROSS_DRIVER: devices of both drivers. */
-DSDEF DS_MUST_USE ds_result ds_topology_of_devices(const ds_device *devices, size_t count,
-                                                   unsigned flags, ds_topology **out);
+DSDEF DS_MUST_USE ds_result ds_topology_create_of_devices(const ds_device *devices, size_t count,
+                                                          unsigned flags, ds_topology **out);
 /** Frees a topology and its plans; NULL is allowed. */
-DSDEF void ds_topology_free(ds_topology *topology);
+DSDEF void ds_topology_destroy(ds_topology *topology);
 /** Returns the number of devices; 0 for NULL. Callable anywhere. */
-DSDEF int ds_topology_size(const ds_topology *topology);
+DSDEF int ds_topology_get_size(const ds_topology *topology);
 
 /** Output formats of a topology. */
 typedef enum ds_topology_format {
@@ -95,7 +95,7 @@ typedef enum ds_topology_format {
         through the host), and latency in us */
     DS_TOPOLOGY_MATRIX,
     DS_TOPOLOGY_DOT, /**< drawing for dot -Tsvg */
-    DS_TOPOLOGY_TEXT /**< text for ds_topology_parse */
+    DS_TOPOLOGY_TEXT /**< text for ds_topology_create_of_text */
 } ds_topology_format;
 
 /** Writes a topology by calls of write_fn until it returns a value other than 0. */
@@ -105,6 +105,6 @@ DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
 /** Returns the configuration by which the CPU driver's virtual clock models the topology
     (ds_cpu_desc.fabric). Device i of the driver is rank i. *out points into the topology; ds_init
     copies it, then the topology may be freed. flags is set to 0; the caller may add DS_CPU_DRY. */
-DSDEF DS_MUST_USE ds_result ds_topology_fabric(const ds_topology *topology, ds_cpu_fabric *out);
+DSDEF DS_MUST_USE ds_result ds_topology_get_fabric(const ds_topology *topology, ds_cpu_fabric *out);
 
 #endif

@@ -2,8 +2,8 @@
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
    front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
-   argument. The public functions ds_result_name,
-   ds_result_text and ds_last_error are here, too.
+   argument. The public functions ds_result_get_name,
+   ds_result_get_text and ds_error_get_last are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
@@ -19,7 +19,7 @@
 #include "log.h"
 #include "thread_block.h"
 
-DSDEF const char *(ds_result_name)(ds_result result) {
+DSDEF const char *(ds_result_get_name)(ds_result result) {
     switch (result) {
 #define DS__CASE(name, value, text) \
     case name:                      \
@@ -32,7 +32,7 @@ DSDEF const char *(ds_result_name)(ds_result result) {
     return "DS_UNKNOWN_RESULT";
 }
 
-DSDEF const char *(ds_result_text)(ds_result result) {
+DSDEF const char *(ds_result_get_text)(ds_result result) {
     switch (result) {
 #define DS__CASE(name, value, text) \
     case name:                      \
@@ -45,7 +45,7 @@ DSDEF const char *(ds_result_text)(ds_result result) {
     return "unknown result";
 }
 
-DSDEF const char *(ds_last_error)(void) {
+DSDEF const char *(ds_error_get_last)(void) {
     return ds__tls.error;
 }
 

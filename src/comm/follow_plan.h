@@ -8,7 +8,7 @@
    collective takes the direct path (ds__follow_not). The participant at index i must be on the
    device of rank i. If the input and the output of a rank share memory in a reduction, the input
    may be copied first (ds__follow_in_place).
-   Locks: takes none itself. ds_plan_make takes ds__c.lock to look up and store a plan, but
+   Locks: takes none itself. ds_plan_get takes ds__c.lock to look up and store a plan, but
    searches for a plan without that lock.
    Threads: caller's threads, each with its own ds__work. The topology owns its plans and must
    not be freed during the call. */
@@ -187,7 +187,7 @@ static int ds__spot_same(const ds__work *w, ds__spot a, ds__spot b) {
            ds__spot_at(w, a) == ds__spot_at(w, b);
 }
 
-static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_spot at) {
+static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
         return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
     const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
@@ -222,7 +222,7 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         ds__follow_in_place(w, f, plan, r);
     for (size_t i = 0; i < plan->steps && w->r == DS_OK; i++) {
         const ds_plan_step *s = &plan->step[i];
-        const ds_plan_spot *from = &plan->spot[s->from];
+        const ds_plan_location *from = &plan->spot[s->from];
         size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
         ds__spot dst = ds__plan_spot(f, scratch, s->to);
         ds__spot src = ds__plan_spot(f, scratch, *from);
@@ -277,7 +277,7 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     if (w->r < 0)
         return;
     if (!plan) {
-        DS__KEEPING(w->r, (ds_plan_make)(f->o->topology, &f->want, &plan));
+        DS__KEEPING(w->r, (ds_plan_get)(f->o->topology, &f->want, &plan));
     } else if (d->what != f->want.what)
         (void)ds__follow_not(w, f->o, "it is for %s", ds__collective_names[d->what]);
     else if (d->bytes != f->want.bytes)

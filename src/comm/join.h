@@ -229,7 +229,7 @@ static ds_result ds__work_steps(ds__work *w) {
             continue;
         void *ptr = NULL;
         if (w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(r, (ds_pinned_alloc)(w->region[i].bytes, &ptr));
+            DS__KEEPING(r, (ds_mem_pinned_alloc)(w->region[i].bytes, &ptr));
         else
             DS__KEEPING(
                 r, (ds_mem_alloc)(w->region[i].bytes, w->lane[w->region[i].lane].stream, &ptr));
@@ -271,7 +271,7 @@ static ds_result ds__work_steps(ds__work *w) {
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
         if (w->region[i].temporary && w->region[i].at && w->region[i].device.type == DS_DEVICE_HOST)
-            DS__KEEPING(one, (ds_pinned_free)(w->region[i].at));
+            DS__KEEPING(one, (ds_mem_pinned_free)(w->region[i].at));
         else if (w->region[i].temporary && w->region[i].at)
             DS__KEEPING(one, (ds_mem_free)(w->region[i].at));
         if (noted == DS_OK)

@@ -176,7 +176,7 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
         return DS_OK;
     }
     ds_result r;
-    DS__KEEPING(r, (ds_stream_device)(stream, &device));
+    DS__KEEPING(r, (ds_stream_get_device)(stream, &device));
     if (r == DS_OK)
         r = ds__comm_kernel(which, &kernel);
     if (r < 0)
@@ -184,7 +184,7 @@ static ds_result ds__comm_launch(int which, ds_stream stream, uint64_t bytes, ui
     uint64_t items = device.type != DS_DEVICE_CUDA ? (bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM
                      : numbers                     ? (numbers + 255) / 256
                                                    : (bytes + 15 + 4095) / 4096;
-    DS__KEEPING(r, (ds_launch)(kernel, (size_t)items, args, args_size, stream));
+    DS__KEEPING(r, (ds_kernel_launch)(kernel, (size_t)items, args, args_size, stream));
     return r;
 }
 

@@ -69,7 +69,7 @@ static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const
 static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
                                  size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
                                  int64_t size) {
-    size_t item = (ds_dtype_size)(dtype);
+    size_t item = (ds_dtype_get_size)(dtype);
     ptrdiff_t offset = (ptrdiff_t)(from * (int64_t)item);
     uint32_t first = (uint32_t)w->spots;
     if (w->r < 0 || !size)

@@ -146,7 +146,7 @@ static int ds__steps_small(const ds__work *w) {
             /* in several launches, maybe with memory between them */
             if (s->count > DS__COMM_INPUTS)
                 return 0;
-            bytes = s->width * (ds_dtype_size)(s->dtype);
+            bytes = s->width * (ds_dtype_get_size)(s->dtype);
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;

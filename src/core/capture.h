@@ -138,11 +138,11 @@ static ds_result ds__capture_info(ds_stream stream, ds_capture_info *out) {
     return r;
 }
 
-DSDEF ds_result(ds_capture_query)(ds_stream stream, ds_capture_status *out) {
+DSDEF ds_result(ds_capture_get_status)(ds_stream stream, ds_capture_status *out) {
     ds_capture_info info;
     if (out)
         *out = DS_CAPTURE_NONE;
-    DS__ENTER("ds_capture_query");
+    DS__ENTER("ds_capture_get_status");
     DS__REQUIRE(out, "out is NULL");
     memset(&info, 0, sizeof info);
     ds_result r = ds__capture_info(stream, &info);
@@ -225,7 +225,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds__tls.site = site;
     /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
-        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_name)(r), (int)r);
+        r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_keep(&reason);
     ds_result end = ds__capture_end(stream, &graph);
     if (r >= 0) {

@@ -1,6 +1,6 @@
 /* core/cpu_api.h - counters and virtual clock of the CPU driver.
 
-   Answers ds_cpu_get_stats and ds_cpu_clock from the driver's table.
+   Answers ds_cpu_get_stats and ds_cpu_get_clock from the driver's table.
 
    Invariants: before the first call and without a CPU driver all counters are 0.
    Locks: none here.
@@ -22,10 +22,10 @@ DSDEF ds_result(ds_cpu_get_stats)(ds_cpu_stats *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_cpu_clock)(int64_t *out_ns) {
+DSDEF ds_result(ds_cpu_get_clock)(int64_t *out_ns) {
     if (out_ns)
         *out_ns = 0;
-    DS__ENTER("ds_cpu_clock");
+    DS__ENTER("ds_cpu_get_clock");
     DS__REQUIRE(out_ns, "out_ns is NULL");
     if (!ds__g.driver[1] || !ds__g.driver[1]->fabric())
         return ds__fail(DS_ERR_UNSUPPORTED,

@@ -41,10 +41,10 @@ static ds_result ds__stream_current(ds_device device, ds_stream *out) {
     return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
-DSDEF ds_result(ds_stream_current)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_current");
+    DS__ENTER("ds_stream_get_current");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__stream_current(device, out);
@@ -74,10 +74,10 @@ static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream
     return DS_OK;
 }
 
-DSDEF ds_result(ds_stream_use)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
+DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stream *out_previous) {
     if (out_previous)
         out_previous->id = 0;
-    DS__ENTER("ds_stream_use");
+    DS__ENTER("ds_stream_set_current");
     DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0, "unknown flags %#x", flags);
     ds__thread *t = ds__thread_state();
     if (!t)

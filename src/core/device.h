@@ -41,20 +41,20 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_backend_get)(int index, ds_backend_info *out) {
+DSDEF ds_result(ds_backend_get_info)(int index, ds_backend_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_backend_get");
+    DS__ENTER("ds_backend_get_info");
     DS__REQUIRE(out, "out is NULL");
     DS__REQUIRE(index >= 0 && index < DS_BACKEND_COUNT, "there is no backend %d", index);
     *out = ds__g.backend[index];
     return DS_OK;
 }
 
-DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
+DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_backend_report");
+    DS__ENTER("ds_backend_format");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     size_t at = 0;
     for (int i = 0; i < DS_BACKEND_COUNT && at < size; i++) {
@@ -65,8 +65,8 @@ DSDEF ds_result(ds_backend_report)(char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF int(ds_is_available)(ds_device_type type) {
-    if (ds__enter("ds_is_available") < 0)
+DSDEF int(ds_backend_is_available)(ds_device_type type) {
+    if (ds__enter("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -76,10 +76,10 @@ DSDEF int(ds_is_initialized)(void) {
     return atomic_load(&ds__g.state) == DS__READY;
 }
 
-DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
+DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_arch_list");
+    DS__ENTER("ds_backend_format_arch_list");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     const char *words = NULL;
@@ -95,10 +95,10 @@ DSDEF ds_result(ds_arch_list)(ds_device_type type, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_count)(ds_device_type type, int *out_count) {
+DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
     if (out_count)
         *out_count = 0;
-    DS__ENTER("ds_device_count");
+    DS__ENTER("ds_device_get_count");
     DS__REQUIRE(out_count, "out_count is NULL");
     int t = (int)type;
     if (t == DS_DEVICE_CURRENT) {
@@ -200,10 +200,10 @@ DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
     return r;
 }
 
-DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_print");
+    DS__ENTER("ds_device_format");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     char text[DS_DEVICE_NAME_SIZE];
     if (device.type == DS_DEVICE_HOST) {
@@ -217,10 +217,10 @@ DSDEF ds_result(ds_device_print)(ds_device device, char *out, size_t size) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_get)(ds_device *out) {
+DSDEF ds_result(ds_device_get_current)(ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_get");
+    DS__ENTER("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
     return ds__resolve(ds_device_current(), out);
 }
@@ -233,8 +233,8 @@ static ds_result ds__set_device(ds__thread *t, ds_device device) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_set)(ds_device device) {
-    DS__ENTER("ds_device_set");
+DSDEF ds_result(ds_device_set_current)(ds_device device) {
+    DS__ENTER("ds_device_set_current");
     ds__thread *t = ds__thread_state();
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
 }

@@ -7,7 +7,7 @@
    shutdown.
    Locks: ds__g.label_lock is held while a label is copied; no driver call or user code runs
    under it. All driver calls here run without a lock, including those that block.
-   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_print
+   Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_format
    does not start devstream. */
 #ifndef DS__CORE_DEVICE_QUERY_H
 #define DS__CORE_DEVICE_QUERY_H
@@ -42,11 +42,11 @@ DSDEF ds_result(ds_device_get_properties)(ds_device device, ds_device_properties
     return ds__device_error(device, ds__driver_of(device)->device_properties(device.index, out));
 }
 
-DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_get_name)(ds_device device, char *out, size_t size) {
     ds_device_properties p;
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_name");
+    DS__ENTER("ds_device_get_name");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
@@ -57,13 +57,13 @@ DSDEF ds_result(ds_device_name)(ds_device device, char *out, size_t size) {
     return r;
 }
 
-DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out_minor) {
+DSDEF ds_result(ds_device_get_capability)(ds_device device, int *out_major, int *out_minor) {
     ds_device_properties p;
     if (out_major)
         *out_major = 0;
     if (out_minor)
         *out_minor = 0;
-    DS__ENTER("ds_device_capability");
+    DS__ENTER("ds_device_get_capability");
     DS__RESOLVE(device);
     memset(&p, 0, sizeof p);
     ds_result r =
@@ -75,10 +75,10 @@ DSDEF ds_result(ds_device_capability)(ds_device device, int *out_major, int *out
     return r;
 }
 
-DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t size) {
+DSDEF ds_result(ds_uuid_format)(const unsigned char uuid[16], char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    ds__tls.fn = "ds_uuid_print";
+    ds__tls.fn = "ds_uuid_format";
     ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
         return ds__fail(DS_ERR_INVALID_VALUE, "uuid or out is NULL, or size is below 37");
@@ -90,12 +90,12 @@ DSDEF ds_result(ds_uuid_print)(const unsigned char uuid[16], char *out, size_t s
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
+DSDEF ds_result(ds_device_get_memory_info)(ds_device device, size_t *out_free, size_t *out_total) {
     if (out_free)
         *out_free = 0;
     if (out_total)
         *out_total = 0;
-    DS__ENTER("ds_device_memory_info");
+    DS__ENTER("ds_device_get_memory_info");
     DS__RESOLVE(device);
     size_t avail = 0;
     size_t total = 0;
@@ -133,12 +133,12 @@ DSDEF ds_result(ds_device_can_access_peer)(ds_device device, ds_device peer, int
     return ds__driver_of(device)->device_peer(device.index, peer.index, out);
 }
 
-DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int *out_greatest) {
+DSDEF ds_result(ds_device_get_priority_range)(ds_device device, int *out_least, int *out_greatest) {
     if (out_least)
         *out_least = 0;
     if (out_greatest)
         *out_greatest = 0;
-    DS__ENTER("ds_device_priority_range");
+    DS__ENTER("ds_device_get_priority_range");
     DS__RESOLVE(device);
     int least = 0;
     int greatest = 0;
@@ -150,10 +150,10 @@ DSDEF ds_result(ds_device_priority_range)(ds_device device, int *out_least, int 
     return r;
 }
 
-DSDEF ds_result(ds_device_label)(ds_device device, char *out, size_t size) {
+DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_device_label");
+    DS__ENTER("ds_device_get_label");
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);

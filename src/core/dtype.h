@@ -2,12 +2,12 @@
 
    Holds the table of named data types, from the list DS_DTYPES, and makes their inline functions
    (ds_float32 and so on) external. Computes sizes and converts data
-   types to and from text (ds_dtype_print, ds_dtype_parse).
+   types to and from text (ds_dtype_format, ds_dtype_parse).
 
-   Invariants: ds_dtype_parse reads back every text that ds_dtype_print writes. A type without a
+   Invariants: ds_dtype_parse reads back every text that ds_dtype_format writes. A type without a
    name is written as code:bits:lanes.
    Locks: none.
-   Threads: any. ds_dtype_size and ds_dtype_equal do not start devstream. */
+   Threads: any. ds_dtype_get_size and ds_dtype_equal do not start devstream. */
 #ifndef DS__CORE_DTYPE_H
 #define DS__CORE_DTYPE_H
 
@@ -31,7 +31,7 @@ static const struct {
 };
 #define DS__DTYPE_COUNT (sizeof ds__dtypes / sizeof ds__dtypes[0])
 
-DSDEF size_t(ds_dtype_size)(ds_dtype dtype) {
+DSDEF size_t(ds_dtype_get_size)(ds_dtype dtype) {
     size_t bits = (size_t)dtype.bits * dtype.lanes;
     return bits % 8 == 0 ? bits / 8 : 0;
 }
@@ -50,11 +50,11 @@ DS__SEAM static const char *ds__dtype_name(ds_dtype dtype, char *out) {
     return out;
 }
 
-DSDEF ds_result(ds_dtype_print)(ds_dtype dtype, char *out, size_t size) {
+DSDEF ds_result(ds_dtype_format)(ds_dtype dtype, char *out, size_t size) {
     char text[DS_DTYPE_NAME_SIZE];
     if (out && size)
         out[0] = 0;
-    DS__ENTER("ds_dtype_print");
+    DS__ENTER("ds_dtype_format");
     const char *name = ds__dtype_name(dtype, text);
     DS__REQUIRE(out && strlen(name) < size, "out is NULL or has no room for \"%s\"", name);
     memcpy(out, name, strlen(name) + 1);

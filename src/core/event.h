@@ -195,10 +195,10 @@ DSDEF ds_result(ds_event_record_external)(ds_event event, ds_stream stream) {
     return ds__event_record(event, stream, DS__OP_EXTERNAL_RECORD);
 }
 
-DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event *out) {
+DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_event *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_record_new");
+    DS__ENTER("ds_stream_record_event");
     DS__REQUIRE(out, "out is NULL");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -219,7 +219,7 @@ DSDEF ds_result(ds_stream_record_new)(ds_stream stream, unsigned flags, ds_event
     return r;
 }
 
-/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_id. */
+/* 'stream 7 "copies" of cpu:0'; the number is that of ds_stream_get_id. */
 static const char *ds__stream_text(const ds__stream *s, char *out, size_t size) {
     ds__lock_take(&ds__g.label_lock);
     snprintf(out, size, "stream %llu%s%.100s%s of %s:%d", (unsigned long long)s->id,

@@ -90,10 +90,10 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     return a->driver->event_elapsed(na, nb, out_ms);
 }
 
-DSDEF ds_result(ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
+DSDEF ds_result(ds_event_get_elapsed_ms)(ds_event start, ds_event end, double *out_ms) {
     if (out_ms)
         *out_ms = 0;
-    DS__ENTER("ds_event_elapsed_ms");
+    DS__ENTER("ds_event_get_elapsed_ms");
     DS__REQUIRE(out_ms, "out_ms is NULL");
     ds__event *a = ds__event_pin(start);
     if (!a)
@@ -106,10 +106,10 @@ DSDEF ds_result(ds_event_elapsed_ms)(ds_event start, ds_event end, double *out_m
     return r;
 }
 
-DSDEF ds_result(ds_event_device)(ds_event event, ds_device *out) {
+DSDEF ds_result(ds_event_get_device)(ds_event event, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_event_device");
+    DS__ENTER("ds_event_get_device");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
     if (!e)
@@ -123,10 +123,10 @@ DSDEF ds_result(ds_event_device)(ds_event event, ds_device *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_event_flags)(ds_event event, unsigned *out) {
+DSDEF ds_result(ds_event_get_flags)(ds_event event, unsigned *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_event_flags");
+    DS__ENTER("ds_event_get_flags");
     DS__REQUIRE(out, "out is NULL");
     ds__event *e = ds__event_pin(event);
     if (!e)

@@ -1,7 +1,7 @@
 /* core/graph_dot.h - graphs as DOT text.
 
-   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_dot) or to
-   a file (ds_graph_dot_file).
+   Writes a graph in the DOT language of Graphviz, to a function of the user (ds_graph_write_dot) or
+   to a file (ds_graph_write_dot_file).
 
    Invariants: once the user's function has returned a value other than 0, it is not invoked
    again, and the call reports DS_ERR_SYSTEM.
@@ -153,14 +153,15 @@ static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, v
         pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
 }
 
-DSDEF ds_result(ds_graph_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
-    DS__ENTER("ds_graph_dot");
+DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                    void *user) {
+    DS__ENTER("ds_graph_write_dot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     return ds__dot(graph, flags, write_fn, user);
 }
 
-DSDEF ds_result(ds_graph_dot_file)(ds_graph graph, unsigned flags, const char *path) {
-    DS__ENTER("ds_graph_dot_file");
+DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const char *path) {
+    DS__ENTER("ds_graph_write_dot_file");
     DS__REQUIRE(path, "path is NULL");
     FILE *f = fopen(path, "w");
     if (!f)

@@ -148,8 +148,9 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
     return ds__desc_refuse_payload(r, desc);
 }
 
-DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node node, int enabled) {
-    DS__ENTER("ds_graph_exec_enable_node");
+DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
+                                                int enabled) {
+    DS__ENTER("ds_graph_exec_set_node_enabled");
     ds__exec *x = ds__exec_take(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
@@ -168,10 +169,10 @@ DSDEF ds_result(ds_graph_exec_enable_node)(ds_graph_exec exec, ds_graph_node nod
     return ds__exec_give(x, r);
 }
 
-DSDEF ds_result(ds_graph_exec_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
+DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_node node, int *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_graph_exec_node_enabled");
+    DS__ENTER("ds_graph_exec_get_node_enabled");
     DS__REQUIRE(out, "out is NULL");
     ds__exec *x = ds__exec_take(exec);
     if (!x)

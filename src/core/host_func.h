@@ -1,8 +1,8 @@
 /* core/host_func.h - host functions and callbacks.
 
    Enqueues functions of the user that run on the host in the order of a stream
-   (ds_launch_host_func, ds_add_callback). ds__refuse_payload ends the payload of a call that was
-   refused, also for graph nodes and wrapped streams.
+   (ds_stream_launch_host_func, ds_stream_add_callback). ds__refuse_payload ends the payload of a
+   call that was refused, also for graph nodes and wrapped streams.
 
    Invariants: the destructor of a payload runs exactly once. If the call succeeded, the driver
    or the graph runs it, else ds__refuse_payload before the call returns. While the destructor
@@ -50,17 +50,17 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
     return r;
 }
 
-DSDEF ds_result(ds_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
-                                     ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_launch_host_func");
+DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
+                                            ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_stream_launch_host_func");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
 }
 
-DSDEF ds_result(ds_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
-                                 ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_add_callback");
+DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
+                                        ds_host_fn dtor_fn) {
+    ds_result r = ds__enter("ds_stream_add_callback");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);

@@ -208,7 +208,7 @@ __attribute__((noinline)) static ds_result ds__enter(const char *fn) {
     return ds__enter_inline(fn);
 }
 
-DSDEF int(ds_version)(void) {
+DSDEF int(ds_version_get)(void) {
     return DEVSTREAM_VERSION;
 }
 

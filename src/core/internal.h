@@ -145,9 +145,10 @@ static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, 
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Allocate and free device memory like ds_alloc, and pinned memory like ds_host_alloc. idle: the
-   caller knows that no work uses the memory; otherwise a free waits for the work. If the wait fails
-   the memory is not freed. After the wait it is freed, even if the driver reports an error. */
+/* Allocate and free device memory like ds_device_alloc, and pinned memory like ds_pinned_alloc.
+   idle: the caller knows that no work uses the memory; otherwise a free waits for the work. If the
+   wait fails the memory is not freed. After the wait it is freed, even if the driver reports an
+   error. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
@@ -167,7 +168,7 @@ static void ds__space_release(ds_device device, void *at, size_t size);
 /* Allocate and free memory of the driver's own allocator in the order of the stream. */
 static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
 static ds_result ds__async_free(ds__stream *s, void *ptr);
-/* Allocates memory of a resolved device like ds_alloc. */
+/* Allocates memory of a resolved device like ds_device_alloc. */
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */

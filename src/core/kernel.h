@@ -243,9 +243,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
     return r;
 }
 
-DSDEF ds_result(ds_launch)(ds_kernel kernel, size_t items, const void *args, size_t args_size,
-                           ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_launch");
+DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *args,
+                                  size_t args_size, ds_stream stream) {
+    ds_result r = ds__enter_inline("ds_kernel_launch");
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
@@ -271,9 +271,9 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
-                                size_t args_size, ds_stream stream) {
-    DS__ENTER("ds_launch_grid");
+DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, const void *args,
+                                       size_t args_size, ds_stream stream) {
+    DS__ENTER("ds_kernel_launch_grid");
     DS__REQUIRE(grid, "grid is NULL");
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);

@@ -72,7 +72,7 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     if (!ds__range_remove(ptr, kind, &f)) {
         DS__REQUIRE(!ds__range_find(ptr, &f) || !f.held,
                     "the memory at %p belongs to the allocator; use %s", ptr,
-                    f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_pinned_free");
+                    f.kind == DS_MEMORY_DEVICE ? "ds_mem_free" : "ds_mem_pinned_free");
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is not the start of %s", ptr, what);
     }
     ds_result r = ds__memory_await(ptr, kind, &f);

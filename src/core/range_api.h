@@ -1,6 +1,6 @@
 /* core/range_api.h - ranges: marks, pushes, starts, domains, labels.
 
-   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_hook).
+   Public functions of ranges (ds_range_push, ds_range_start, ds_domain_create, ds_range_set_hook).
    ds__tell_stream_label and ds__tell_device_label report labels to NVTX and to the hook;
    ds__ranges_end ends all domains at shutdown.
 
@@ -8,10 +8,10 @@
    place is in the list ds__notes.spare once; the list's count of changes tells a stale head.
    Domain handles carry the generation of the domains, so ds_shutdown makes them stale. Ranges of
    the default domain stay open over ds_shutdown.
-   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_hook holds
+   Locks: ds_domain_create holds ds__notes.lock over calls of NVTX. ds_range_set_hook holds
    ds__notes.hook_lock until no thread is inside of the former hook. ds__tell_stream_label and
    ds__tell_device_label invoke the hook, so their callers hold no lock.
-   Threads: any. Inside of user code that devstream runs, ds_range_hook is refused.
+   Threads: any. Inside of user code that devstream runs, ds_range_set_hook is refused.
    ds__ranges_end takes no lock and expects that no other thread uses domains or their ranges. */
 #ifndef DS__CORE_RANGE_API_H
 #define DS__CORE_RANGE_API_H
@@ -216,10 +216,10 @@ DSDEF void(ds_range_scope_leave)(ds_range_scope *scope) {
     scope->pushed = 0;
 }
 
-DSDEF ds_result(ds_range_hook)(ds_range_fn fn, void *user) {
+DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     ds_site site = ds__site_take(&ds__tls);
     if (ds__tls.in_callback)
-        return ds__range_fail("ds_range_hook", site, DS_ERR_NOT_PERMITTED,
+        return ds__range_fail("ds_range_set_hook", site, DS_ERR_NOT_PERMITTED,
                               "the hook cannot be set inside of a host function, callback, "
                               "destructor, kernel or hook");
     ds__mutex_lock(&ds__notes.hook_lock);

@@ -52,7 +52,7 @@ DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) 
         ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
 }
 
-/* Allocates device memory like ds_alloc. */
+/* Allocates device memory like ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
     ds__tls.quiet++;
@@ -66,12 +66,12 @@ DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void 
     return r;
 }
 
-/* Allocates pinned host memory like ds_host_alloc. */
+/* Allocates pinned host memory like ds_pinned_alloc. */
 DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     *out = NULL;
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     ds__tls.quiet++;
     ds_result r = ds__g.driver[b]->host_alloc(size, out);
     if (r == DS_OK)
@@ -82,9 +82,9 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     return r;
 }
 
-/* Waits like ds_free and ds_host_free, unless the caller knows that no work uses the memory (idle).
-   If the wait fails, the memory is not freed. After the wait the memory is freed and must not be
-   used, even if the driver reports an error. */
+/* Waits like ds_device_free and ds_pinned_free, unless the caller knows that no work uses the
+   memory (idle). If the wait fails, the memory is not freed. After the wait the memory is freed and
+   must not be used, even if the driver reports an error. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),

@@ -27,42 +27,42 @@ static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
     return DS_OK;
 }
 
-DSDEF ds_result(ds_device_utilization)(ds_device device, unsigned *out_gpu_percent,
-                                       unsigned *out_memory_percent) {
+DSDEF ds_result(ds_device_get_utilization)(ds_device device, unsigned *out_gpu_percent,
+                                           unsigned *out_memory_percent) {
     if (out_gpu_percent)
         *out_gpu_percent = 0;
     if (out_memory_percent)
         *out_memory_percent = 0;
-    DS__ENTER("ds_device_utilization");
+    DS__ENTER("ds_device_get_utilization");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
-DSDEF ds_result(ds_device_temperature)(ds_device device, unsigned *out_celsius) {
+DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsius) {
     if (out_celsius)
         *out_celsius = 0;
-    DS__ENTER("ds_device_temperature");
+    DS__ENTER("ds_device_get_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
-DSDEF ds_result(ds_device_power_draw)(ds_device device, unsigned *out_milliwatts) {
+DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliwatts) {
     if (out_milliwatts)
         *out_milliwatts = 0;
-    DS__ENTER("ds_device_power_draw");
+    DS__ENTER("ds_device_get_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
-DSDEF ds_result(ds_device_clock_rate)(ds_device device, unsigned *out_sm_mhz,
-                                      unsigned *out_memory_mhz) {
+DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz,
+                                          unsigned *out_memory_mhz) {
     if (out_sm_mhz)
         *out_sm_mhz = 0;
     if (out_memory_mhz)
         *out_memory_mhz = 0;
-    DS__ENTER("ds_device_clock_rate");
+    DS__ENTER("ds_device_get_clock_rate");
     DS__RESOLVE(device);
     return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }

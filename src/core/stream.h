@@ -129,10 +129,10 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
     return DS_OK;
 }
 
-DSDEF ds_result(ds_priority_from_paddle)(int paddle_priority, int *out_priority) {
+DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_priority) {
     if (out_priority)
         *out_priority = 0;
-    DS__ENTER("ds_priority_from_paddle");
+    DS__ENTER("ds_stream_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
     DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
                 "%d is not a Paddle priority; use 1 (high) or 2 (normal)", paddle_priority);
@@ -160,8 +160,8 @@ DSDEF ds_result(ds_stream_create)(const ds_stream_desc *desc, ds_stream *out) {
     return ds__stream_new(device, DS__STREAM_NEW, desc->flags, desc->priority, desc->label, out);
 }
 
-DSDEF ds_result(ds_stream_retain)(ds_stream stream) {
-    DS__ENTER("ds_stream_retain");
+DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
+    DS__ENTER("ds_stream_ref");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;

@@ -51,28 +51,28 @@ static ds_result ds__default(ds_device device, ds_stream *out) {
     return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
 }
 
-DSDEF ds_result(ds_stream_legacy)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_legacy)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_legacy");
+    DS__ENTER("ds_stream_get_legacy");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__legacy(device, out);
 }
 
-DSDEF ds_result(ds_stream_per_thread)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_per_thread)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_per_thread");
+    DS__ENTER("ds_stream_get_per_thread");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__per_thread(device, out);
 }
 
-DSDEF ds_result(ds_stream_default)(ds_device device, ds_stream *out) {
+DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
     if (out)
         out->id = 0;
-    DS__ENTER("ds_stream_default");
+    DS__ENTER("ds_stream_get_default");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return ds__default(device, out);

@@ -18,11 +18,11 @@
 #include "stream_sync.h"
 #include "stream_wrap.h"
 
-DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
+DSDEF ds_result(ds_stream_get_device)(ds_stream stream, ds_device *out) {
     ds_result r;
     if (out)
         memset(out, 0, sizeof *out);
-    ds__stream *s = ds__stream_pin_to_read("ds_stream_device", stream, out != NULL, &r);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_device", stream, out != NULL, &r);
     if (!s)
         return r;
     *out = s->device;
@@ -30,11 +30,11 @@ DSDEF ds_result(ds_stream_device)(ds_stream stream, ds_device *out) {
     return r;
 }
 
-DSDEF ds_result(ds_stream_flags)(ds_stream stream, unsigned *out) {
+DSDEF ds_result(ds_stream_get_flags)(ds_stream stream, unsigned *out) {
     ds_result r;
     if (out)
         *out = 0;
-    ds__stream *s = ds__stream_pin_to_read("ds_stream_flags", stream, out != NULL, &r);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_flags", stream, out != NULL, &r);
     if (!s)
         return r;
     *out = s->flags;
@@ -42,13 +42,13 @@ DSDEF ds_result(ds_stream_flags)(ds_stream stream, unsigned *out) {
     return r;
 }
 
-DSDEF ds_result(ds_stream_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, int *out_requested) {
     ds_result r;
     if (out_effective)
         *out_effective = 0;
     if (out_requested)
         *out_requested = 0;
-    ds__stream *s = ds__stream_pin_to_read("ds_stream_priority", stream, 1, &r);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_priority", stream, 1, &r);
     if (!s)
         return r;
     if (out_effective)
@@ -59,11 +59,11 @@ DSDEF ds_result(ds_stream_priority)(ds_stream stream, int *out_effective, int *o
     return r;
 }
 
-DSDEF ds_result(ds_stream_label)(ds_stream stream, char *out, size_t size) {
+DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
     ds_result r;
     if (out && size)
         out[0] = 0;
-    ds__stream *s = ds__stream_pin_to_read("ds_stream_label", stream, out && size, &r);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_label", stream, out && size, &r);
     if (!s)
         return r;
     ds__lock_take(&ds__g.label_lock);

@@ -168,11 +168,11 @@ static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int 
     return s;
 }
 
-DSDEF ds_result(ds_stream_id)(ds_stream stream, uint64_t *out) {
+DSDEF ds_result(ds_stream_get_id)(ds_stream stream, uint64_t *out) {
     ds_result r;
     if (out)
         *out = 0;
-    ds__stream *s = ds__stream_pin_to_read("ds_stream_id", stream, out != NULL, &r);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_id", stream, out != NULL, &r);
     if (!s)
         return r;
     *out = s->id;

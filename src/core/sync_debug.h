@@ -57,23 +57,23 @@ static ds_result ds__sync_debug_read(const char *text) {
     return DS_OK;
 }
 
-DSDEF ds_result(ds_sync_debug_set)(ds_sync_debug_mode mode) {
-    DS__ENTER("ds_sync_debug_set");
+DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
+    DS__ENTER("ds_sync_debug_set_mode");
     DS__REQUIRE((unsigned)mode <= DS_SYNC_DEBUG_ERROR, "%d is not a sync debug mode", (int)mode);
     atomic_store(&ds__g.sync_debug, (int)mode);
     return DS_OK;
 }
 
-DSDEF ds_result(ds_sync_debug_set_text)(const char *text) {
-    DS__ENTER("ds_sync_debug_set_text");
+DSDEF ds_result(ds_sync_debug_set_mode_text)(const char *text) {
+    DS__ENTER("ds_sync_debug_set_mode_text");
     DS__REQUIRE(text && *text, "text is NULL");
     return ds__sync_debug_read(text);
 }
 
-DSDEF ds_result(ds_sync_debug_get)(ds_sync_debug_mode *out) {
+DSDEF ds_result(ds_sync_debug_get_mode)(ds_sync_debug_mode *out) {
     if (out)
         *out = DS_SYNC_DEBUG_DEFAULT;
-    DS__ENTER("ds_sync_debug_get");
+    DS__ENTER("ds_sync_debug_get_mode");
     DS__REQUIRE(out, "out is NULL");
     *out = (ds_sync_debug_mode)atomic_load(&ds__g.sync_debug);
     return DS_OK;

@@ -4,10 +4,10 @@
    where a pointer is.
 
    Invariants: all memory that these functions hand out or register stands in the memory table,
-   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_host_register
+   and size 0 gives NULL. Memory with a DS__HELD_* mark cannot be freed here. ds_pinned_register
    enters the range before it calls the driver, so overlapping registrations are refused.
-   Locks: none. ds_free, ds_host_free and ds_host_unregister wait for the device in the driver,
-   without a lock.
+   Locks: none. ds_device_free, ds_pinned_free and ds_pinned_unregister wait for the device in the
+   driver, without a lock.
    Threads: any; of two threads that free the same pointer, one gets an error.
    ds_device_of_scope_enter changes the current device of the calling thread. */
 #ifndef DS__CORE_USER_MEMORY_H
@@ -43,22 +43,22 @@ static ds_result ds__alloc_device(ds_device device, size_t size, void **out) {
                                    device.index, out);
 }
 
-DSDEF ds_result(ds_alloc)(ds_device device, size_t size, void **out) {
+DSDEF ds_result(ds_device_alloc)(ds_device device, size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_alloc");
+    DS__ENTER("ds_device_alloc");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
     return size ? ds__alloc_device(device, size, out) : DS_OK;
 }
 
-DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
-                                size_t *out_pitch) {
+DSDEF ds_result(ds_device_alloc_pitch)(ds_device device, size_t width, size_t height, void **out,
+                                       size_t *out_pitch) {
     if (out)
         *out = NULL;
     if (out_pitch)
         *out_pitch = 0;
-    DS__ENTER("ds_alloc_pitch");
+    DS__ENTER("ds_device_alloc_pitch");
     DS__REQUIRE(out && out_pitch, "%s is NULL", out ? "out_pitch" : "out");
     DS__REQUIRE(width <= SIZE_MAX - 511, "a row of %zu bytes is too large", width);
     size_t pitch = (width + 511) & ~(size_t)511;
@@ -71,41 +71,42 @@ DSDEF ds_result(ds_alloc_pitch)(ds_device device, size_t width, size_t height, v
     return r;
 }
 
-DSDEF ds_result(ds_free)(void *ptr) {
-    DS__ENTER("ds_free");
+DSDEF ds_result(ds_device_free)(void *ptr) {
+    DS__ENTER("ds_device_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_DEVICE) : DS_OK;
-    return ptr && r == DS_OK ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_alloc")
-                             : r;
+    return ptr && r == DS_OK
+               ? ds__memory_end(ptr, DS_MEMORY_DEVICE, "an allocation of ds_device_alloc")
+               : r;
 }
 
-DSDEF ds_result(ds_host_alloc)(size_t size, void **out) {
+DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_host_alloc");
+    DS__ENTER("ds_pinned_alloc");
     DS__REQUIRE(out, "out is NULL");
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     void *ptr = NULL;
     ds_result r = size ? ds__g.driver[b]->host_alloc(size, &ptr) : DS_OK;
     return r < 0 || !size ? r : ds__memory_made(ptr, size, DS_MEMORY_PINNED, b, 0, out);
 }
 
-DSDEF ds_result(ds_host_free)(void *ptr) {
-    DS__ENTER("ds_host_free");
+DSDEF ds_result(ds_pinned_free)(void *ptr) {
+    DS__ENTER("ds_pinned_free");
     ds_result r = ptr ? ds__sync_watch_free(ptr, DS_MEMORY_PINNED) : DS_OK;
     return ptr && r == DS_OK
-               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_host_alloc")
+               ? ds__memory_end(ptr, DS_MEMORY_PINNED, "an allocation of ds_pinned_alloc")
                : r;
 }
 
-DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
-    DS__ENTER("ds_host_register");
+DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
+    DS__ENTER("ds_pinned_register");
     DS__REQUIRE(ptr && size, "ptr is NULL or size is 0");
     DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes exceed the address space", size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
-        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_report");
+        return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
     /* first: it refuses a range that overlaps known memory */
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
     if (r == DS_ERR_INVALID_VALUE)
@@ -119,16 +120,16 @@ DSDEF ds_result(ds_host_register)(void *ptr, size_t size) {
     return r;
 }
 
-DSDEF ds_result(ds_host_unregister)(void *ptr) {
-    DS__ENTER("ds_host_unregister");
+DSDEF ds_result(ds_pinned_unregister)(void *ptr) {
+    DS__ENTER("ds_pinned_unregister");
     ds_result r = ds__sync_watch_free(ptr, DS_MEMORY_REGISTERED);
     return r < 0 ? r : ds__memory_end(ptr, DS_MEMORY_REGISTERED, "a registered range");
 }
 
-DSDEF ds_result(ds_pointer_query)(const void *ptr, ds_pointer_info *out) {
+DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_pointer_query");
+    DS__ENTER("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
     return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
 }
@@ -141,10 +142,10 @@ static ds_result ds__device_of(const void *ptr, ds_device *out) {
     return r;
 }
 
-DSDEF ds_result(ds_device_of)(const void *ptr, ds_device *out) {
+DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_device_of");
+    DS__ENTER("ds_pointer_get_device");
     DS__REQUIRE(out, "out is NULL");
     return ds__device_of(ptr, out);
 }

@@ -176,7 +176,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
 }
 
 static const char *const ds__cpu_unpinned =
-    "each launch would access pageable memory; use ds_host_alloc, ds_host_register, or "
+    "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE for stable memory";
 
 /* The table of what an operation does on a stream that captures. The lock is held. */
@@ -212,8 +212,9 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
             DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
             "the driver's pool cannot allocate or free on a stream that captures");
     case DS__OP_CALLBACK:
-        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
-                                "ds_add_callback cannot be captured; use ds_launch_host_func");
+        return ds__capture_fail(
+            DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
+            "ds_stream_add_callback cannot be captured; use ds_stream_launch_host_func");
     default:
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "an executable cannot be uploaded on a stream that captures");

@@ -2,7 +2,7 @@
 
    Defines the table ds__cpu_driver, starts the driver (ds__cpu_start) and stops it
    (ds__cpu_stop). ds__cpu_passed tells the core whether all work that was pending at a mark is
-   over. Implements ds_cpu_get_stats and ds_cpu_clock.
+   over. Implements ds_cpu_get_stats and ds_cpu_get_clock.
 
    Invariants: the options, limits and counts that threads read are set before the first thread
    starts. If ds__cpu_start fails, its threads have ended and its memory is freed. ds__cpu_stop

@@ -125,7 +125,7 @@ static const char *ds__cuda_rule(const char *call, int code) {
         if (strstr(call, "StreamSynchronize"))
             return "a stream that captures cannot be synchronized";
         if (strstr(call, "AddCallback"))
-            return "ds_add_callback cannot be captured; use ds_launch_host_func";
+            return "ds_stream_add_callback cannot be captured; use ds_stream_launch_host_func";
         if (strstr(call, "DeviceSynchronize"))
             return "a device cannot be synchronized while the capture is open";
         return "the call is not allowed in this thread while the capture is open";

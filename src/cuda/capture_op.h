@@ -35,7 +35,7 @@
 #include "submit.h"
 
 static const char *const ds__cuda_pageable =
-    "each launch would access pageable memory; use ds_host_alloc, ds_host_register, or "
+    "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE for stable memory";
 
 /* A refusal of our own, which leaves the capture as it is. */

@@ -44,7 +44,7 @@ static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, 
 
 /* Adds a step with the key, destination, bytes, rank and source of `step`, which reads `count`
    places. Returns its number, or DS__NONE if memory or the limit of steps is exhausted. */
-static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_spot *from,
+static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_location *from,
                               uint32_t count) {
     size_t most = d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS;
     step.from = (uint32_t)d->spots;
@@ -52,7 +52,7 @@ static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_spot *
     step.after = DS__NONE;
 
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_spot *spot = DS__ADD(d, spot);
+        ds_plan_location *spot = DS__ADD(d, spot);
         if (!spot)
             return DS__NONE;
         *spot = from[i];
@@ -85,15 +85,15 @@ static int ds__ring_add(ds__draft *d, int rank, size_t slot, size_t slots) {
 
 /* Returns the slot of piece q in a ring of the rank; the pieces of a flow share the ring. *place
    is the number of the ring plus 1. If *place is 0, the ring is added. */
-static ds_plan_spot ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
-                                  size_t q) {
+static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
+                                      size_t q) {
     if (!*place) {
         if (!ds__ring_add(d, rank, slot, slots))
-            return (ds_plan_spot){ 0, 0, 0 };
+            return (ds_plan_location){ 0, 0, 0 };
         *place = (int)d->rings;
     }
     const ds__ring *r = &d->ring[*place - 1];
-    return (ds_plan_spot){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
+    return (ds_plan_location){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
 }
 
 /* Makes a step that writes a slot wait for all readers of its former content. */
@@ -120,7 +120,7 @@ static void ds__ring_read(ds__draft *d, int place, size_t slots, size_t q, uint3
 
 /* Where a rank's part of a piece is: its place, the step that puts it there, the ring it is in. */
 typedef struct ds__held {
-    ds_plan_spot at;
+    ds_plan_location at;
     uint32_t step;
     int ring;
 } ds__held;
@@ -185,12 +185,13 @@ typedef struct ds__copy {
    step, or DS__NONE. */
 static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *copy) {
     ds__held h = copy->from;
-    ds_plan_spot to = copy->to.at;
+    ds_plan_location to = copy->to.at;
     uint32_t step = DS__NONE;
     int host = d->p;
 
     for (int leg = !ds__copy_staged(d, h.at.rank, to.rank); leg < 2; leg++) {
-        ds_plan_spot dst = leg ? to : ds__ring_spot(d, copy->stage, host, c->slot, c->slots, c->q);
+        ds_plan_location dst =
+            leg ? to : ds__ring_spot(d, copy->stage, host, c->slot, c->slots, c->q);
         int a = h.at.rank;
         int b = dst.rank;
         int by = ds__copy_maker(d, a, b, copy->push);
@@ -219,8 +220,8 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 typedef struct ds__sum {
     const ds__held *in;
     int count;
-    int depth;          /* twice that of a copy, since a copy may have two legs */
-    ds_plan_spot *spot; /* room for `count` places */
+    int depth;              /* twice that of a copy, since a copy may have two legs */
+    ds_plan_location *spot; /* room for `count` places */
 } ds__sum;
 
 /* Adds a sum of the inputs, in their order, to the rank and ring of `to`. Returns `to` with the
@@ -289,11 +290,11 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
 
 /* Parts of a piece on their way up a tree. */
 typedef struct ds__rise {
-    ds__held *sent;     /* by each node to its parent */
-    ds__held *in;       /* inputs of a sum */
-    ds_plan_spot *spot; /* places of these inputs */
-    int *low;           /* lowest ranks of these inputs */
-    int *lowest;        /* of each node: the lowest rank in its part of the tree */
+    ds__held *sent;         /* by each node to its parent */
+    ds__held *in;           /* inputs of a sum */
+    ds_plan_location *spot; /* places of these inputs */
+    int *low;               /* lowest ranks of these inputs */
+    int *lowest;            /* of each node: the lowest rank in its part of the tree */
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {

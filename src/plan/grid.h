@@ -41,7 +41,7 @@ typedef struct ds__grid {
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
     int count;    /* of these inputs */
     int rings;    /* of the rank that sums */
-    ds_plan_spot *spot;
+    ds_plan_location *spot;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
@@ -274,7 +274,7 @@ static void ds__grid_broadcast_root(ds__grid *g) {
 static void ds__grid_own_blocks(ds__grid *g) {
     ds__draft *d = g->d;
     for (int r = 0; r < d->p && !d->failed; r++) {
-        ds_plan_spot from = { r, DS_PLAN_INPUT, 0 };
+        ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
         size_t begin = ds__block(d->want, (size_t)r, (size_t)d->p);
         size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
         ds__dstep one = {

@@ -1,10 +1,10 @@
 /* plan/plan.h - making and keeping plans.
 
-   Implements ds_plan_make and ds_plan_explain. ds__plan_build searches for the best draft and
+   Implements ds_plan_get and ds_plan_write. ds__plan_build searches for the best draft and
    ds__plan_fill copies it into the arrays of the public plan. Plans are kept in a list, and an
    equal request returns the same plan.
 
-   Invariants: a plan never changes and lives until ds_topology_free frees its topology
+   Invariants: a plan never changes and lives until ds_topology_destroy frees its topology
    (ds__plans_forget), also after ds_shutdown. Its memory returns to the allocator that it was made
    with, which may not be the topology's. A plan is identified by the topology's id and all members
    of the description. Of the steps that a step waits for, the plan names only the last one of each
@@ -32,7 +32,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
     ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
-    ds_plan_spot *spot = ds__alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_location *spot = ds__alloc((d->spots + 1) * sizeof *spot);
     /* last: plus 1 */
     uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
     uint32_t *last = ds__alloc(lanes * sizeof *last);
@@ -179,11 +179,11 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     return r;
 }
 
-DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
+DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
     static const ds_plan_desc usual;
     if (out)
         *out = NULL;
-    DS__ENTER("ds_plan_make");
+    DS__ENTER("ds_plan_get");
     DS__REQUIRE(t && out, "%s is NULL", t ? "out" : "topology");
     if (!desc)
         desc = &usual;
@@ -226,9 +226,9 @@ DSDEF ds_result(ds_plan_make)(const ds_topology *t, const ds_plan_desc *desc, co
     return DS_OK;
 }
 
-DSDEF ds_result(ds_plan_explain)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
-                                 void *user) {
-    DS__ENTER("ds_plan_explain");
+DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
+                               void *user) {
+    DS__ENTER("ds_plan_write");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
     ds__pen pen = { write_fn, user, 0, 0 };

@@ -25,7 +25,7 @@
    they grow. If memory or the limit of steps is exhausted, `failed` is set and stays set, and
    nothing more is added.
    Locks: none.
-   Threads: the thread that makes the plan; a draft has no other user. ds_collective_name may be
+   Threads: the thread that makes the plan; a draft has no other user. ds_collective_get_name may be
    called anywhere. */
 #ifndef DS__PLAN_TYPES_H
 #define DS__PLAN_TYPES_H
@@ -71,7 +71,7 @@ typedef struct ds__ring {
 
 typedef struct ds__dstep {
     uint64_t key;
-    ds_plan_spot to;
+    ds_plan_location to;
     size_t bytes;
     uint32_t from;
     uint32_t from_count;
@@ -106,7 +106,7 @@ typedef struct ds__draft {
     int *tree; /* parents, p + 1 of each */
     ds__flow *flow;
     ds__dstep *step;
-    ds_plan_spot *spot;
+    ds_plan_location *spot;
     ds__dlink *link;
     uint32_t *head;
     ds__ring *ring;
@@ -130,7 +130,7 @@ static const char *const ds__collective_names[] = { "broadcast",      "scatter",
                                                     "reduce",         "all_reduce", "all_gather",
                                                     "reduce_scatter", "all_to_all" };
 
-DSDEF const char *(ds_collective_name)(ds_collective what) {
+DSDEF const char *(ds_collective_get_name)(ds_collective what) {
     return (unsigned)what < DS_COLLECTIVE_COUNT ? ds__collective_names[what] : "none";
 }
 

@@ -1,6 +1,6 @@
 /* rng/generator_api.h - public functions for generators.
 
-   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_default, ds_rng_get_info and
+   Implements ds_rng_create, ds_rng_clone, ds_rng_destroy, ds_rng_get_default, ds_rng_get_info and
    ds_rng_set_mapping. ds__generator_take returns the generator of a handle, for all rooms of
    rng/. ds__generator_free_of_capture reports an error while an open capture uses the generator.
 
@@ -163,11 +163,11 @@ DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
                : ds__fail(DS_ERR_INVALID_HANDLE, "the generator of a device cannot be destroyed");
 }
 
-DSDEF ds_result(ds_rng_default)(ds_device device, ds_rng *out) {
+DSDEF ds_result(ds_rng_get_default)(ds_device device, ds_rng *out) {
     ds__generator *g;
     if (out)
         out->id = 0;
-    DS__ENTER("ds_rng_default");
+    DS__ENTER("ds_rng_get_default");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__generator_of(device, &g);
     if (r < 0)

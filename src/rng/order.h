@@ -173,7 +173,7 @@ static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_arg
 }
 
 static ds_result ds__rng_whole_bits(const ds_rng_fill_desc *d, ds__rng_args *a, int *out_which) {
-    int kind = ds__rng_word_kind(8 * ds_dtype_size(d->dtype));
+    int kind = ds__rng_word_kind(8 * ds_dtype_get_size(d->dtype));
     if (kind < 0)
         return ds__rng_no_type(d->dtype, "random bits");
     a->kind = (uint32_t)kind;

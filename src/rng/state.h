@@ -169,9 +169,9 @@ DSDEF ds_result(ds_rng_set_state)(ds_rng rng, const void *bytes, size_t size) {
     return r < 0 ? r : ds__generator_set(g, 0, state[0], state[1]);
 }
 
-DSDEF ds_result(ds_rng_manual_seed)(ds_device device, uint64_t seed) {
+DSDEF ds_result(ds_rng_set_device_seed)(ds_device device, uint64_t seed) {
     ds__generator *g;
-    DS__ENTER("ds_rng_manual_seed");
+    DS__ENTER("ds_rng_set_device_seed");
     if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
         ds__type_count(device.type) == 0)
         return DS_OK;
@@ -194,17 +194,17 @@ static ds_result ds__seed_all(uint64_t seed) {
     return r;
 }
 
-DSDEF ds_result(ds_rng_manual_seed_all)(uint64_t seed) {
-    DS__ENTER("ds_rng_manual_seed_all");
+DSDEF ds_result(ds_rng_set_seed_all)(uint64_t seed) {
+    DS__ENTER("ds_rng_set_seed_all");
     return ds__seed_all(seed);
 }
 
-DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_reseed_device)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     uint64_t seed = ds__os_cookie();
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_seed");
+    DS__ENTER("ds_rng_reseed_device");
     if ((device.type == DS_DEVICE_CUDA || device.type == DS_DEVICE_CPU) &&
         ds__type_count(device.type) == 0)
         return DS_OK;
@@ -216,22 +216,22 @@ DSDEF ds_result(ds_rng_seed)(ds_device device, uint64_t *out_seed) {
     return r;
 }
 
-DSDEF ds_result(ds_rng_seed_all)(uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_reseed_all)(uint64_t *out_seed) {
     uint64_t seed = ds__os_cookie();
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_seed_all");
+    DS__ENTER("ds_rng_reseed_all");
     ds_result r = ds__seed_all(seed);
     if (r == DS_OK && out_seed)
         *out_seed = seed;
     return r;
 }
 
-DSDEF ds_result(ds_rng_initial_seed)(ds_device device, uint64_t *out_seed) {
+DSDEF ds_result(ds_rng_get_device_seed)(ds_device device, uint64_t *out_seed) {
     ds__generator *g;
     if (out_seed)
         *out_seed = 0;
-    DS__ENTER("ds_rng_initial_seed");
+    DS__ENTER("ds_rng_get_device_seed");
     DS__REQUIRE(out_seed, "out_seed is NULL");
     ds_result r = ds__generator_of(device, &g);
     return r < 0 ? r : ds__generator_seed(g, out_seed);

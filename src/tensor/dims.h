@@ -57,7 +57,7 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
                                ds__dims *out) {
     out->dtype = dtype;
     out->ndim = ndim;
-    out->item = (ds_dtype_size)(dtype);
+    out->item = (ds_dtype_get_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS,

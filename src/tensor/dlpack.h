@@ -11,7 +11,7 @@
    Locks: the functions of tensor/tensor.h take ds__c.lock. ds__tensors_end takes no lock for
    the table; ds_shutdown calls it with ds__g.mutex held, and foreign deleters run inside.
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
-   may run on any thread, also inside a host function, and do not change ds_last_error. */
+   may run on any thread, also inside a host function, and do not change ds_error_get_last. */
 #ifndef DS__TENSOR_DLPACK_H
 #define DS__TENSOR_DLPACK_H
 

@@ -67,7 +67,7 @@ static ds_result ds__storage_drop(ds__storage *s) {
         if (now && s->kind == DS__OF_ALLOCATOR)
             DS__KEEPING(r, (ds_mem_free)(s->ptr));
         if (now && s->kind == DS__OF_PINNED)
-            DS__KEEPING(r, (ds_pinned_free)(s->ptr));
+            DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
         ds__outside o = ds__leave();
         ds__storage_release(s);

@@ -10,8 +10,8 @@
    of the storage, and drops that use if it fails.
    Locks: takes ds__c.lock for the table; ds__tensor_place expects it. Memory is allocated and
    freed and release functions are invoked without it.
-   Threads: threads of the caller; different objects may be used at once. ds_tensor_count,
-   ds_tensor_size and the ds_tensor_is_ functions may be called anywhere, also in host
+   Threads: threads of the caller; different objects may be used at once. ds_tensor_get_count,
+   ds_tensor_get_size and the ds_tensor_is_ functions may be called anywhere, also in host
    functions. */
 #ifndef DS__TENSOR_TENSOR_H
 #define DS__TENSOR_TENSOR_H
@@ -97,7 +97,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
     if (d->bytes && stream.id)
         DS__KEEPING(r, (ds_mem_alloc)(d->bytes, stream, &ptr));
     if (d->bytes && !stream.id)
-        DS__KEEPING(r, (ds_pinned_alloc)(d->bytes, &ptr));
+        DS__KEEPING(r, (ds_mem_pinned_alloc)(d->bytes, &ptr));
     if (r < 0)
         return r;
     ds__storage *storage =
@@ -106,7 +106,7 @@ static ds_result ds__tensor_make(ds__dims *d, ds_stream stream, ds_tensor **out)
         if (stream.id)
             DS__KEEPING(r, (ds_mem_free)(ptr));
         else
-            DS__KEEPING(r, (ds_pinned_free)(ptr));
+            DS__KEEPING(r, (ds_mem_pinned_free)(ptr));
         return DS_ERR_OUT_OF_MEMORY;
     }
     d->first = ptr;
@@ -130,24 +130,25 @@ DSDEF ds_result(ds_tensor_check)(const ds_tensor *tensor) {
     return ds__tensor_read(tensor, "the tensor", -1, &d);
 }
 
-DSDEF int64_t(ds_tensor_count)(const ds_tensor *tensor) {
+DSDEF int64_t(ds_tensor_get_count)(const ds_tensor *tensor) {
     if (!tensor || tensor->ndim < 0 || (tensor->ndim && !tensor->shape))
         return -1;
     int64_t n = ds__count_of(tensor->ndim, tensor->shape);
     return n < 0 ? -1 : n;
 }
 
-DSDEF size_t(ds_tensor_size)(const ds_tensor *tensor) {
-    int64_t n = (ds_tensor_count)(tensor);
+DSDEF size_t(ds_tensor_get_size)(const ds_tensor *tensor) {
+    int64_t n = (ds_tensor_get_count)(tensor);
     size_t size = 0;
-    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_size)(tensor->dtype), &size) ? 0
-                                                                                             : size;
+    return n < 0 || __builtin_mul_overflow((size_t)n, (ds_dtype_get_size)(tensor->dtype), &size)
+               ? 0
+               : size;
 }
 
 /* Without a word and without devstream: a description that is wrong is neither. */
 static int ds__tensor_is(const ds_tensor *t, int (*is)(const ds__dims *)) {
     ds__dims d;
-    d.count = (ds_tensor_count)(t);
+    d.count = (ds_tensor_get_count)(t);
     if (d.count < 0 || t->ndim > DS_TENSOR_MAX_DIMS)
         return 0;
     d.ndim = t->ndim;
@@ -178,10 +179,10 @@ DSDEF ds_result(ds_tensor_alloc)(ds_dtype dtype, int ndim, const int64_t *shape,
     return r < 0 ? r : ds__tensor_make(&d, stream, out);
 }
 
-DSDEF ds_result(ds_tensor_alloc_host)(ds_dtype dtype, int ndim, const int64_t *shape,
-                                      ds_tensor **out) {
+DSDEF ds_result(ds_tensor_alloc_pinned)(ds_dtype dtype, int ndim, const int64_t *shape,
+                                        ds_tensor **out) {
     ds__dims d;
-    DS__TENSOR_BEGIN("ds_tensor_alloc_host");
+    DS__TENSOR_BEGIN("ds_tensor_alloc_pinned");
     ds_result r = ds__dims_read(dtype, ndim, shape, NULL, "the tensor", -1, &d);
     return r < 0 ? r : ds__tensor_make(&d, (ds_stream){ 0 }, out);
 }
@@ -247,10 +248,10 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     return r;
 }
 
-DSDEF ds_result(ds_tensor_flags)(const ds_tensor *tensor, unsigned *out) {
+DSDEF ds_result(ds_tensor_get_flags)(const ds_tensor *tensor, unsigned *out) {
     if (out)
         *out = 0;
-    DS__ENTER("ds_tensor_flags");
+    DS__ENTER("ds_tensor_get_flags");
     DS__REQUIRE(tensor && out, "%s is NULL", tensor ? "out" : "the tensor");
     (void)ds__tensor_share(tensor, NULL, out);
     return DS_OK;

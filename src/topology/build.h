@@ -2,16 +2,16 @@
 
    ds__topology_new creates a topology with the host as its only node. ds__tnode_add,
    ds__tlink_add and ds__tpeer_add extend it for parse.h and here.h. Also implements
-   ds_topology_free and ds_topology_size.
+   ds_topology_destroy and ds_topology_get_size.
 
    Invariants: names are unique and have at most 31 characters. There are at most
    DS__TOPOLOGY_MAX nodes. Rank i is the i-th added device, and the id is unique in the process.
    All devices must be added before the first peer line, because such a line names the host by
    the number of devices. After a failure the topology may be incomplete and must be freed. A
    topology outlives ds_shutdown; its memory returns to the allocator that it was made with.
-   Locks: ds_topology_free calls ds__topology_gone_fn, which takes ds__c.lock.
-   Threads: a topology under construction belongs to one thread. ds_topology_free and
-   ds_topology_size do not call DS__ENTER and do not start the library. */
+   Locks: ds_topology_destroy calls ds__topology_gone_fn, which takes ds__c.lock.
+   Threads: a topology under construction belongs to one thread. ds_topology_destroy and
+   ds_topology_get_size do not call DS__ENTER and do not start the library. */
 #ifndef DS__TOPOLOGY_BUILD_H
 #define DS__TOPOLOGY_BUILD_H
 
@@ -93,7 +93,7 @@ static ds_topology *ds__topology_new(void) {
     return NULL;
 }
 
-DSDEF void(ds_topology_free)(ds_topology *t) {
+DSDEF void(ds_topology_destroy)(ds_topology *t) {
     if (!t)
         return;
     ds_allocator allocator = t->allocator; /* `t` is freed too */
@@ -116,7 +116,7 @@ DSDEF void(ds_topology_free)(ds_topology *t) {
     ds__release_to(from, t);
 }
 
-DSDEF int(ds_topology_size)(const ds_topology *t) {
+DSDEF int(ds_topology_get_size)(const ds_topology *t) {
     return t ? t->devices : 0;
 }
 

@@ -1,6 +1,6 @@
 /* topology/here.h - topology of the devices of this machine.
 
-   Implements ds_topology_of_devices. The function asks the driver for NVLinks, copy engines,
+   Implements ds_topology_create_of_devices. The function asks the driver for NVLinks, copy engines,
    memory rate and peer access, and reads PCIe and sockets from sysfs.h. DS_TOPOLOGY_PROBE adds
    measured rates.
 
@@ -241,11 +241,11 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
-DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, unsigned flags,
-                                        ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t count,
+                                               unsigned flags, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_of_devices");
+    DS__ENTER("ds_topology_create_of_devices");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
@@ -271,7 +271,7 @@ DSDEF ds_result(ds_topology_of_devices)(const ds_device *devices, size_t count, 
     if (r == DS_OK)
         *out = t;
     else
-        (ds_topology_free)(t);
+        (ds_topology_destroy)(t);
     return r;
 }
 

@@ -1,8 +1,8 @@
 /* topology/parse.h - reading the text form of a topology.
 
-   Implements ds_topology_parse and ds_topology_read. ds__topology_parse splits the text into
-   lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values of one
-   line.
+   Implements ds_topology_create_of_text and ds_topology_create_of_file. ds__topology_parse splits
+   the text into lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values
+   of one line.
 
    Invariants: a name is declared before its use, and every device before the first peer line. A
    line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
@@ -337,22 +337,22 @@ static ds_result ds__topology_of_text(const char *text, ds_topology **out) {
     if (r == DS_OK)
         *out = t;
     else
-        (ds_topology_free)(t);
+        (ds_topology_destroy)(t);
     return r;
 }
 
-DSDEF ds_result(ds_topology_parse)(const char *text, ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_text)(const char *text, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_parse");
+    DS__ENTER("ds_topology_create_of_text");
     DS__REQUIRE(text && out, "%s is NULL", text ? "out" : "text");
     return ds__topology_of_text(text, out);
 }
 
-DSDEF ds_result(ds_topology_read)(const char *path, ds_topology **out) {
+DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out) {
     if (out)
         *out = NULL;
-    DS__ENTER("ds_topology_read");
+    DS__ENTER("ds_topology_create_of_file");
     DS__REQUIRE(path && out, "%s is NULL", path ? "out" : "path");
 
     enum { MOST = 1 << 20 };

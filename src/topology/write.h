@@ -1,8 +1,8 @@
 /* topology/write.h - output of topologies, and the CPU fabric.
 
    Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
-   writer (ds__pen). Also implements ds_topology_fabric, the topology as the virtual clock of the
-   CPU driver takes it.
+   writer (ds__pen). Also implements ds_topology_get_fabric, the topology as the virtual clock of
+   the CPU driver takes it.
 
    Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
    and of the node kinds. The text form has rates in whole bytes per second. A peer line that
@@ -107,10 +107,10 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
-DSDEF ds_result(ds_topology_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
+DSDEF ds_result(ds_topology_get_fabric)(const ds_topology *topology, ds_cpu_fabric *out) {
     if (out)
         memset(out, 0, sizeof *out);
-    DS__ENTER("ds_topology_fabric");
+    DS__ENTER("ds_topology_get_fabric");
     DS__REQUIRE(topology && out, "%s is NULL", topology ? "out" : "topology");
     *out = (ds_cpu_fabric){ topology->devices,
                             (size_t)topology->wires,

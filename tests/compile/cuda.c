@@ -9,7 +9,7 @@
 int main(void) {
     for (int i = 0; i < DS_BACKEND_COUNT; i++) {
         ds_backend_info info;
-        if (ds_backend_get(i, &info) != DS_OK)
+        if (ds_backend_get_info(i, &info) != DS_OK)
             return 1;
         printf("%s: %s\n", info.name, info.reason);
         if (info.type != DS_DEVICE_CUDA)

@@ -17,5 +17,5 @@ ds_result use_declarations(ds_stream stream, const void *src, void *dst) {
     DS_RANGE_SCOPE("a range")
         DS_DEVICE_OF_SCOPE(dst)
             DS_IGNORE(ds_stream_synchronize(stream));
-    return ds_last_error()[0] == 0 ? DS_OK : DS_NOT_READY;
+    return ds_error_get_last()[0] == 0 ? DS_OK : DS_NOT_READY;
 }

@@ -15,18 +15,18 @@ int main(void) {
     ds_tensor *in[2] = { NULL, NULL }, *out = NULL;
     const ds_dtype types[] = { ds_float16(), ds_bfloat16(),  ds_float32(),
                                ds_float64(), ds_complex64(), ds_int32() };
-    if (ds_stream_current(device, &s) != DS_OK)
+    if (ds_stream_get_current(device, &s) != DS_OK)
         return 1;
     for (int t = 0; t < 6; t++) {
         for (int i = 0; i < 2; i++)
             if (ds_tensor_alloc(types[t], 1, shape, s, &in[i]) != DS_OK ||
-                ds_fill(in[i]->data, (uint32_t)i + 1, 4, COUNT * ds_dtype_size(types[t]) / 4, s) !=
-                    DS_OK)
+                ds_fill(in[i]->data, (uint32_t)i + 1, 4, COUNT * ds_dtype_get_size(types[t]) / 4,
+                        s) != DS_OK)
                 return 2;
         ds_result r = ds_comm_reduce((const ds_tensor *const *)in, 2,
                                      t % 2 ? DS_REDUCE_MAX : DS_REDUCE_SUM, device, NULL, &out);
         if (t < 4) {
-            if (r != DS_ERR_UNSUPPORTED || out || !strstr(ds_last_error(), "-ffast-math"))
+            if (r != DS_ERR_UNSUPPORTED || out || !strstr(ds_error_get_last(), "-ffast-math"))
                 return 3;
         } else if (t == 4) {
             if (r != DS_ERR_UNSUPPORTED || out)
@@ -46,16 +46,16 @@ int main(void) {
                 return 8;
     }
     void *x;
-    if (ds_alloc(device, 4 * COUNT, &x) != DS_OK ||
+    if (ds_device_alloc(device, 4 * COUNT, &x) != DS_OK ||
         ds_rng_normal((ds_rng){ 0 }, ds_float32(), x, COUNT, 0, 1, s) != DS_ERR_UNSUPPORTED ||
-        !strstr(ds_last_error(), "-ffast-math"))
+        !strstr(ds_error_get_last(), "-ffast-math"))
         return 10;
     if (ds_rng_exponential((ds_rng){ 0 }, ds_float64(), x, COUNT / 2, 1, s) != DS_ERR_UNSUPPORTED ||
         ds_rng_uniform((ds_rng){ 0 }, ds_float32(), x, COUNT, 0, 1, s) != DS_OK)
         return 11;
     if (ds_rng_bits((ds_rng){ 0 }, ds_int32(), x, COUNT, s) != DS_OK ||
-        ds_stream_synchronize(s) != DS_OK || ds_free(x) != DS_OK)
+        ds_stream_synchronize(s) != DS_OK || ds_device_free(x) != DS_OK)
         return 12;
-    puts(ds_last_error());
+    puts(ds_error_get_last());
     return ds_shutdown() == DS_OK ? 0 : 9;
 }

@@ -9,7 +9,7 @@ ds_result copy_there_and_back(void *host, size_t size, ds_kernel kernel, const v
     DS_STREAM_SCOPE(stream) {
         ds_result result = ds_copy(device, host, size, stream);
         if (result == DS_OK)
-            result = ds_launch(kernel, items, args, args_size, stream);
+            result = ds_kernel_launch(kernel, items, args, args_size, stream);
         if (result == DS_OK)
             result = ds_copy(host, device, size, stream);
         return result == DS_OK ? ds_stream_synchronize(stream) : result;

@@ -28,7 +28,8 @@ static int add_on_cpu(size_t first, size_t count, const void *args) {
 static void must(ds_result result, int line) {
     if (result == DS_OK)
         return;
-    std::fprintf(stderr, "project.cu:%d: %s: %s\n", line, ds_result_name(result), ds_last_error());
+    std::fprintf(stderr, "project.cu:%d: %s: %s\n", line, ds_result_get_name(result),
+                 ds_error_get_last());
     std::exit(1);
 }
 
@@ -62,10 +63,10 @@ int main() {
     ds_kernel kernel;
     ds_stream stream;
     void *memory;
-    MUST(ds_device_get(&device));
+    MUST(ds_device_get_current(&device));
     MUST(ds_kernel_create(&desc, &kernel));
     MUST(ds_stream_create(NULL, &stream));
-    MUST(ds_alloc(device, N * sizeof(unsigned), &memory));
+    MUST(ds_device_alloc(device, N * sizeof(unsigned), &memory));
     static unsigned host[N];
     for (unsigned i = 0; i < N; i++)
         host[i] = i;
@@ -81,10 +82,10 @@ int main() {
         std::printf("the kernel ran on cuda:%d\n", static_cast<int>(device.index));
     } else {
         ds_backend_info cuda;
-        MUST(ds_backend_get(0, &cuda));
+        MUST(ds_backend_get_info(0, &cuda));
         std::printf("no CUDA device (%s): the CPU form ran\n", cuda.reason);
     }
-    MUST(ds_free(memory));
+    MUST(ds_device_free(memory));
     MUST(ds_stream_destroy(stream));
     MUST(ds_kernel_destroy(kernel));
     MUST(ds_shutdown());

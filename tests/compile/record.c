@@ -3,12 +3,12 @@
 #include "devstream_alloc.h"
 #include <stdio.h>
 
-#define TRY(call)                                                \
-    do {                                                         \
-        if ((call) < 0) {                                        \
-            fprintf(stderr, "%s: %s\n", #call, ds_last_error()); \
-            return 1;                                            \
-        }                                                        \
+#define TRY(call)                                                    \
+    do {                                                             \
+        if ((call) < 0) {                                            \
+            fprintf(stderr, "%s: %s\n", #call, ds_error_get_last()); \
+            return 1;                                                \
+        }                                                            \
     } while (0)
 
 static int to_file(const char *text, size_t size, void *file) {
@@ -25,8 +25,8 @@ int main(int argc, char **argv) {
         return 1;
     for (int i = 0; i < 2; i++)
         TRY(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s[i]));
-    TRY(ds_resource_of_pool((ds_pool){ 0 }, &pool));
-    TRY(ds_resource_log(&pool, to_file, file, &log));
+    TRY(ds_resource_create_pool((ds_pool){ 0 }, &pool));
+    TRY(ds_resource_create_log(&pool, to_file, file, &log));
     for (int i = 0; i < 3; i++)
         TRY(ds_resource_alloc(&log, size[i], 0, s[i / 2], &p[i]));
     if (ds_resource_alloc(&log, (size_t)1 << 60, 0, s[0], &none) >= 0)

@@ -226,7 +226,7 @@ fi
     fails nonsense ./replay \$root/bench/data/train.trace.xz nonsense:1
     { xz -dc \$root/bench/data/train.trace.xz | head -c 8; printf '\1\0\0\0\0\0\0\0\0\0\0\020\0\0\0\0'; head -c 16 /dev/zero; } >bad.trace
     fails 'more blocks than it has lines' ./replay bad.trace ''"
-[ -n "$fast$label" ] || t "examples: replay tells of a log of ds_resource_log what each configuration would have reserved: runs" "
+[ -n "$fast$label" ] || t "examples: replay tells of a log of ds_resource_create_log what each configuration would have reserved: runs" "
     $CC -std=c11 -O1 \$C \$T/record.c -o record -pthread -lm && ./record log.csv
     $CC -std=c11 -O1 -I\$I \$root/examples/replay.c -o replay -pthread -lm && ./replay log.csv preset:torch preset:cupy >out
     grep -q '^4 allocations on 2 streams of 1 devices, at most 33.0 MiB live' out
@@ -234,7 +234,7 @@ fi
     grep -qx 'preset:torch 64.0 1.939 76.6% 4 0' numbers # segments of 30, 20, 2 and 12 MiB
     grep -qx 'preset:cupy 45.0 1.364 66.7% 4 0' numbers # each as large as its block
     sed '3s/.*/nonsense/' log.csv >bad.csv
-    fails 'ds_resource_log did not write' ./replay bad.csv ''"
+    fails 'ds_resource_create_log did not write' ./replay bad.csv ''"
 [ -n "$fast$label" ] || t "examples: train recognises 95 % of the digits, with the same weights on one device and on four: runs" "
     $CC -std=c11 -O2 \$C \$root/examples/train.c -o train -pthread
     ./train \$root/examples/data/digits.csv >out && grep -q 'bit for bit' out"

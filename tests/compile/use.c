@@ -8,12 +8,12 @@
 #include <string.h>
 
 #define N 1000u
-#define TRY(call)                                                                \
-    do {                                                                         \
-        if ((call) < 0) {                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, ds_last_error()); \
-            return 1;                                                            \
-        }                                                                        \
+#define TRY(call)                                                                    \
+    do {                                                                             \
+        if ((call) < 0) {                                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, ds_error_get_last()); \
+            return 1;                                                                \
+        }                                                                            \
     } while (0)
 #define CHECK(what)                                                            \
     do {                                                                       \
@@ -42,7 +42,7 @@ static void mark(void *user) {
 static int leave_by_return(ds_stream stream, int *out_is_current) {
     ds_stream current;
     DS_STREAM_SCOPE(stream) {
-        TRY(ds_stream_current(ds_device_current(), &current));
+        TRY(ds_stream_get_current(ds_device_current(), &current));
         *out_is_current = ds_stream_equal(current, stream);
         return 0;
     }
@@ -76,7 +76,7 @@ static int ranges(void) {
     desc.domain = domain;
     desc.payload.kind = DS_PAYLOAD_F64;
     desc.payload.value.f64 = 0.5;
-    TRY(ds_range_hook(count_ranges, &told));
+    TRY(ds_range_set_hook(count_ranges, &told));
     for (int i = 0; i < 3; i++) {
         DS_RANGE_SCOPE("turn") {
             if (i == 1)
@@ -89,7 +89,7 @@ static int ranges(void) {
     }
     CHECK(ds_range_push("level") == 0 && ds_range_push("level") == 1 && ds_range_pop() == 1 &&
           ds_range_pop() == 0);
-    TRY(ds_range_hook(NULL, NULL));
+    TRY(ds_range_set_hook(NULL, NULL));
     CHECK(told == 3 * 2 + 2 * 2 + 4);
     TRY(ds_range_start("from", &range));
     TRY(ds_range_end(range));
@@ -124,31 +124,31 @@ int main(void) {
     if (ranges())
         return 1;
     CHECK(!ds_is_initialized()); /* ranges start nothing */
-    TRY(ds_device_set(ds_cpu(0)));
+    TRY(ds_device_set_current(ds_cpu(0)));
     TRY(ds_stream_create(NULL, &stream));
     TRY(ds_event_create(DS_EVENT_DEFAULT, "done", &done));
     TRY(ds_kernel_create(&desc, &kernel));
-    TRY(ds_alloc(ds_device_current(), sizeof host, &device));
+    TRY(ds_device_alloc(ds_device_current(), sizeof host, &device));
 
     add_args args;
     args.data = (unsigned *)device;
     args.summand = 35;
     TRY(ds_fill(device, 7, sizeof(unsigned), N, stream));
-    TRY(ds_launch(kernel, N, &args, sizeof args, stream));
+    TRY(ds_kernel_launch(kernel, N, &args, sizeof args, stream));
     TRY(ds_copy(host, device, sizeof host, stream));
-    TRY(ds_launch_host_func(stream, mark, &marked, NULL));
+    TRY(ds_stream_launch_host_func(stream, mark, &marked, NULL));
     TRY(ds_event_record(done, stream));
     TRY(ds_event_synchronize(done));
     CHECK(marked == 1);
     for (unsigned i = 0; i < N; i++)
         CHECK(host[i] == 42);
 
-    TRY(ds_stream_current(ds_device_current(), &before));
+    TRY(ds_stream_get_current(ds_device_current(), &before));
     CHECK(leave_by_return(stream, &was_current) == 0);
     CHECK(leave_by_break(stream) == 0);
     DS_DEVICE_OF_SCOPE(device)
-        CHECK(ds_is_available(DS_DEVICE_CURRENT) && ds_is_initialized());
-    TRY(ds_stream_current(ds_device_current(), &after));
+        CHECK(ds_backend_is_available(DS_DEVICE_CURRENT) && ds_is_initialized());
+    TRY(ds_stream_get_current(ds_device_current(), &after));
     CHECK(was_current && ds_stream_equal(before, after));
 
     /* An error names this file, unless the macros that remember it were asked away. */
@@ -157,14 +157,15 @@ int main(void) {
     CHECK(ds_stream_query(none) == DS_ERR_INVALID_HANDLE);
 #ifdef DEVSTREAM_NO_SITES
     (void)line;
-    CHECK(ds_last_error()[0] != 0 && strstr(ds_last_error(), "use.c") == NULL);
+    CHECK(ds_error_get_last()[0] != 0 && strstr(ds_error_get_last(), "use.c") == NULL);
 #else
     char text[16];
     snprintf(text, sizeof text, ":%d", line);
-    CHECK(strstr(ds_last_error(), "use.c") != NULL && strstr(ds_last_error(), text) != NULL);
+    CHECK(strstr(ds_error_get_last(), "use.c") != NULL &&
+          strstr(ds_error_get_last(), text) != NULL);
 #endif
 
-    TRY(ds_free(device));
+    TRY(ds_device_free(device));
     TRY(ds_kernel_destroy(kernel));
     TRY(ds_event_destroy(done));
     TRY(ds_stream_destroy(stream));

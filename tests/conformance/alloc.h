@@ -40,7 +40,7 @@ static inline ds_mem_config config_of(int preset) {
 static inline void clear_memory(void) {
     for (int i = 0; i < harness_device_count(); i++) {
         DS_IGNORE(ds_mem_empty_cache(harness_device(i), NULL));
-        if (ds_mem_allocated(harness_device(i)) || ds_mem_reserved(harness_device(i))) {
+        if (ds_mem_get_allocated(harness_device(i)) || ds_mem_get_reserved(harness_device(i))) {
             harness_shutdown();
             return;
         }
@@ -76,8 +76,8 @@ static inline void finish(void) {
         ok(ds_device_synchronize(d));
         ok(ds_mem_empty_cache(d, NULL));
         ok(ds_mem_validate(d));
-        assert_int_equal(ds_mem_allocated(d), 0);
-        assert_int_equal(ds_mem_reserved(d), 0);
+        assert_int_equal(ds_mem_get_allocated(d), 0);
+        assert_int_equal(ds_mem_get_reserved(d), 0);
     }
     set_config(&c);
 }
@@ -95,7 +95,7 @@ static inline void *block(size_t size, ds_stream s) {
 static inline ds_mem_block find(const void *p) {
     ds_mem_block b;
     memset(&b, 0, sizeof b);
-    ok_thread(ds_mem_find(p, &b));
+    ok_thread(ds_mem_get_block(p, &b));
     return b;
 }
 
@@ -104,14 +104,14 @@ static inline size_t size_of(const void *p) {
 }
 
 /* A call that finds no memory, because of a limit or of the device. */
-#define no_memory(call)                                                                      \
-    do {                                                                                     \
-        ds_result no_memory_result_ = (call);                                                \
-        if (no_memory_result_ != DS_ERR_OUT_OF_MEMORY &&                                     \
-            no_memory_result_ != DS_ERR_LIMIT_EXCEEDED)                                      \
-            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(no_memory_result_), \
-                     ds_last_error());                                                       \
-        harness_sentence(ds_last_error(), #call);                                            \
+#define no_memory(call)                                                                          \
+    do {                                                                                         \
+        ds_result no_memory_result_ = (call);                                                    \
+        if (no_memory_result_ != DS_ERR_OUT_OF_MEMORY &&                                         \
+            no_memory_result_ != DS_ERR_LIMIT_EXCEEDED)                                          \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_get_name(no_memory_result_), \
+                     ds_error_get_last());                                                       \
+        harness_sentence(ds_error_get_last(), #call);                                            \
     } while (0)
 
 /* The first word of each 512 bytes of a block gets the value, in stream order; blocks never
@@ -136,7 +136,7 @@ static inline looks *looks_create(size_t room) {
     void *p = NULL;
     if (!l)
         abort();
-    ok_thread(ds_host_alloc(room * 4, &p));
+    ok_thread(ds_pinned_alloc(room * 4, &p));
     l->words = p;
     l->room = room;
     return l;
@@ -173,7 +173,7 @@ static inline int looks_right(looks *l) {
 }
 
 static inline void looks_destroy(looks *l) {
-    ok_thread(ds_host_free(l->words));
+    ok_thread(ds_pinned_free(l->words));
     free(l);
 }
 
@@ -189,7 +189,7 @@ static inline ds_mem_stats stats_of(int device) {
 static inline int64_t stat(int device, const char *name) {
     ds_mem_stats s = stats_of(device);
     int64_t value = -12345;
-    ok_thread(ds_mem_stat_by_name(&s, name, &value));
+    ok_thread(ds_mem_stats_get_by_name(&s, name, &value));
     return value;
 }
 
@@ -198,7 +198,7 @@ static inline int64_t pool_stat(ds_pool pool, const char *name) {
     int64_t value = -12345;
     memset(&s, 0, sizeof s);
     ok_thread(ds_pool_get_stats(pool, &s));
-    ok_thread(ds_mem_stat_by_name(&s, name, &value));
+    ok_thread(ds_mem_stats_get_by_name(&s, name, &value));
     return value;
 }
 
@@ -237,7 +237,7 @@ static inline void check_invariants(int device) {
 
 static inline size_t device_memory(int device) {
     size_t total = 0;
-    ok(ds_device_memory_info(harness_device(device), NULL, &total));
+    ok(ds_device_get_memory_info(harness_device(device), NULL, &total));
     return total;
 }
 
@@ -257,13 +257,13 @@ static inline void scarce_begin(scarce *sc, size_t bytes, const ds_mem_config *c
         harness_restart(&init);
     } else {
         size_t left = 0, piece;
-        ok(ds_device_memory_info(harness_device(0), &left, NULL));
+        ok(ds_device_get_memory_info(harness_device(0), &left, NULL));
         for (piece = left - bytes; left > bytes + 2 * MIB && piece > MIB && sc->count < 64;) {
-            if (ds_alloc(harness_device(0), piece, &sc->rest[sc->count]) == DS_OK)
+            if (ds_device_alloc(harness_device(0), piece, &sc->rest[sc->count]) == DS_OK)
                 sc->count++;
             else
                 piece /= 2;
-            ok(ds_device_memory_info(harness_device(0), &left, NULL));
+            ok(ds_device_get_memory_info(harness_device(0), &left, NULL));
             if (left > bytes && piece > left - bytes)
                 piece = left - bytes;
         }
@@ -273,7 +273,7 @@ static inline void scarce_begin(scarce *sc, size_t bytes, const ds_mem_config *c
 
 static inline void scarce_end(scarce *sc) {
     while (sc->count)
-        ok(ds_free(sc->rest[--sc->count]));
+        ok(ds_device_free(sc->rest[--sc->count]));
     if (harness_is_cpu())
         harness_restart(NULL);
 }
@@ -283,13 +283,14 @@ static inline void scarce_end(scarce *sc) {
 static inline void await_graphs_memory(size_t reserved) {
     uint64_t end = now_ns() + 10000000000u;
     ok(ds_mem_empty_cache(harness_device(0), NULL));
-    while (!harness_is_cpu() && ds_mem_reserved(harness_device(0)) > reserved && now_ns() < end) {
+    while (!harness_is_cpu() && ds_mem_get_reserved(harness_device(0)) > reserved &&
+           now_ns() < end) {
         harness_nap();
         ok(ds_mem_empty_cache(harness_device(0), NULL));
     }
-    if (ds_mem_reserved(harness_device(0)) > reserved)
+    if (ds_mem_get_reserved(harness_device(0)) > reserved)
         fail_msg("%zu bytes are reserved when the graphs are gone, not %zu",
-                 ds_mem_reserved(harness_device(0)), reserved);
+                 ds_mem_get_reserved(harness_device(0)), reserved);
 }
 
 static inline ds_graph_exec instantiate_graph(ds_graph g) {

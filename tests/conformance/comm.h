@@ -35,7 +35,7 @@ static inline uint32_t dice(uint32_t *seed, uint32_t sides) {
 static inline ds_stream current(ds_device d) {
     ds_stream s = { 0 };
     if (d.type != DS_DEVICE_HOST)
-        looking(ds_stream_current(d, &s));
+        looking(ds_stream_get_current(d, &s));
     return s;
 }
 
@@ -52,8 +52,8 @@ static inline void wait_all(void) {
    elements is not touched. */
 static inline void carry(const ds_tensor *t, unsigned char *plain, int write) {
     ds_stream s = is_host(t) ? current(harness_device(0)) : current(t->device);
-    size_t item = ds_dtype_size(t->dtype), low = 0, high = 0;
-    int64_t count = ds_tensor_count(t), at[DS_TENSOR_MAX_DIMS] = { 0 };
+    size_t item = ds_dtype_get_size(t->dtype), low = 0, high = 0;
+    int64_t count = ds_tensor_get_count(t), at[DS_TENSOR_MAX_DIMS] = { 0 };
     if (!count)
         return;
     for (int d = 0; d < t->ndim; d++) {
@@ -92,14 +92,14 @@ static inline void carry(const ds_tensor *t, unsigned char *plain, int write) {
 }
 
 static inline unsigned char *contents(const ds_tensor *t) {
-    unsigned char *p = malloc(ds_tensor_size(t) + 1);
+    unsigned char *p = malloc(ds_tensor_get_size(t) + 1);
     carry(t, p, 0);
     return p;
 }
 
 /* Bytes that depend on the position and the salt. */
 static inline void color(const ds_tensor *t, uint32_t salt) {
-    size_t n = ds_tensor_size(t);
+    size_t n = ds_tensor_get_size(t);
     unsigned char *p = malloc(n + 1);
     for (size_t i = 0; i < n; i++)
         p[i] = (unsigned char)((i * 2654435761u + salt * 40503u) >> 7);
@@ -108,9 +108,9 @@ static inline void color(const ds_tensor *t, uint32_t salt) {
 }
 
 static inline void expect_equal(const ds_tensor *a, const ds_tensor *b) {
-    assert_int_equal(ds_tensor_size(a), ds_tensor_size(b));
+    assert_int_equal(ds_tensor_get_size(a), ds_tensor_get_size(b));
     unsigned char *x = contents(a), *y = contents(b);
-    assert_memory_equal(x, y, ds_tensor_size(a));
+    assert_memory_equal(x, y, ds_tensor_get_size(a));
     free(x);
     free(y);
 }
@@ -119,11 +119,11 @@ static inline void expect_equal(const ds_tensor *a, const ds_tensor *b) {
 static inline ds_tensor *on(ds_device d, ds_dtype dtype, int ndim, const int64_t *shape) {
     ds_tensor *t = NULL;
     if (d.type == DS_DEVICE_HOST)
-        ok_thread(ds_tensor_alloc_host(dtype, ndim, shape, &t));
+        ok_thread(ds_tensor_alloc_pinned(dtype, ndim, shape, &t));
     else
         ok_thread(ds_tensor_alloc(dtype, ndim, shape, current(d), &t));
-    if (ds_tensor_size(t) && d.type != DS_DEVICE_HOST)
-        ok_thread(ds_fill(t->data, 0xEE, 1, ds_tensor_size(t), current(d)));
+    if (ds_tensor_get_size(t) && d.type != DS_DEVICE_HOST)
+        ok_thread(ds_fill(t->data, 0xEE, 1, ds_tensor_get_size(t), current(d)));
     return t;
 }
 
@@ -145,12 +145,12 @@ static inline void drop(ds_tensor *const *t, size_t n) {
 static inline void finish_comm(void) {
     wait_all();
     for (int i = 0; i < harness_device_count(); i++)
-        assert_int_equal(ds_mem_allocated(harness_device(i)), 0);
+        assert_int_equal(ds_mem_get_allocated(harness_device(i)), 0);
 }
 
 static inline void says(const char *what) {
-    if (!strstr(ds_last_error(), what))
-        fail_msg("\"%s\" is not in: %s", what, ds_last_error());
+    if (!strstr(ds_error_get_last(), what))
+        fail_msg("\"%s\" is not in: %s", what, ds_error_get_last());
 }
 
 /* A view of this shape of a larger tensor: dimensions in any order in memory, steps, gaps before
@@ -187,7 +187,7 @@ static inline ds_tensor *random_view(uint32_t *seed, ds_device d, ds_dtype dtype
 }
 
 static inline void put_floats(const ds_tensor *t, float base) {
-    size_t n = (size_t)ds_tensor_count(t);
+    size_t n = (size_t)ds_tensor_get_count(t);
     float *p = malloc((n + 1) * sizeof *p);
     for (size_t i = 0; i < n; i++)
         p[i] = base + (float)i * 0.37f;

@@ -65,7 +65,7 @@ static inline layout layout_of(int device, ds_pool pool) {
     layout l;
     memset(&l, 0, sizeof l);
     l.pool = pool.id;
-    ok_thread(ds_mem_each_block(harness_device(device), layout_block, &l));
+    ok_thread(ds_mem_for_each_block(harness_device(device), layout_block, &l));
     if (l.segments)
         layout_add(&l, "]");
     return l;
@@ -104,7 +104,7 @@ static inline void *block_in(ds_pool pool, size_t size, ds_stream s) {
 
 static inline int owners(ds_pool pool) {
     int n = -1;
-    ok_thread(ds_pool_use_count(pool, &n));
+    ok_thread(ds_pool_get_use_count(pool, &n));
     return n;
 }
 
@@ -129,7 +129,7 @@ static inline void *up_alloc(ptrdiff_t size, int device, void *stream) {
     if (up.refuse || size <= 0)
         return NULL;
     d.index = device;
-    if (ds_alloc(d, (size_t)size, &p) != DS_OK)
+    if (ds_device_alloc(d, (size_t)size, &p) != DS_OK)
         return NULL;
     up.allocs++;
     up.last_size = (size_t)size;
@@ -156,7 +156,7 @@ static inline void up_free(void *ptr, ptrdiff_t size, int device, void *stream) 
         }
     if (!found || device != up.last_device)
         up.strange++;
-    if (ds_free(ptr) != DS_OK)
+    if (ds_device_free(ptr) != DS_OK)
         up.strange++;
     up.frees++;
 }

@@ -15,17 +15,18 @@ static void test_an_allocation_counts_and_its_free_takes_it_back_exactly(void **
         begin(preset);
         ds_stream s = stream(0);
         void *first = block(1, s);
-        size_t before = ds_mem_allocated(harness_device(0));
+        size_t before = ds_mem_get_allocated(harness_device(0));
         assert_int_equal(before, size_of(first));
         void *p = block(1, s);
         assert_true(p != first);
-        assert_true(ds_mem_allocated(harness_device(0)) > before);
-        assert_true(ds_mem_max_allocated(harness_device(0)) == ds_mem_allocated(harness_device(0)));
+        assert_true(ds_mem_get_allocated(harness_device(0)) > before);
+        assert_true(ds_mem_get_max_allocated(harness_device(0)) ==
+                    ds_mem_get_allocated(harness_device(0)));
         ok(ds_mem_free(p));
-        assert_int_equal(ds_mem_allocated(harness_device(0)), before);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), before);
         ok(ds_mem_free(first));
-        assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
-        assert_true(ds_mem_reserved(harness_device(0)) > 0);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
+        assert_true(ds_mem_get_reserved(harness_device(0)) > 0);
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -47,7 +48,7 @@ static void test_size_zero_gives_no_block_and_counts_nothing(void **state) {
         ok(ds_mem_record_use(p, t));
         ok(ds_mem_free(p));
         assert_int_equal(stats_of(0).allocation[DS_STAT_ALL].allocated, 0);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(t));
         finish();
@@ -90,7 +91,7 @@ static void test_wrong_requests_are_refused_and_change_nothing(void **state) {
     int here;
     void *p = &here, *plain, *live = block(5000, s);
     ok(ds_stream_destroy(gone));
-    ok(ds_alloc(harness_device(0), 4096, &plain));
+    ok(ds_device_alloc(harness_device(0), 4096, &plain));
     refused(ds_mem_alloc(100, s, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_mem_alloc(100, gone, &p), DS_ERR_INVALID_HANDLE);
     assert_null(p);
@@ -111,7 +112,7 @@ static void test_wrong_requests_are_refused_and_change_nothing(void **state) {
     refused(ds_mem_free((char *)live + 512), DS_ERR_INVALID_VALUE);
     refused(ds_mem_free((char *)live + 1), DS_ERR_INVALID_VALUE);
     refused(ds_mem_free(plain), DS_ERR_INVALID_VALUE);
-    refused(ds_free(live), DS_ERR_INVALID_VALUE); /* it is not from ds_alloc */
+    refused(ds_device_free(live), DS_ERR_INVALID_VALUE); /* it is not from ds_device_alloc */
     refused(ds_mem_record_use(&here, s), DS_ERR_INVALID_VALUE);
     refused(ds_mem_record_use(plain, s), DS_ERR_INVALID_VALUE);
     refused(ds_mem_record_use(live, gone), DS_ERR_INVALID_HANDLE);
@@ -119,13 +120,13 @@ static void test_wrong_requests_are_refused_and_change_nothing(void **state) {
     ok(ds_mem_record_stream(plain, s));
     refused(ds_mem_record_stream(live, gone), DS_ERR_INVALID_HANDLE);
     ds_mem_block b;
-    refused(ds_mem_find(&here, &b), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_find(NULL, &b), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_find(live, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_get_block(&here, &b), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_get_block(NULL, &b), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_get_block(live, NULL), DS_ERR_INVALID_VALUE);
     assert_int_equal(stat(0, "allocation.all.current"), 1);
     assert_int_equal(stat(0, "allocation.all.allocated"), 1);
     ok(ds_mem_free(live));
-    ok(ds_free(plain));
+    ok(ds_device_free(plain));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -193,7 +194,7 @@ static void test_a_block_is_found_by_every_address_inside_of_it(void **state) {
             ds_stream s = stream(device);
             uint64_t id;
             char *p[N];
-            ok(ds_stream_id(s, &id));
+            ok(ds_stream_get_id(s, &id));
             for (size_t i = 0; i < N; i++)
                 p[i] = block(sizes[i], s);
             for (size_t i = 0; i < N; i++) {
@@ -212,15 +213,15 @@ static void test_a_block_is_found_by_every_address_inside_of_it(void **state) {
                 for (size_t at = 1; at < b.size; at = at * 3 + 1)
                     assert_ptr_equal(find(p[i] + at).ptr, p[i]);
                 assert_ptr_equal(find(p[i] + b.size - 1).ptr, p[i]);
-                if (ds_mem_find(p[i] + b.size, &c) == DS_OK)
+                if (ds_mem_get_block(p[i] + b.size, &c) == DS_OK)
                     assert_ptr_equal(c.ptr, p[i] + b.size);
-                if (ds_mem_find(p[i] - 1, &c) == DS_OK)
+                if (ds_mem_get_block(p[i] - 1, &c) == DS_OK)
                     assert_ptr_equal((char *)c.ptr + c.size, p[i]);
             }
             for (size_t i = 0; i < N; i++) {
                 ds_mem_block b;
                 ok(ds_mem_free(p[i]));
-                refused(ds_mem_find(p[i], &b), DS_ERR_INVALID_VALUE);
+                refused(ds_mem_get_block(p[i], &b), DS_ERR_INVALID_VALUE);
             }
             ok(ds_stream_destroy(s));
         }
@@ -235,7 +236,7 @@ static void test_pointer_queries_and_copies_know_the_blocks(void **state) {
         ds_stream s = stream(0);
         ds_pointer_info info;
         char *p = block(3 * MIB, s);
-        ok(ds_pointer_query(p + 5, &info));
+        ok(ds_pointer_get_info(p + 5, &info));
         assert_int_equal(info.kind, DS_MEMORY_DEVICE);
         assert_int_equal(info.device.type, harness_device(0).type);
         assert_int_equal(info.device.index, harness_device(0).index);
@@ -248,7 +249,7 @@ static void test_pointer_queries_and_copies_know_the_blocks(void **state) {
 
 static ds_stream looked_up(ds_stream s) {
     ds_device d;
-    ok(ds_stream_device(s, &d));
+    ok(ds_stream_get_device(s, &d));
     return s;
 }
 
@@ -268,7 +269,7 @@ static void test_a_verb_in_an_argument_keeps_the_outer_site(void **state) {
     assert_true(r < 0);
     char site[40];
     snprintf(site, sizeof site, "test_alloc.c:%d: ds_mem_alloc: ", failed_line);
-    assert_non_null(strstr(ds_last_error(), site));
+    assert_non_null(strstr(ds_error_get_last(), site));
     ok(ds_mem_free(p));
     finish();
 }
@@ -364,7 +365,7 @@ static void use_the_allocator(void *user) {
     verb_result[5] = ds_mem_trim(verb_device, 0, &verb_released[1]);
     verb_result[6] = ds_mem_get_stats(verb_device, &stats);
     verb_result[7] = ds_mem_set_limit(verb_device, 5);
-    verb_result[8] = ds_mem_find(verb_block, &b);
+    verb_result[8] = ds_mem_get_block(verb_block, &b);
     verb_result[9] = ds_mem_validate(verb_device);
 }
 
@@ -374,11 +375,11 @@ static void test_the_allocator_is_not_permitted_in_host_functions(void **state) 
     verb_device = harness_device(0);
     verb_stream = stream(0);
     verb_block = block(100, verb_stream);
-    ok(ds_launch_host_func(verb_stream, use_the_allocator, NULL, NULL));
+    ok(ds_stream_launch_host_func(verb_stream, use_the_allocator, NULL, NULL));
     ok(ds_stream_synchronize(verb_stream));
     for (int i = 0; i < 10; i++)
         if (verb_result[i] != DS_ERR_NOT_PERMITTED)
-            fail_msg("verb %d: %s", i, ds_result_name(verb_result[i]));
+            fail_msg("verb %d: %s", i, ds_result_get_name(verb_result[i]));
     assert_true(verb_released[0] == 0 && verb_released[1] == 0);
     ok(ds_mem_free(verb_block));
     ok(ds_stream_destroy(verb_stream));
@@ -398,12 +399,12 @@ static void test_memory_is_used_again_on_its_stream_at_once(void **state) {
         gate_close(s, &g);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             void *p = block(sizes[i], s);
-            size_t reserved = ds_mem_reserved(harness_device(0));
+            size_t reserved = ds_mem_get_reserved(harness_device(0));
             paint(p, sizes[i], (uint32_t)i, s);
             look(l, p, sizes[i], (uint32_t)i, s);
             ok(ds_mem_free(p));
             void *q = block(sizes[i], s);
-            assert_int_equal(ds_mem_reserved(harness_device(0)), reserved);
+            assert_int_equal(ds_mem_get_reserved(harness_device(0)), reserved);
             assert_ptr_equal(p, q);
             paint(q, sizes[i], 1000, s);
             look(l, q, sizes[i], 1000, s);
@@ -691,7 +692,7 @@ static void test_a_free_never_waits(void **state) {
             ok(ds_mem_free(p[i]));
         for (int i = 0; i < 3; i++)
             assert_int_equal(ds_stream_query(s[i]), DS_NOT_READY);
-        assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
         for (int i = 0; i < 3; i++)
             gate_open(&g[i]);
         for (int i = 0; i < 3; i++)
@@ -757,7 +758,7 @@ static void test_ten_thousand_uses_of_one_block_need_no_memory_for_each(void **s
     begin(PRESET_DEFAULT);
     ds_stream s = stream(0), other = stream(0);
     void *p = block(4096, s);
-    size_t reserved = ds_mem_reserved(harness_device(0));
+    size_t reserved = ds_mem_get_reserved(harness_device(0));
     for (int i = 0; i < 10000; i++)
         ok(ds_mem_record_use(p, other));
     for (int i = 0; i < 10000; i++)
@@ -769,7 +770,7 @@ static void test_ten_thousand_uses_of_one_block_need_no_memory_for_each(void **s
         ok(ds_mem_free(p));
     }
     ok(ds_device_synchronize(harness_device(0)));
-    assert_true(ds_mem_reserved(harness_device(0)) <= reserved + 64 * MIB);
+    assert_true(ds_mem_get_reserved(harness_device(0)) <= reserved + 64 * MIB);
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(other));
     finish();
@@ -789,7 +790,7 @@ static void reuse(int preset, ds_mem_reuse how, int limited) {
     gate g = { 0 };
     gate_close(s, &g);
     void *p = block(SIZE, s);
-    size_t reserved = ds_mem_reserved(harness_device(0));
+    size_t reserved = ds_mem_get_reserved(harness_device(0));
     paint(p, SIZE, 11, s);
     look(l, p, SIZE, 11, s);
     ok(ds_mem_free(p));
@@ -800,9 +801,9 @@ static void reuse(int preset, ds_mem_reuse how, int limited) {
     paint(q, SIZE, 12, t);
     look(l, q, SIZE, 12, t);
     if (how == DS_REUSE_ALWAYS || limited)
-        assert_int_equal(ds_mem_reserved(harness_device(0)), reserved);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), reserved);
     else
-        assert_true(ds_mem_reserved(harness_device(0)) > reserved);
+        assert_true(ds_mem_get_reserved(harness_device(0)) > reserved);
     ok(ds_mem_free(q));
     gate_open(&g);
     ok(ds_stream_synchronize(t));
@@ -848,7 +849,7 @@ static void test_a_pending_block_is_taken_and_its_uses_are_awaited_by_the_stream
         ds_stream s = stream(0), user = stream(0);
         looks *l = looks_create(100000);
         void *p = block(SIZE, s);
-        size_t reserved = ds_mem_reserved(harness_device(0));
+        size_t reserved = ds_mem_get_reserved(harness_device(0));
         paint(p, SIZE, 21, s);
         ok(ds_stream_wait_stream(user, s));
         gate_close(user, &g);
@@ -912,7 +913,7 @@ typedef struct other_thread {
 static void *allocate_there(void *arg) {
     other_thread *o = arg;
     if (o->own_stream)
-        ok_thread(ds_stream_per_thread(harness_device(0), &o->s));
+        ok_thread(ds_stream_get_per_thread(harness_device(0), &o->s));
     o->p = block(o->size, o->s);
     ok_thread(ds_mem_free(o->p));
     o->ready = 1;
@@ -927,8 +928,8 @@ static void test_memory_is_used_again_between_threads_on_the_same_stream_only(vo
     for (int i = 0; i < 3; i++) {
         begin(presets[i]);
         ds_stream s = stream(0), t = stream(0), legacy, mine;
-        ok(ds_stream_legacy(harness_device(0), &legacy));
-        ok(ds_stream_per_thread(harness_device(0), &mine));
+        ok(ds_stream_get_legacy(harness_device(0), &legacy));
+        ok(ds_stream_get_per_thread(harness_device(0), &mine));
         ds_stream theirs[] = { legacy, s, s, { 0 } }, ours[] = { legacy, s, t, mine };
         static const int same[] = { 1, 1, 0, 0 };
         for (int k = 0; k < 4; k++) {
@@ -957,7 +958,7 @@ static void test_memory_is_used_again_between_threads_on_the_same_stream_only(vo
 
 static void *free_there(void *arg) {
     ds_device other = harness_device(1);
-    ok_thread(ds_device_set(other)); /* whatever is current there */
+    ok_thread(ds_device_set_current(other)); /* whatever is current there */
     ok_thread(ds_mem_free(arg));
     return NULL;
 }
@@ -970,7 +971,7 @@ static void test_a_block_freed_by_another_thread_goes_back_to_its_own_stream(voi
         begin(presets[i]);
         ds_stream s = stream(0), t = stream(0);
         void *p = block(9000, s);
-        size_t reserved = ds_mem_reserved(harness_device(0));
+        size_t reserved = ds_mem_get_reserved(harness_device(0));
         DS_STREAM_SCOPE(t) {
             ok(ds_mem_free(p));
         } /* another stream is current */
@@ -979,7 +980,7 @@ static void test_a_block_freed_by_another_thread_goes_back_to_its_own_stream(voi
         join(spawn(free_there, q));
         q = block(9000, s);
         assert_ptr_equal(p, q);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), reserved);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), reserved);
         ok(ds_mem_free(q));
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(t));
@@ -1046,12 +1047,12 @@ static void test_devices_do_not_disturb_each_other(void **state) {
         void *p[2][20];
         for (int i = 0; i < 20; i++) {
             for (int d = 0; d < 2; d++) {
-                size_t other = ds_mem_allocated(harness_device(!d)),
-                       reserved = ds_mem_reserved(harness_device(!d));
+                size_t other = ds_mem_get_allocated(harness_device(!d)),
+                       reserved = ds_mem_get_reserved(harness_device(!d));
                 int64_t calls = stat(!d, "num_device_alloc");
                 p[d][i] = block((size_t)(i + 1) * (d ? 7000 : 300000), s[d]);
-                assert_int_equal(ds_mem_allocated(harness_device(!d)), other);
-                assert_int_equal(ds_mem_reserved(harness_device(!d)), reserved);
+                assert_int_equal(ds_mem_get_allocated(harness_device(!d)), other);
+                assert_int_equal(ds_mem_get_reserved(harness_device(!d)), reserved);
                 assert_int_equal(stat(!d, "num_device_alloc"), calls);
                 assert_int_equal(find(p[d][i]).device.index, harness_device(d).index);
             }
@@ -1060,11 +1061,11 @@ static void test_devices_do_not_disturb_each_other(void **state) {
         }
         for (int i = 0; i < 20; i++)
             ok(ds_mem_free(p[0][i]));
-        size_t released, reserved = ds_mem_reserved(harness_device(1));
+        size_t released, reserved = ds_mem_get_reserved(harness_device(1));
         ok(ds_mem_empty_cache(harness_device(0), &released));
         assert_true(released > 0);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
-        assert_int_equal(ds_mem_reserved(harness_device(1)), reserved);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_reserved(harness_device(1)), reserved);
         for (int i = 0; i < 20; i++)
             ok(ds_mem_free(p[1][i]));
         ok(ds_stream_destroy(s[0]));
@@ -1118,11 +1119,11 @@ static void test_the_memory_of_streams_that_have_ended_is_used_again(void **stat
             ok(ds_mem_free(q));
             ok(ds_stream_destroy(s));
             if (i == 20)
-                early = ds_mem_reserved(harness_device(0));
+                early = ds_mem_get_reserved(harness_device(0));
         }
-        if (ds_mem_reserved(harness_device(0)) > early)
+        if (ds_mem_get_reserved(harness_device(0)) > early)
             fail_msg("%s: %zu bytes reserved, %zu after 20 streams", preset_name(preset),
-                     ds_mem_reserved(harness_device(0)), early);
+                     ds_mem_get_reserved(harness_device(0)), early);
         finish();
     }
 }
@@ -1619,10 +1620,10 @@ static void test_every_backend_keeps_contents_and_order(void **state) {
             if (round == 10)
                 gate_open(&g);
         }
-        assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
         void *live = block(MIB, s);
-        assert_true(ds_mem_allocated(harness_device(0)) >= MIB);
-        assert_true(ds_mem_reserved(harness_device(0)) >= MIB);
+        assert_true(ds_mem_get_allocated(harness_device(0)) >= MIB);
+        assert_true(ds_mem_get_reserved(harness_device(0)) >= MIB);
         ds_mem_config other_backend = c;
         other_backend.backend = (int)backends[(i + 1) % 3];
         /* while there is a block */
@@ -1684,14 +1685,14 @@ static void test_the_block_that_was_freed_last_is_free_like_any_other(void **sta
             ds_mem_block b;
             char *p = block(size, s), *q;
             ok(ds_mem_free(p));
-            assert_int_equal(ds_mem_allocated(d), 0);
+            assert_int_equal(ds_mem_get_allocated(d), 0);
             refused(ds_mem_free(p), DS_ERR_INVALID_VALUE);
-            refused(ds_mem_find(p, &b), DS_ERR_INVALID_VALUE);
+            refused(ds_mem_get_block(p, &b), DS_ERR_INVALID_VALUE);
             q = block(size, s); /* where it was */
             assert_ptr_equal(q, p);
             ok(ds_mem_validate(d));
             ok(ds_mem_free(q));
-            refused(ds_mem_find(q + 700, &b), DS_ERR_INVALID_VALUE);
+            refused(ds_mem_get_block(q + 700, &b), DS_ERR_INVALID_VALUE);
             refused(ds_mem_record_use(q + 700, other), DS_ERR_INVALID_VALUE);
             refused(ds_mem_free(q), DS_ERR_INVALID_VALUE);
             ok(ds_mem_validate(d));
@@ -1708,7 +1709,7 @@ static void test_the_block_that_was_freed_last_is_free_like_any_other(void **sta
             ok(ds_stream_synchronize(other));
             ok(ds_mem_empty_cache(d, NULL));
             assert_int_equal(stat(0, "active.all.current"), 0);
-            assert_int_equal(ds_mem_reserved(d), 0);
+            assert_int_equal(ds_mem_get_reserved(d), 0);
             p = block(size, s);
             q = block(size * 2, s);
             ok(ds_mem_free(p));
@@ -1716,7 +1717,7 @@ static void test_the_block_that_was_freed_last_is_free_like_any_other(void **sta
             size_t released;
             ok(ds_mem_empty_cache(d, &released));
             assert_true(released >= 3 * size);
-            assert_int_equal(ds_mem_reserved(d), 0);
+            assert_int_equal(ds_mem_get_reserved(d), 0);
             ok(ds_mem_validate(d));
             ok(ds_stream_destroy(s));
             ok(ds_stream_destroy(other));
@@ -1791,7 +1792,7 @@ static void test_a_block_that_is_lent_again_waits_for_its_borrower(void **state)
             paint(q, SIZE, 1, t);
             ok(ds_mem_record_use(q, t)); /* its own stream's by now */
             uint64_t id;
-            ok(ds_stream_id(t, &id));
+            ok(ds_stream_get_id(t, &id));
             assert_true(find(q).stream == id);
             gate_close(t, &g);
             look(l, q, SIZE, 1, t);
@@ -1804,7 +1805,7 @@ static void test_a_block_that_is_lent_again_waits_for_its_borrower(void **state)
             assert_true(looks_right(l));
             ok(ds_mem_free(q));
             q = block(SIZE, s); /* nobody else's any more */
-            ok(ds_stream_id(s, &id));
+            ok(ds_stream_get_id(s, &id));
             assert_true(find(q).stream == id);
             ok(ds_mem_record_use(q, other));
             ok(ds_mem_record_use(q, t));
@@ -1988,7 +1989,7 @@ static void test_a_pending_block_of_another_stream_is_a_block_like_any_other(voi
             ds_stream s = stream(0), t = stream(0), other = stream(0);
             looks *l = looks_create(100000);
             char *p = block(SIZE, s);
-            size_t reserved = ds_mem_reserved(harness_device(0));
+            size_t reserved = ds_mem_get_reserved(harness_device(0));
             paint(p, SIZE, 1, s);
             ok(ds_stream_wait_stream(other, s));
             gate_close(other, &g);
@@ -2200,20 +2201,20 @@ static void test_a_block_that_was_lent_belongs_to_the_stream_that_allocated_it(v
     ds_stream s = stream(0), t = stream(0);
     void *p = block(4 * MIB, s);
     seen_stream seen = { .ptr = p };
-    ok(ds_stream_id(t, &id));
+    ok(ds_stream_get_id(t, &id));
     ok(ds_mem_free(p));
-    ok(ds_mem_on_event(see_event, &seen));
+    ok(ds_mem_add_event_callback(see_event, &seen));
     assert_ptr_equal(block(4 * MIB, t), p);
     assert_int_equal(find(p).stream, id);
     gate_close(t, &g);
     ok(ds_mem_free(p));
-    ok(ds_mem_each_block(harness_device(0), see_block, &seen)); /* it is pending */
+    ok(ds_mem_for_each_block(harness_device(0), see_block, &seen)); /* it is pending */
     assert_int_equal(seen.blocks, id);
     ok(ds_stream_destroy(t));
     gate_open(&g);
     ok(ds_device_synchronize(harness_device(0)));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
-    ok(ds_mem_remove_on_event(see_event, &seen));
+    ok(ds_mem_remove_event_callback(see_event, &seen));
     assert_int_equal(seen.events[DS_ACTION_ALLOC], id);
     assert_int_equal(seen.events[DS_ACTION_FREE_REQUESTED], id);
     assert_int_equal(seen.events[DS_ACTION_FREE_COMPLETED], id);
@@ -2231,7 +2232,7 @@ static void test_work_on_memory_that_the_cache_gave_back_is_refused(void **state
     void *live;
     begin(0);
     ds_stream s = stream(0);
-    ok(ds_alloc(harness_device(0), SIZE, &live));
+    ok(ds_device_alloc(harness_device(0), SIZE, &live));
     void *p = block(SIZE, s);
     void *kept = block(4096, s);
     ok(ds_copy(p, live, SIZE, s));
@@ -2243,7 +2244,7 @@ static void test_work_on_memory_that_the_cache_gave_back_is_refused(void **state
     assert_true(released >= SIZE);
 
     refused(ds_copy(p, live, 4096, s), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "dst: the memory of 4096 bytes at "));
+    assert_non_null(strstr(ds_error_get_last(), "dst: the memory of 4096 bytes at "));
     refused(ds_copy(live, p, SIZE, s), DS_ERR_INVALID_VALUE);
     refused(ds_fill(p, 0, 4, 1024, s), DS_ERR_INVALID_VALUE);
 
@@ -2254,7 +2255,7 @@ static void test_work_on_memory_that_the_cache_gave_back_is_refused(void **state
     ok(ds_stream_synchronize(s));
     ok(ds_mem_free(again));
     ok(ds_mem_free(kept));
-    ok(ds_free(live));
+    ok(ds_device_free(live));
     ok(ds_stream_destroy(s));
     finish();
 }

@@ -6,7 +6,7 @@ static ds_stream stream(int device) {
 }
 
 static size_t reserved(int device) {
-    return ds_mem_reserved(harness_device(device));
+    return ds_mem_get_reserved(harness_device(device));
 }
 
 static const ds_pool none;
@@ -171,15 +171,15 @@ static void test_what_the_drivers_pool_keeps_is_reserved(void **state) {
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     ok(ds_mem_reset_peak_stats(harness_device(0)));
     assert_int_equal(reserved(0), 0);
-    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
     gate_close(s, &g);
     void *p = block(64 * MIB, s), *q = block(512, s);
     paint(p, 512, 1, s);
     ok(ds_mem_free(p));
     check_invariants(0);
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 512);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 512);
     assert_int_equal(stat(0, "active_bytes.all.current"), 512);
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_true(reserved(0) >= 64 * MIB + 512);
     assert_true(!harness_is_cpu() || reserved(0) == before - after);
     assert_int_equal(stat(0, "reserved_bytes.all.peak"), reserved(0));
@@ -227,7 +227,7 @@ static void test_all_backends_ask_again_as_often(void **state) {
         begin_on(PRESET_DEFAULT, backend);
         ds_stream s = stream(0);
         ok(ds_mem_set_limit(harness_device(0), 8 * MIB));
-        ok(ds_mem_on_shortage(help, &asked));
+        ok(ds_mem_add_shortage_callback(help, &asked));
         refused(ds_mem_alloc(64 * MIB, s, &nothing), DS_ERR_LIMIT_EXCEEDED);
         assert_int_equal(asked, 1);
         assert_int_equal(stat(0, "num_alloc_retries"), 2);
@@ -238,7 +238,7 @@ static void test_all_backends_ask_again_as_often(void **state) {
         assert_int_equal(stat(0, "num_alloc_retries"), 2);
         assert_int_equal(stat(0, "num_ooms"), 2);
         assert_int_equal(stat(0, "num_oom_rejections"), 0); /* only where the policy asks for it */
-        ok(ds_mem_remove_on_shortage(help, &asked));
+        ok(ds_mem_remove_shortage_callback(help, &asked));
         ok(ds_mem_set_limit(harness_device(0), 0));
         ok(ds_stream_destroy(s));
         finish();
@@ -250,20 +250,20 @@ static void test_without_a_cache_every_block_is_the_drivers(void **state) {
     begin_on(PRESET_DEFAULT, DS_MEM_UNCACHED);
     ds_stream s = stream(0);
     size_t before = 0, after = 0;
-    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
     void *p = block(5000, s), *q = block(3 * MIB, s);
     assert_int_equal(stat(0, "num_device_alloc"), 2);
     assert_int_equal(reserved(0), 10 * UNIT + 3 * MIB);
     assert_int_equal(stat(0, "segment.all.current"), 2);
     assert_ptr_equal(find(p).segment, p);
     assert_int_equal(find(q).segment_size, 3 * MIB);
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_true(after <= before - 10 * UNIT - 3 * MIB);
     ok(ds_mem_free(p));
     ok(ds_mem_free(q));
     assert_int_equal(stat(0, "num_device_free"), 2);
     assert_int_equal(reserved(0), 0);
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_int_equal(after, before);
     ok(ds_stream_destroy(s));
     finish();
@@ -388,19 +388,19 @@ static void test_the_drivers_pool_tells_what_it_has(void **state) {
     begin_with(&c);
     ds_device d = harness_device(0);
     ds_stream s = stream(0);
-    ok(ds_mem_driver_pool_info(d, NULL, &before));
+    ok(ds_mem_get_driver_pool_info(d, NULL, &before));
     void *p = block(SIZE, s);
-    ok(ds_mem_driver_pool_info(d, &reserved, &used));
+    ok(ds_mem_get_driver_pool_info(d, &reserved, &used));
     assert_int_equal(used, before + SIZE);
     assert_true(reserved >= used);
     ok(ds_mem_free(p));
     ok(ds_stream_synchronize(s));
-    ok(ds_mem_driver_pool_info(d, &reserved, &used));
+    ok(ds_mem_get_driver_pool_info(d, &reserved, &used));
     assert_int_equal(used, before);
     ok(ds_mem_empty_cache(d, NULL));
-    ok(ds_mem_driver_pool_info(d, &reserved, NULL));
+    ok(ds_mem_get_driver_pool_info(d, &reserved, NULL));
     assert_int_equal(reserved, before);
-    refused_any(ds_mem_driver_pool_info((ds_device){ d.type, 1000 }, &reserved, &used));
+    refused_any(ds_mem_get_driver_pool_info((ds_device){ d.type, 1000 }, &reserved, &used));
     assert_int_equal(reserved, 0);
     assert_int_equal(used, 0);
     ok(ds_stream_destroy(s));
@@ -452,7 +452,7 @@ static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again
     looks *l = looks_create(400000);
     char *p[5];
     size_t bytes = 0, before, now;
-    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
     for (uint32_t i = 0; i < 5; i++) {
         p[i] = block(8 * MIB, s);
         paint(p[i], 8 * MIB, i, s);
@@ -466,13 +466,13 @@ static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again
     expect_layout(0, none, "[8M live, 8M hole, 8M live, 8M hole, 8M live]");
     assert_int_equal(reserved(0), 24 * MIB);
     assert_int_equal(find(p[0]).segment_size, 24 * MIB);
-    ok(ds_device_memory_info(harness_device(0), &now, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &now, NULL));
     assert_int_equal(now, before - 24 * MIB);
     assert_int_equal(stat(0, "num_device_alloc"), 5);
     assert_int_equal(stat(0, "num_device_free"), 2);
     ds_mem_block b;
-    refused(ds_mem_find(p[1], &b), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_find(p[3] + 5, &b), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_get_block(p[1], &b), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_get_block(p[3] + 5, &b), DS_ERR_INVALID_VALUE);
     assert_ptr_equal(find(p[2] + 77).ptr, p[2]);
     char *q = block(8 * MIB, s); /* the lowest hole */
     assert_ptr_equal(q, p[1]);
@@ -574,7 +574,7 @@ static void test_random_holes_keep_contents_and_accounts(void **state) {
                 ok(ds_mem_validate(harness_device(0)));
                 layout now = layout_of(0, none);
                 assert_int_equal(now.bytes[DS_BLOCK_FREE] + now.bytes[DS_BLOCK_LIVE], reserved(0));
-                assert_int_equal(now.bytes[DS_BLOCK_LIVE], ds_mem_allocated(harness_device(0)));
+                assert_int_equal(now.bytes[DS_BLOCK_LIVE], ds_mem_get_allocated(harness_device(0)));
             }
             for (int n = 0; n < 16; n++)
                 ok(ds_mem_free(live[n].p));
@@ -601,11 +601,11 @@ static void test_a_mapping_that_fails_leaves_nothing_behind(void **state) {
             scarce_begin(&sc, 100 * MIB, &c);
         ds_stream s = stream(0);
         void *p = block(30 * MIB, s), *q = NULL;
-        ok(ds_device_memory_info(harness_device(0), &before, NULL));
+        ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
         int64_t counted = stat(0, "num_device_alloc") - stat(0, "num_device_free");
         for (int i = 0; i < 3; i++) {
             no_memory(ds_mem_alloc(90 * MIB, s, &q));
-            ok(ds_device_memory_info(harness_device(0), &now, NULL));
+            ok(ds_device_get_memory_info(harness_device(0), &now, NULL));
             assert_true(now >= before); /* the cache went back */
             assert_int_equal(reserved(0), 32 * MIB);
             expect_layout(0, none, "[30M live, 2M free]");
@@ -721,7 +721,7 @@ static void test_a_pool_grows_by_itself_and_its_runs_are_told(void **state) {
     ok(ds_mem_free(p[1]));
     ok(ds_pool_empty_cache(pool, NULL));
     expect_layout(0, pool, "[20M live, 20M hole, 20M live]");
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, pool, add_text, &t));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, pool, add_text, &t));
     assert_int_equal(occurrences(t.at, "\"segment_pool_id\""), 2);
     assert_int_equal(occurrences(t.at, "\"total_size\":20971520"), 2);
     assert_int_equal(occurrences(t.at, "\"is_expandable\":true"), 2);
@@ -839,7 +839,7 @@ static void test_streams_come_and_go_and_their_memory_stays_in_use(void **state)
 static void *use_own_stream(void *arg) {
     ds_stream s;
     (void)arg;
-    ok_thread(ds_stream_per_thread(harness_device(0), &s));
+    ok_thread(ds_stream_get_per_thread(harness_device(0), &s));
     void *p = block(3 * MIB, s), *q = block(700, s);
     paint(p, 3 * MIB, 1, s);
     ok_thread(ds_mem_free(p));
@@ -889,7 +889,7 @@ typedef struct own {
 
 static void *hold_own_stream(void *arg) {
     own *o = arg;
-    ok_thread(ds_stream_per_thread(harness_device(0), &o->s));
+    ok_thread(ds_stream_get_per_thread(harness_device(0), &o->s));
     o->p = block(3 * MIB, o->s);
     gate_close(o->s, &o->g);
     paint(o->p, 3 * MIB, 1, o->s);
@@ -906,7 +906,7 @@ static void test_the_default_streams_of_two_threads_do_not_share_memory(void **s
         ds_stream mine;
         c.reuse = DS_REUSE_ALWAYS; /* even then in order only */
         begin_with(&c);
-        ok(ds_stream_per_thread(harness_device(0), &mine));
+        ok(ds_stream_get_per_thread(harness_device(0), &mine));
         join(spawn(hold_own_stream, &o)); /* its stream ends while there is work on it */
         void *q = block(3 * MIB, mine);
         paint(q, 3 * MIB, 2, mine);
@@ -1076,7 +1076,7 @@ static void test_a_stream_with_several_owners_ends_with_the_last(void **state) {
         looks *l = looks_create(100000);
         void *p = block(3 * MIB, s);
         ok(ds_mem_free(p));
-        ok(ds_stream_retain(s));
+        ok(ds_stream_ref(s));
         ok(ds_stream_destroy(s));
         gate_close(s, &g);
         p = block(3 * MIB, s);
@@ -1102,7 +1102,7 @@ static void test_the_default_stream_has_memory_like_any_other(void **state) {
     for (int preset = 0; preset < PRESETS; preset++) {
         begin(preset);
         ds_stream legacy, w;
-        ok(ds_stream_legacy(harness_device(0), &legacy));
+        ok(ds_stream_get_legacy(harness_device(0), &legacy));
         w = wrap(legacy);
         void *p = block(3 * MIB, legacy);
         paint(p, 3 * MIB, 1, legacy);
@@ -1233,7 +1233,7 @@ static void test_a_block_is_freed_while_its_stream_captures(void **state) {
             ds_stream a = stream(0), b = stream(0);
             ds_graph graph;
             void *w;
-            ok(ds_host_alloc(8, &w));
+            ok(ds_pinned_alloc(8, &w));
             void *p = block(4 * MIB, a), *used = block(MIB, a), *q = block(5000, b);
             paint(p, 4 * MIB, 1, a);
             ok(ds_mem_record_use(used, b));
@@ -1260,7 +1260,7 @@ static void test_a_block_is_freed_while_its_stream_captures(void **state) {
             ok(ds_graph_destroy(graph));
             ok(ds_stream_destroy(a));
             ok(ds_stream_destroy(b));
-            ok(ds_host_free(w));
+            ok(ds_pinned_free(w));
             finish();
         }
 }
@@ -1273,7 +1273,7 @@ static void test_memory_that_is_held_back_ends_with_the_library(void **state) {
         ds_mem_config c = config_of(PRESET_DEFAULT);
         c.backend = backend;
         harness_restart(NULL);
-        ok(ds_device_memory_info(harness_device(0), &before, NULL));
+        ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
         set_config(&c);
         ds_stream a = stream(0), b = stream(0);
         ds_graph graph;
@@ -1287,7 +1287,7 @@ static void test_memory_that_is_held_back_ends_with_the_library(void **state) {
         ok(ds_stream_destroy(b));
         assert_int_equal(pending_blocks(), 1);
         harness_restart(NULL);
-        ok(ds_device_memory_info(harness_device(0), &after, NULL));
+        ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
         if (harness_is_cpu())
             assert_int_equal(after, before);
     }

@@ -14,7 +14,7 @@ static ds_pool pool_of(const void *p) {
 }
 
 static size_t reserved(int device) {
-    return ds_mem_reserved(harness_device(device));
+    return ds_mem_get_reserved(harness_device(device));
 }
 
 static void capture(ds_stream s, ds_capture_mode mode) {
@@ -135,7 +135,7 @@ static void test_a_capture_has_a_pool_of_its_own(void **state) {
             paint(q, 3000, 1, s);
             ok(ds_mem_free(p));
             ok(ds_mem_free(q));
-            ok(ds_pool_id(seen[i], id[i]));
+            ok(ds_pool_get_id(seen[i], id[i]));
             assert_true(id[i][0] == info.id && id[i][1] == 0);
             assert_int_equal(owners(seen[i]), 1);
             exec[i] = end_capture(s, &g[i]);
@@ -433,10 +433,10 @@ static void test_graphs_that_share_a_pool_run_one_after_the_other(void **state) 
             for (int i = 0; i < GRAPHS; i++) {
                 capture(s, DS_CAPTURE_GLOBAL);
                 if (pool.id)
-                    ok(ds_capture_pool(s, pool));
+                    ok(ds_capture_set_pool(s, pool));
                 /* twice is once */
                 if (pool.id)
-                    ok(ds_capture_pool(s, pool));
+                    ok(ds_capture_set_pool(s, pool));
                 if (i == 0) {
                     kept = block(100, s);
                     pool = pool_of(kept);
@@ -491,7 +491,7 @@ static void test_a_pool_that_a_graph_uses_keeps_its_memory(void **state) {
         size_t bytes = 1;
         void *p = NULL;
         capture(s, DS_CAPTURE_GLOBAL);
-        ok(ds_capture_pool(s, pool));
+        ok(ds_capture_set_pool(s, pool));
         captured_work(s, in, out, 5, 15 * MIB);
         ds_graph_exec exec = end_capture(s, NULL);
         int64_t held = pool_stat(pool, "reserved_bytes.all.current");
@@ -533,28 +533,28 @@ static void test_a_capture_is_told_its_pool_before_it_allocates(void **state) {
     ds_pool a = new_pool(), b = new_pool(), gone = new_pool();
     ok(ds_pool_destroy(gone));
     capture(s, DS_CAPTURE_GLOBAL);
-    refused(ds_capture_pool(other, a), DS_ERR_ILLEGAL_STATE);
-    refused(ds_capture_pool(s, gone), DS_ERR_INVALID_HANDLE);
-    refused(ds_capture_pool((ds_stream){ 0 }, a), DS_ERR_INVALID_HANDLE);
+    refused(ds_capture_set_pool(other, a), DS_ERR_ILLEGAL_STATE);
+    refused(ds_capture_set_pool(s, gone), DS_ERR_INVALID_HANDLE);
+    refused(ds_capture_set_pool((ds_stream){ 0 }, a), DS_ERR_INVALID_HANDLE);
     if (harness_device_count() > 1) {
         ds_pool far = pool_with((ds_pool_desc){ .device = harness_device(1) });
-        refused(ds_capture_pool(s, far), DS_ERR_DEVICE_MISMATCH);
+        refused(ds_capture_set_pool(s, far), DS_ERR_DEVICE_MISMATCH);
         ok(ds_pool_destroy(far));
     }
-    ok(ds_capture_pool(s, a));
-    refused(ds_capture_pool(s, b), DS_ERR_ILLEGAL_STATE);
+    ok(ds_capture_set_pool(s, a));
+    refused(ds_capture_set_pool(s, b), DS_ERR_ILLEGAL_STATE);
     assert_int_equal(owners(a), 2);
     assert_int_equal(owners(b), 1);
     void *p = block(100, s);
     assert_true(pool_of(p).id == a.id);
     ok(ds_mem_free(p));
     ds_capture_status status;
-    ok(ds_capture_query(s, &status)); /* nothing of that has hurt it */
+    ok(ds_capture_get_status(s, &status)); /* nothing of that has hurt it */
     assert_int_equal(status, DS_CAPTURE_ACTIVE);
     ok(ds_graph_exec_destroy(end_capture(s, NULL)));
     capture(s, DS_CAPTURE_GLOBAL);
     p = block(100, s);
-    refused(ds_capture_pool(s, b), DS_ERR_ILLEGAL_STATE); /* it has one of its own now */
+    refused(ds_capture_set_pool(s, b), DS_ERR_ILLEGAL_STATE); /* it has one of its own now */
     ok(ds_mem_free(p));
     ok(ds_graph_exec_destroy(end_capture(s, NULL)));
     eventually(owners(a) == 1);
@@ -584,7 +584,7 @@ static void test_captures_on_several_streams_share_a_pool(void **state) {
                     s[i] = stream(0);
                     ds_stream side = stream(0);
                     capture(s[i], modes[i]);
-                    ok(ds_capture_pool(s[i], pool));
+                    ok(ds_capture_set_pool(s[i], pool));
                     captured_work(s[i], i ? between : in, i < 2 ? between : out, (uint64_t)i * 10,
                                   3 * MIB);
                     void *p = block(5000, s[i]); /* one is left pending by the capture */
@@ -785,9 +785,9 @@ static void test_others_are_not_drawn_into_a_capture_by_the_memory_they_get(void
                 /* for that only what s has is left */
                 if (ds_mem_alloc(30 * MIB, t, &r) == DS_OK)
                     paint(r, 30 * MIB, 3, t);
-                ok(ds_capture_query(t, &status));
+                ok(ds_capture_get_status(t, &status));
                 assert_int_equal(status, DS_CAPTURE_NONE);
-                ok(ds_capture_query(s, &status));
+                ok(ds_capture_get_status(s, &status));
                 assert_int_equal(status, DS_CAPTURE_ACTIVE);
                 ds_graph g;
                 ok(ds_capture_end(s, &g));
@@ -935,7 +935,7 @@ static void test_nothing_that_the_allocator_does_breaks_a_capture(void **state) 
                 launch(exec, s);
                 assert_true(*out == work_result(4, 7));
                 ok(ds_graph_exec_destroy(exec));
-                assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+                assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
                 ok(ds_pool_destroy(b.upstreamed));
                 assert_int_equal(up.frees, up.allocs);
                 ok(ds_stream_destroy(s));
@@ -1021,7 +1021,7 @@ static void test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on(
                 no_memory(ds_mem_alloc(300 * MIB, s, &p));
                 assert_null(p);
                 no_memory(ds_mem_alloc(300 * MIB, other, &p));
-                ok(ds_capture_query(s, &status));
+                ok(ds_capture_get_status(s, &status));
                 assert_int_equal(status, DS_CAPTURE_ACTIVE);
             }
             assert_true(stat(0, "num_ooms") == 6);
@@ -1198,7 +1198,7 @@ static void test_a_shutdown_ends_graphs_with_memory(void **state) {
         for (int i = 0; i < 2; i++) {
             capture(s, DS_CAPTURE_GLOBAL);
             if (i)
-                ok(ds_capture_pool(s, pool));
+                ok(ds_capture_set_pool(s, pool));
             captured_work(s, in, out, 5, 3 * MIB);
             (void)block(5000, s);
             ds_graph_exec exec = end_capture(s, &g);
@@ -1311,7 +1311,7 @@ static void test_random_graphs_and_their_surroundings_keep_their_contents(void *
                 crowd_in(&around[0], m[0].s[1]);
                 capture(m[i].s[0], modes[seed % 3]);
                 if (i > 0)
-                    ok(ds_capture_pool(m[i].s[0], shared));
+                    ok(ds_capture_set_pool(m[i].s[0], shared));
                 for (int k = 1; k < 3; k++)
                     ok(ds_stream_wait_stream(m[i].s[k], m[i].s[0]));
                 random_capture(&m[i], 80);

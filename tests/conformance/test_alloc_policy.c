@@ -89,7 +89,7 @@ static void test_segments_are_as_large_as_the_request_under_cupys_preset(void **
     for (int i = 0; i < 5; i++) {
         p[i] = block(sizes[i], s);
         sum += sizes[i];
-        assert_int_equal(ds_mem_reserved(harness_device(0)), sum);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), sum);
         assert_int_equal(find(p[i]).segment_size, sizes[i]);
     }
     for (int i = 0; i < 5; i++)
@@ -100,7 +100,7 @@ static void test_segments_are_as_large_as_the_request_under_cupys_preset(void **
     assert_ptr_equal(r, p[2]);
     void *t = block(600 * KIB, s);
     assert_ptr_equal(t, p[3]);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), sum);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), sum);
     ok(ds_mem_free(q));
     ok(ds_mem_free(r));
     ok(ds_mem_free(t));
@@ -204,7 +204,7 @@ static void test_small_and_large_requests_do_not_share_segments(void **state) {
     void *large = block(5 * MIB, s);
     ok(ds_mem_free(large));
     void *small = block(5000, s);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 22 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 22 * MIB);
     assert_int_equal(stat(0, "allocated_bytes.small_pool.current"), 5120);
     assert_int_equal(stat(0, "allocated_bytes.large_pool.current"), 0);
     ok(ds_mem_free(small));
@@ -315,11 +315,11 @@ static void test_oversize_blocks_make_room_before_the_whole_cache_is_given_back(
     ok(ds_mem_free(a));
     ok(ds_mem_free(b));
     ok(ds_mem_free(other));
-    ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+    ok(ds_mem_set_limit(harness_device(0), ds_mem_get_reserved(harness_device(0))));
     void *p = block(80 * MIB, s);
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
     assert_int_equal(stat(0, "num_device_free"), 2);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 2 * MIB + 22 * MIB + 80 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 2 * MIB + 22 * MIB + 80 * MIB);
     ok(ds_mem_free(p));
     ok(ds_mem_free(small));
     ok(ds_stream_destroy(s));
@@ -355,7 +355,7 @@ static void test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_
         for (int k = 0; k < 3; k++)
             ok(ds_mem_free(p[k]));
         void *q = block(cases[i].request * MIB, s);
-        assert_int_equal(ds_mem_reserved(harness_device(0)) - find(q).segment_size,
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)) - find(q).segment_size,
                          cases[i].kept * MIB);
         assert_int_equal(stat(0, "num_device_free"), cases[i].freed);
         assert_int_equal(stat(0, "num_alloc_retries"), cases[i].retries);
@@ -388,7 +388,7 @@ static void test_unused_segments_are_given_back_by_age_above_a_threshold(void **
     assert_true(stat(0, "num_device_free") > 0);
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
     assert_int_equal(stat(0, "num_sync_all_streams"), 0);
-    assert_true(ds_mem_reserved(harness_device(0)) <= 160 * MIB);
+    assert_true(ds_mem_get_reserved(harness_device(0)) <= 160 * MIB);
     int64_t calls = stat(0, "num_device_alloc");
     void *young = block(28 * MIB, s); /* the youngest is still there */
     assert_int_equal(stat(0, "num_device_alloc"), calls);
@@ -423,7 +423,7 @@ static void add_piece(const ds_mem_block *b, void *user) {
 /* Mapped blocks in the order of addresses. */
 static pieces layout(void) {
     pieces all = { .count = 0 }, mapped = { .count = 0 };
-    ok(ds_mem_each_block(harness_device(0), add_piece, &all));
+    ok(ds_mem_for_each_block(harness_device(0), add_piece, &all));
     for (size_t i = 0; i < all.count; i++)
         if (all.at[i].state != DS_BLOCK_UNMAPPED)
             mapped.at[mapped.count++] = all.at[i];
@@ -453,7 +453,7 @@ static void test_a_segment_grows_by_pages_at_its_end(void **state) {
     ok(ds_mem_free(q));
     p = block(2 * MIB, s);
     expect_layout(2, 38);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 40 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 40 * MIB);
     assert_int_equal(stat(0, "segment.all.current"), 0);
     assert_int_equal(stat(0, "inactive_split.all.current"), 0);
     assert_int_equal(stat(0, "num_device_alloc"), 2);
@@ -476,12 +476,12 @@ static void test_pages_between_live_blocks_are_given_back_and_taken_again(void *
             p[k] = block(40 * MIB, s);
             paint(p[k], 40 * MIB, k + 1, s);
         }
-        size_t reserved = ds_mem_reserved(harness_device(0)), released = 0;
+        size_t reserved = ds_mem_get_reserved(harness_device(0)), released = 0;
         ok(ds_mem_free(p[1]));
         ok(ds_mem_empty_cache(harness_device(0), &released));
         assert_true(released >= 36 * MIB); /* whole pages of a free block */
         assert_true(released <= 44 * MIB);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), reserved - released);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), reserved - released);
         for (uint32_t k = 0; k < 4; k++)
             if (k != 1)
                 look(l, p[k], 40 * MIB, k + 1, s);
@@ -490,7 +490,7 @@ static void test_pages_between_live_blocks_are_given_back_and_taken_again(void *
         char *q = block(40 * MIB, s); /* into the hole */
         paint(q, 40 * MIB, 9, s);
         assert_ptr_equal(q, p[1]);
-        assert_true(ds_mem_reserved(harness_device(0)) <= reserved);
+        assert_true(ds_mem_get_reserved(harness_device(0)) <= reserved);
         for (uint32_t k = 0; k < 4; k++) {
             look(l, k == 1 ? q : p[k], 40 * MIB, k == 1 ? 9 : k + 1, s);
             ok(ds_mem_free(k == 1 ? q : p[k]));
@@ -514,15 +514,15 @@ static void test_growing_segments_reserve_little_more_than_the_program_uses(void
         void *p[4];
         for (int i = 0; i < 4; i++)
             p[i] = block(size, s);
-        if (ds_mem_allocated(harness_device(0)) > most)
-            most = ds_mem_allocated(harness_device(0));
+        if (ds_mem_get_allocated(harness_device(0)) > most)
+            most = ds_mem_get_allocated(harness_device(0));
         for (int i = 0; i < 4; i++)
             ok(ds_mem_free(p[i]));
     }
-    size_t reserved = ds_mem_max_reserved(harness_device(0));
+    size_t reserved = ds_mem_get_max_reserved(harness_device(0));
     if (reserved > most + most / 10)
         fail_msg("%zu bytes are reserved for %zu", reserved, most);
-    assert_int_equal(ds_mem_max_allocated(harness_device(0)), most);
+    assert_int_equal(ds_mem_get_max_allocated(harness_device(0)), most);
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -570,34 +570,34 @@ static void test_the_cache_of_one_stream_is_emptied_by_itself(void **state) {
         gate g = { 0 };
         size_t released = 5, one, all;
         ds_graph graph;
-        ok(ds_mem_empty_cache_of(idle, &released)); /* which has nothing */
+        ok(ds_mem_empty_stream_cache(idle, &released)); /* which has nothing */
         assert_int_equal(released, 0);
         void *p = block(24 * MIB, s);
-        one = ds_mem_reserved(harness_device(0));
+        one = ds_mem_get_reserved(harness_device(0));
         void *q = block(24 * MIB, t);
-        all = ds_mem_reserved(harness_device(0));
+        all = ds_mem_get_reserved(harness_device(0));
         ok(ds_mem_free(q));
         gate_close(user, &g);
         ok(ds_mem_record_use(p, user));
         ok(ds_mem_free(p));
         ok(ds_capture_begin(idle, DS_CAPTURE_RELAXED));
-        refused(ds_mem_empty_cache_of(t, &released), DS_ERR_CAPTURE_UNSUPPORTED);
+        refused(ds_mem_empty_stream_cache(t, &released), DS_ERR_CAPTURE_UNSUPPORTED);
         ok(ds_capture_end(idle, &graph));
         ok(ds_graph_destroy(graph));
         /* a driver may wait for its device when it gets memory back */
         pthread_t thread = spawn(open_later, &g);
-        ok(ds_mem_empty_cache_of(t, &released));
+        ok(ds_mem_empty_stream_cache(t, &released));
         assert_int_equal(released, all - one);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), one);
-        ok(ds_mem_empty_cache_of(s, &released)); /* waits for who uses its block */
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), one);
+        ok(ds_mem_empty_stream_cache(s, &released)); /* waits for who uses its block */
         join(thread);
         assert_int_equal(released, one);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(t));
         ok(ds_stream_destroy(user));
         ok(ds_stream_destroy(idle));
-        refused(ds_mem_empty_cache_of(s, &released), DS_ERR_INVALID_HANDLE);
+        refused(ds_mem_empty_stream_cache(s, &released), DS_ERR_INVALID_HANDLE);
         assert_int_equal(released, 0);
         finish();
     }
@@ -616,7 +616,7 @@ static void test_emptying_the_cache_gives_back_whole_segments_only(void **state)
     ok(ds_mem_free(other));
     ok(ds_mem_empty_cache(harness_device(0), &released));
     assert_int_equal(released, 12 * UNIT);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
     p = block(4 * UNIT, s);
     ok(ds_mem_free(p));
     char *head = block(2 * UNIT, s), *tail = block(2 * UNIT, s);
@@ -650,7 +650,7 @@ static void test_emptying_the_cache_waits_for_blocks_that_other_streams_use(void
         ok(ds_mem_free(p));
         pthread_t thread = spawn(open_later, &g);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
-        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
         assert_int_equal(stat(0, "active.all.current"), 0);
         assert_int_equal(stat(0, "num_sync_all_streams"), 1);
         join(thread);
@@ -697,7 +697,7 @@ static void test_trimming_keeps_as_much_as_it_is_told(void **state) {
         size_t released;
         for (int i = 0; i < 6; i++)
             p[i] = block(24 * MIB, s);
-        size_t reserved = ds_mem_reserved(d);
+        size_t reserved = ds_mem_get_reserved(d);
         ok(ds_mem_trim(d, 0, &released)); /* all in use */
         size_t slack = released;
         for (int i = 1; i < 6; i++)
@@ -705,15 +705,15 @@ static void test_trimming_keeps_as_much_as_it_is_told(void **state) {
         ok(ds_mem_trim(d, SIZE_MAX, &released));
         assert_int_equal(released, 0);
         ok(ds_mem_trim(d, 100 * MIB, &released));
-        assert_true(ds_mem_reserved(d) <= 100 * MIB);
-        assert_true(ds_mem_reserved(d) >= 50 * MIB); /* and not all */
-        assert_int_equal(ds_mem_reserved(d), reserved - slack - released);
+        assert_true(ds_mem_get_reserved(d) <= 100 * MIB);
+        assert_true(ds_mem_get_reserved(d) >= 50 * MIB); /* and not all */
+        assert_int_equal(ds_mem_get_reserved(d), reserved - slack - released);
         ok(ds_mem_trim(d, 0, &released));
-        assert_true(ds_mem_reserved(d) >= 24 * MIB);
-        assert_true(ds_mem_reserved(d) <= 44 * MIB);
+        assert_true(ds_mem_get_reserved(d) >= 24 * MIB);
+        assert_true(ds_mem_get_reserved(d) <= 44 * MIB);
         ok(ds_mem_free(p[0]));
         ok(ds_mem_trim(d, 0, NULL));
-        assert_int_equal(ds_mem_reserved(d), 0);
+        assert_int_equal(ds_mem_get_reserved(d), 0);
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -735,7 +735,7 @@ static void test_the_policy_of_a_device_can_be_read_and_set(void **state) {
     ds_mem_config bad = c;
     bad.garbage_collection_threshold = 1.5;
     refused(ds_mem_configure(harness_device(0), &bad), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "garbage_collection_threshold"));
+    assert_non_null(strstr(ds_error_get_last(), "garbage_collection_threshold"));
     bad = c;
     bad.memory_fraction = -0.5;
     refused(ds_mem_configure(harness_device(0), &bad), DS_ERR_INVALID_VALUE);
@@ -760,11 +760,11 @@ static void test_a_policy_counts_from_its_call_on_and_blocks_stay_as_they_are(vo
     looks *l = looks_create(100000);
     void *old = block(5 * MIB, s);
     paint(old, 5 * MIB, 81, s);
-    size_t reserved = ds_mem_reserved(harness_device(0));
+    size_t reserved = ds_mem_get_reserved(harness_device(0));
     assert_int_equal(reserved, 20 * MIB);
     ds_mem_config c = config_of(PRESET_CUPY);
     ok(ds_mem_configure(harness_device(0), &c));
-    assert_int_equal(ds_mem_reserved(harness_device(0)), reserved);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), reserved);
     c = config_of(PRESET_TORCH_GROWING);
     ok(ds_mem_configure(harness_device(0), &c));
     void *young = block(25 * MIB, s);
@@ -815,8 +815,8 @@ static void test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing(void *
     }
     refused(ds_mem_configure_text("max_split_size_mb:32,garbage_collection_treshold:0.5"),
             DS_ERR_INVALID_VALUE);
-    if (!strstr(ds_last_error(), "22"))
-        fail_msg("\"%s\" does not say that character 22 is wrong", ds_last_error());
+    if (!strstr(ds_error_get_last(), "22"))
+        fail_msg("\"%s\" does not say that character 22 is wrong", ds_error_get_last());
     /* the other two as they were at first, the rest stays */
     ok(ds_mem_configure_text("roundup_power2_divisions:8"));
     ok(ds_mem_get_config(harness_device(0), &got));
@@ -874,7 +874,7 @@ static void test_the_environment_sets_the_policy_at_the_first_call(void **state)
     setenv("DEVSTREAM_ALLOC_CONF", "limmit:5", 1); /* says so at the first use, and every time */
     s = stream(0);
     refused(ds_mem_alloc(100, s, &p), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "DEVSTREAM_ALLOC_CONF"));
+    assert_non_null(strstr(ds_error_get_last(), "DEVSTREAM_ALLOC_CONF"));
     refused(ds_mem_annotate(harness_device(0), "text"), DS_ERR_INVALID_VALUE);
     unsetenv("DEVSTREAM_ALLOC_CONF");
     ok(ds_stream_destroy(s));
@@ -897,16 +897,16 @@ static void test_pools_have_numbers_of_their_own(void **state) {
     ds_pool pool[3];
     for (int i = 0; i < 3; i++) {
         pool[i] = pool_on(0);
-        ok(ds_pool_id(pool[i], id[i]));
+        ok(ds_pool_get_id(pool[i], id[i]));
         assert_true(id[i][0] == 0 && id[i][1] > 0);
         for (int k = 0; k < i; k++)
             assert_true(id[k][1] != id[i][1]);
     }
-    ok(ds_pool_id((ds_pool){ 0 }, none));
+    ok(ds_pool_get_id((ds_pool){ 0 }, none));
     assert_true(none[0] == 0 && none[1] == 0);
     for (int i = 0; i < 3; i++)
         ok(ds_pool_destroy(pool[i]));
-    refused(ds_pool_id(pool[0], none), DS_ERR_INVALID_HANDLE);
+    refused(ds_pool_get_id(pool[0], none), DS_ERR_INVALID_HANDLE);
     refused(ds_pool_destroy(pool[0]), DS_ERR_INVALID_HANDLE);
     refused(ds_pool_push(pool[0]), DS_ERR_INVALID_HANDLE);
     refused(ds_pool_pop(), DS_ERR_ILLEGAL_STATE);
@@ -920,10 +920,10 @@ static void test_a_pushed_pool_serves_the_thread_until_its_pop(void **state) {
         ds_stream s = stream(0);
         ds_pool outer = pool_on(0), inner = pool_on(0);
         int count = 0;
-        ok(ds_pool_use_count(outer, &count));
+        ok(ds_pool_get_use_count(outer, &count));
         assert_int_equal(count, 1);
         ok(ds_pool_push(outer));
-        ok(ds_pool_use_count(outer, &count));
+        ok(ds_pool_get_use_count(outer, &count));
         assert_int_equal(count, 2);
         void *a = block(128 * 8, s);
         ok(ds_pool_push(inner));
@@ -1022,9 +1022,9 @@ static void test_memory_outlives_its_pool(void **state) {
         ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 30 * MIB, .stream = s, .pool = pool }, &q));
         paint(p, 5 * MIB, 91, s);
         ok(ds_mem_free(q));
-        size_t reserved = ds_mem_reserved(harness_device(0));
+        size_t reserved = ds_mem_get_reserved(harness_device(0));
         ok(ds_pool_destroy(pool));
-        assert_true(ds_mem_reserved(harness_device(0)) < reserved); /* what was free is back */
+        assert_true(ds_mem_get_reserved(harness_device(0)) < reserved); /* what was free is back */
         assert_ptr_equal(find(p).ptr, p);
         look(l, p, 5 * MIB, 91, s);
         ok(ds_mem_free(p));
@@ -1063,7 +1063,7 @@ static void test_pool_segments_count_once_each(void **state) {
     ok(ds_mem_free(c));
     ok(ds_pool_destroy(inner));
     ok(ds_pool_destroy(outer));
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -1106,7 +1106,7 @@ static void *up_alloc(ptrdiff_t size, int device, void *s) {
     up.allocs++;
     up.stream = s;
     up.device = device;
-    if (up.refuse || ds_alloc(harness_device(device), (size_t)size, &p) != DS_OK)
+    if (up.refuse || ds_device_alloc(harness_device(device), (size_t)size, &p) != DS_OK)
         return NULL;
     up.bytes += size;
     return p;
@@ -1117,7 +1117,7 @@ static void up_free(void *p, ptrdiff_t size, int device, void *s) {
     (void)s;
     up.frees++;
     up.bytes -= size;
-    DS_IGNORE(ds_free(p));
+    DS_IGNORE(ds_device_free(p));
 }
 
 static void test_a_pool_takes_its_segments_from_two_functions(void **state) {
@@ -1228,7 +1228,7 @@ static void test_a_block_freed_in_a_pushed_pool_is_free_at_once(void **state) {
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         ok(ds_pool_empty_cache(pool, NULL));
         assert_int_equal(stat(0, "active.all.current"), 0);
-        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
         ok(ds_pool_pop());
         ok(ds_pool_destroy(pool));
         ok(ds_stream_destroy(s));
@@ -1252,7 +1252,7 @@ static void test_captures_share_a_pool_when_they_are_told_to(void **state) {
         harness_watch(s);
         for (uint64_t i = 0; i < 2; i++) {
             ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
-            ok(ds_capture_pool(s, pool));
+            ok(ds_capture_set_pool(s, pool));
             uint64_t *p = block(3 * MIB, s);
             assert_true(find(p).pool.id == pool.id);
             ok(ds_fill(p, 0, 4, 2, s));
@@ -1266,7 +1266,7 @@ static void test_captures_share_a_pool_when_they_are_told_to(void **state) {
                 assert_int_equal(pool_stat(pool, "reserved_bytes.all.current"), reserved);
             reserved = pool_stat(pool, "reserved_bytes.all.current");
         }
-        ok(ds_pool_use_count(pool, &owners));
+        ok(ds_pool_get_use_count(pool, &owners));
         assert_true(owners >= 3);
         for (int round = 0; round < 3; round++)
             for (uint64_t i = 0; i < 2; i++) {
@@ -1305,7 +1305,7 @@ static void test_a_free_block_serves_every_smaller_request(void **state) {
             assert_int_equal(size_of(q), less);
             ok(ds_mem_free(q));
         }
-        assert_int_equal(ds_mem_reserved(harness_device(0)), size);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), size);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
     }
     ok(ds_stream_destroy(s));
@@ -1342,14 +1342,14 @@ static void test_the_maximal_split_size_counts_to_the_byte(void **state) {
     ok(ds_mem_free(p));
     void *q = block(15 * MIB, s); /* smaller, so it gets none of that size */
     assert_ptr_not_equal(q, p);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16) * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), (20 + 16) * MIB);
     /* now there are two of that size, and one of them is split for it */
     void *r = block(5 * MIB, s);
     assert_int_equal(size_of(r), 5 * MIB);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16 + 20) * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), (20 + 16 + 20) * MIB);
     void *t = block(20 * MIB, s); /* the other one */
     assert_int_equal(size_of(t), 20 * MIB);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), (20 + 16 + 20) * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), (20 + 16 + 20) * MIB);
     p = block(30 * MIB, s);
     ok(ds_mem_free(p));
     void *u = block(20 * MIB, s); /* blocks of that size are not split */
@@ -1357,7 +1357,7 @@ static void test_the_maximal_split_size_counts_to_the_byte(void **state) {
     assert_int_equal(size_of(u), 30 * MIB);
     ok(ds_mem_free(t));
     assert_int_equal(stat(0, "oversize_allocations.current"), 1);
-    ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+    ok(ds_mem_set_limit(harness_device(0), ds_mem_get_reserved(harness_device(0))));
     p = block(16 * MIB, s); /* the one of that size makes room, before everything does */
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
     ok(ds_mem_free(u));
@@ -1415,7 +1415,7 @@ static void test_a_block_in_front_of_a_hole_is_the_last_to_be_used(void **state)
         ok(ds_mem_free(part[i]));
         ok(ds_mem_empty_cache(harness_device(0), NULL));
     }
-    assert_int_equal(ds_mem_reserved(harness_device(0)), (72 - 32) * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), (72 - 32) * MIB);
     p = block(3 * MIB, s); /* among them the smallest that is large enough */
     assert_ptr_equal(p, part[3]);
     ok(ds_mem_free(p));
@@ -1465,7 +1465,7 @@ static void test_garbage_is_collected_from_all_streams(void **state) {
     /* 2 MiB too many are reserved, and all four are as old as their average */
     q[1] = block(42 * MIB, t);
     assert_int_equal(stat(0, "num_device_free"), 4);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 84 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 84 * MIB);
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
     ok(ds_mem_free(q[0]));
     ok(ds_mem_free(q[1]));
@@ -1528,7 +1528,7 @@ static void test_emptying_the_cache_waits_for_each_stream_that_used_a_block(void
             pthread_t thread = spawn(open_later, &g);
             ok(ds_mem_empty_cache(harness_device(0), NULL));
             assert_true(looks_right(l)); /* what was to be read was read */
-            assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+            assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
             join(thread);
             looks_destroy(l);
             ok(ds_stream_destroy(s));
@@ -1545,10 +1545,10 @@ static void test_a_trim_leaves_the_low_pages(void **state) {
     char *p = block(64 * MIB, s);
     ok(ds_mem_free(p));
     ok(ds_mem_trim(harness_device(0), 24 * MIB, NULL));
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 24 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 24 * MIB);
     char *q = block(24 * MIB, s);
     assert_ptr_equal(q, p);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 24 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 24 * MIB);
     ok(ds_mem_free(q));
     ok(ds_stream_destroy(s));
     finish();
@@ -1562,7 +1562,7 @@ static void test_pages_are_those_of_the_policy_that_counts(void **state) {
         begin(order[i]);
         ds_stream s = stream(0);
         void *p = block(3 * MIB, s);
-        assert_int_equal(ds_mem_reserved(harness_device(0)),
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)),
                          (order[i] == PRESET_DEFAULT ? 8 : 20) * MIB);
         ok(ds_mem_free(p));
         ok(ds_mem_empty_cache(harness_device(0), NULL));
@@ -1610,7 +1610,7 @@ static void test_a_small_request_takes_no_large_pending_block_while_there_is_oth
             ok(ds_stream_destroy(s));
             ds_stream u = stream(0), v = stream(0);
             if (short_of_memory) { /* and nothing can be waited for */
-                ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+                ok(ds_mem_set_limit(harness_device(0), ds_mem_get_reserved(harness_device(0))));
                 ok(ds_capture_begin(v, DS_CAPTURE_RELAXED));
             }
             q = block(2 * MIB, u);

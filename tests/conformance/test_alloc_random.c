@@ -95,7 +95,7 @@ static void lost(program *p, int line, const char *what) {
     if (tracing)
         fwrite(trace, 1, trace_end, stderr);
     print_error("seed %llu, step %d, %s, line %d: %s: %s\n", (unsigned long long)p->seed, p->step,
-                preset_name(p->preset), line, what, ds_last_error());
+                preset_name(p->preset), line, what, ds_error_get_last());
     fail();
 }
 
@@ -195,7 +195,7 @@ static void read_block(program *p, live *b, int lane) {
 static void check_new(program *p, const live *b, const ds_mem_request *r) {
     ds_mem_block info;
     HOLDS((uintptr_t)b->p % (r->alignment > UNIT ? r->alignment : UNIT) == 0);
-    MUST(ds_mem_find(b->p + b->size - 1, &info));
+    MUST(ds_mem_get_block(b->p + b->size - 1, &info));
     HOLDS(info.ptr == b->p && info.requested == b->size && info.size == b->whole &&
           info.state == DS_BLOCK_LIVE);
     HOLDS((char *)info.segment <= b->p && b->whole <= info.segment_size);
@@ -228,7 +228,7 @@ static size_t draw_size(program *p) {
 static void is_refused(program *p, ds_result result, const void *out) {
     HOLDS(p->limited && out == NULL);
     HOLDS(result == DS_ERR_LIMIT_EXCEEDED || result == DS_ERR_OUT_OF_MEMORY);
-    HOLDS(strchr(ds_last_error(), ' '));
+    HOLDS(strchr(ds_error_get_last(), ' '));
 }
 
 static void step_alloc(program *p) {
@@ -255,7 +255,7 @@ static void step_alloc(program *p) {
         return;
     }
     *b = (live){ .p = out, .size = r.size, .lane = lane };
-    MUST(ds_mem_find(out, &info));
+    MUST(ds_mem_get_block(out, &info));
     b->whole = info.size;
     p->count++;
     check_new(p, b, &r);
@@ -440,7 +440,7 @@ static void step_capture(program *p) {
                     continue;
                 }
                 *b = (live){ .p = out, .size = 5000, .lane = other };
-                MUST(ds_mem_find(b->p, &info));
+                MUST(ds_mem_get_block(b->p, &info));
                 b->whole = info.size;
                 p->count++;
                 check_new(p, b, &(ds_mem_request){ .size = 5000 });
@@ -472,7 +472,7 @@ static void check_counts(program *p) {
         }
     for (int i = 0; i < p->count; i++) {
         ds_mem_block b;
-        MUST(ds_mem_find(p->block[i].p, &b));
+        MUST(ds_mem_get_block(p->block[i].p, &b));
         HOLDS(b.ptr == p->block[i].p && b.size == p->block[i].whole);
         int d = harness_device_count() > 1 && b.device.index == harness_device(1).index;
         count[d]++;
@@ -533,8 +533,8 @@ static void step(program *p) {
     else if (what < 98) {
         if (p->limited) { /* what is reserved already stays */
             p->limit = chance(p, 50) ? 0 : (40 + below(p, 100)) * MIB;
-            if (p->limit && p->limit < ds_mem_reserved(harness_device(0)))
-                p->limit = ds_mem_reserved(harness_device(0));
+            if (p->limit && p->limit < ds_mem_get_reserved(harness_device(0)))
+                p->limit = ds_mem_get_reserved(harness_device(0));
             MUST(ds_mem_set_limit(harness_device(0), p->limit));
         }
     } else
@@ -897,22 +897,23 @@ static int went(ds_result r) {
     if (r >= 0)
         return 1;
     failures++;
-    if (!strchr(ds_last_error(), ' '))
-        fail_msg("%s left no sentence", ds_result_name(r));
+    if (!strchr(ds_error_get_last(), ' '))
+        fail_msg("%s left no sentence", ds_result_get_name(r));
     return 0;
 }
 
 #define WENT(call) went(call)
 /* Ends something: when the fault hits, the next try must succeed, unless the first has done it
    all the same. */
-#define ENDS(call)                                                                              \
-    do {                                                                                        \
-        if (!WENT(call)) {                                                                      \
-            ds_result again_ = (call);                                                          \
-            if (again_ != DS_OK && again_ != DS_ERR_INVALID_VALUE &&                            \
-                again_ != DS_ERR_INVALID_HANDLE)                                                \
-                fail_msg("%s is %s again: %s", #call, ds_result_name(again_), ds_last_error()); \
-        }                                                                                       \
+#define ENDS(call)                                                                \
+    do {                                                                          \
+        if (!WENT(call)) {                                                        \
+            ds_result again_ = (call);                                            \
+            if (again_ != DS_OK && again_ != DS_ERR_INVALID_VALUE &&              \
+                again_ != DS_ERR_INVALID_HANDLE)                                  \
+                fail_msg("%s is %s again: %s", #call, ds_result_get_name(again_), \
+                         ds_error_get_last());                                    \
+        }                                                                         \
     } while (0)
 
 static void idle(ds_stream s) {
@@ -975,7 +976,7 @@ static void short_program(const ds_mem_config *c, looks *l) {
     failures = 0;
     DS_IGNORE(ds_mem_configure(d, c));
     if (!WENT(ds_mem_configure(d, c)) && !WENT(ds_mem_configure(d, c)))
-        fail_msg("%s", ds_last_error());
+        fail_msg("%s", ds_error_get_last());
     if (!WENT(ds_stream_create(&(ds_stream_desc){ .device = d }, &s)))
         ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
     if (!WENT(ds_stream_create(&(ds_stream_desc){ .device = d }, &t)))
@@ -1031,8 +1032,8 @@ static void short_program(const ds_mem_config *c, looks *l) {
     (void)WENT(ds_mem_empty_cache(d, NULL));
     await_graphs_memory(0);
     ok(ds_mem_validate(d));
-    assert_int_equal(ds_mem_allocated(d), 0);
-    assert_int_equal(ds_mem_reserved(d), 0);
+    assert_int_equal(ds_mem_get_allocated(d), 0);
+    assert_int_equal(ds_mem_get_reserved(d), 0);
     assert_int_equal(stats_of(0).active[DS_STAT_ALL].current, 0);
 }
 
@@ -1057,8 +1058,8 @@ static int with_a_fault(int preset, const char *fault, long book_fault) {
     void *words = NULL;
     if (!l)
         abort();
-    if (ds_host_alloc(1 << 20, &words) < 0)
-        ok(ds_host_alloc(1 << 20, &words));
+    if (ds_pinned_alloc(1 << 20, &words) < 0)
+        ok(ds_pinned_alloc(1 << 20, &words));
     l->words = words;
     l->room = 1 << 18;
     books.calls = 0;
@@ -1071,13 +1072,13 @@ static int with_a_fault(int preset, const char *fault, long book_fault) {
         short_program(&c, l);
     if (met && failures)
         fail_msg("%s %ld, %s: the second run fails %d times: %s", fault ? fault : "bookkeeping",
-                 book_fault, preset_name(preset), failures, ds_last_error());
-    if (ds_host_free(words) < 0)
-        ok(ds_host_free(words));
+                 book_fault, preset_name(preset), failures, ds_error_get_last());
+    if (ds_pinned_free(words) < 0)
+        ok(ds_pinned_free(words));
     free(l);
     ds_result r = ds_shutdown();
     if (r != DS_OK && !(fault && r == DS_ERR_DRIVER))
-        fail_msg("ds_shutdown is %s: %s", ds_result_name(r), ds_last_error());
+        fail_msg("ds_shutdown is %s: %s", ds_result_get_name(r), ds_error_get_last());
     harness_forget();
     AWAIT(!books.live);
     if (books.live)

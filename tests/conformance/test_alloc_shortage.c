@@ -31,7 +31,7 @@ static void test_a_limit_is_kept_to_the_byte(void **state) {
     ok(ds_mem_set_limit(d, 7 * UNIT));
     p[2] = block(UNIT, s);
     refused(ds_mem_alloc(1, s, &none), DS_ERR_LIMIT_EXCEEDED);
-    assert_int_equal(ds_mem_reserved(d), 7 * UNIT);
+    assert_int_equal(ds_mem_get_reserved(d), 7 * UNIT);
     assert_int_equal(stat(0, "num_ooms"), 3);
     for (int i = 0; i < 3; i++)
         ok(ds_mem_free(p[i]));
@@ -61,7 +61,7 @@ static void test_cached_memory_does_not_count_against_a_limit(void **state) {
         for (int i = 0; i < 20; i++)
             ok(ds_mem_free(many[i]));
         p = block(60 * MIB, s);
-        assert_true(ds_mem_reserved(d) <= 64 * MIB);
+        assert_true(ds_mem_get_reserved(d) <= 64 * MIB);
         ok(ds_mem_free(p));
         assert_int_equal(stat(0, "num_ooms"), 0);
         ok(ds_mem_set_limit(d, 0));
@@ -258,8 +258,8 @@ static void test_a_refused_request_succeeds_when_memory_was_freed(void **state) 
         paint(p, 24 * MIB, 1, s);
         no_memory(ds_mem_alloc(48 * MIB, s, &q));
         assert_null(q);
-        if (!strstr(ds_last_error(), "48.00 MiB"))
-            fail_msg("\"%s\" does not say what was asked for", ds_last_error());
+        if (!strstr(ds_error_get_last(), "48.00 MiB"))
+            fail_msg("\"%s\" does not say what was asked for", ds_error_get_last());
         assert_int_equal(stat(0, "num_ooms"), 1);
         copy_works(s);
         look(l, p, 24 * MIB, 1, s);
@@ -295,7 +295,7 @@ static void test_what_one_stream_has_cached_is_given_back_for_another(void **sta
         scarce_begin(&sc, 64 * MIB, &c);
         ds_stream s = stream(0), t = stream(0);
         take_most(&s);
-        assert_true(ds_mem_reserved(harness_device(0)) >= 48 * MIB);
+        assert_true(ds_mem_get_reserved(harness_device(0)) >= 48 * MIB);
         join(spawn(take_most, &t));
         take_most(&s);
         assert_int_equal(stat(0, "num_ooms"), 0);
@@ -382,10 +382,10 @@ static void test_a_shortage_on_one_device_leaves_the_other_alone(void **state) {
     ds_stream s = stream(0), t = stream(1);
     void *p = block(5 * MIB, t), *none = &p;
     ok(ds_mem_free(p));
-    size_t reserved = ds_mem_reserved(harness_device(1));
+    size_t reserved = ds_mem_get_reserved(harness_device(1));
     ok(ds_mem_set_limit(harness_device(0), 30 * MIB));
     refused(ds_mem_alloc(50 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
-    assert_int_equal(ds_mem_reserved(harness_device(1)), reserved);
+    assert_int_equal(ds_mem_get_reserved(harness_device(1)), reserved);
     assert_int_equal(stat(1, "num_ooms"), 0);
     assert_int_equal(stat(1, "num_sync_all_streams"), 0);
     p = block(50 * MIB, t);
@@ -429,7 +429,7 @@ static void test_the_error_names_what_was_asked_and_who_has_the_memory(void **st
         gate g = { 0 };
         void *big, *p[3], *pending, *none;
         char device[DS_DEVICE_NAME_SIZE];
-        ok(ds_device_print(harness_device(0), device, sizeof device));
+        ok(ds_device_format(harness_device(0), device, sizeof device));
         ok(ds_mem_set_limit(harness_device(0), 128 * MIB));
         ok(ds_mem_alloc_with(
             &(ds_mem_request){ .size = 60 * MIB, .stream = s, .label = "weights of the model" },
@@ -445,10 +445,11 @@ static void test_the_error_names_what_was_asked_and_who_has_the_memory(void **st
         pthread_t thread = spawn(open_later, &g); /* whoever waits for it */
         refused(ds_mem_alloc(100 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
         join(thread);
-        if (!strstr(ds_last_error(), "100.00 MiB") || !strstr(ds_last_error(), device) ||
-            !strstr(ds_last_error(), "128.00 MiB"))
-            fail_msg("\"%s\" does not name the request, %s and the limit", ds_last_error(), device);
-        const char *report = ds_mem_last_report();
+        if (!strstr(ds_error_get_last(), "100.00 MiB") || !strstr(ds_error_get_last(), device) ||
+            !strstr(ds_error_get_last(), "128.00 MiB"))
+            fail_msg("\"%s\" does not name the request, %s and the limit", ds_error_get_last(),
+                     device);
+        const char *report = ds_mem_get_last_report();
         static const char *const words[] = { "100.00 MiB",  "128.00 MiB", "weights of the model",
                                              "activations", "60.00 MiB",  "limit",
                                              "allocated",   "reserved",   "free",
@@ -471,7 +472,7 @@ static void test_the_error_names_what_was_asked_and_who_has_the_memory(void **st
 
 static void *no_report_here(void *arg) {
     (void)arg;
-    if (ds_mem_last_report()[0])
+    if (ds_mem_get_last_report()[0])
         abort();
     return NULL;
 }
@@ -483,7 +484,7 @@ static void test_the_report_belongs_to_the_thread_that_ran_out(void **state) {
     void *none;
     ok(ds_mem_set_limit(harness_device(0), 10 * MIB));
     refused(ds_mem_alloc(100 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
-    assert_true(ds_mem_last_report()[0] != 0);
+    assert_true(ds_mem_get_last_report()[0] != 0);
     join(spawn(no_report_here, NULL));
     ok(ds_mem_set_limit(harness_device(0), 0));
     ok(ds_stream_destroy(s));
@@ -515,8 +516,8 @@ static void test_observers_are_called_before_the_error_comes_back(void **state) 
         ds_stream s = stream(0);
         observed a = { 0 }, b = { 0 };
         void *none, *p;
-        ok(ds_mem_on_out_of_memory(observe, &a));
-        ok(ds_mem_on_out_of_memory(observe, &b));
+        ok(ds_mem_add_oom_callback(observe, &a));
+        ok(ds_mem_add_oom_callback(observe, &b));
         p = block(MIB, s);
         ok(ds_mem_free(p));
         assert_int_equal(a.calls, 0);
@@ -530,13 +531,13 @@ static void test_observers_are_called_before_the_error_comes_back(void **state) 
         assert_true(a.free <= 64 * MIB);
         assert_int_equal(a.device.type, harness_device(0).type);
         assert_int_equal(a.device.index, harness_device(0).index);
-        ok(ds_mem_remove_on_out_of_memory(observe, &a));
+        ok(ds_mem_remove_oom_callback(observe, &a));
         refused(ds_mem_alloc(100 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
         assert_int_equal(a.calls, 1);
         assert_int_equal(b.calls, 2);
-        ok(ds_mem_remove_on_out_of_memory(observe, &b));
-        refused(ds_mem_remove_on_out_of_memory(observe, &b), DS_ERR_INVALID_VALUE);
-        refused(ds_mem_on_out_of_memory(NULL, NULL), DS_ERR_INVALID_VALUE);
+        ok(ds_mem_remove_oom_callback(observe, &b));
+        refused(ds_mem_remove_oom_callback(observe, &b), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_add_oom_callback(NULL, NULL), DS_ERR_INVALID_VALUE);
         ok(ds_mem_set_limit(harness_device(0), 0));
         ok(ds_stream_destroy(s));
         finish();
@@ -561,7 +562,7 @@ static int give_one(ds_device device, size_t size, void *user) {
     if (h->s.id) {
         void *p;
         h->alloc = ds_mem_alloc(100, h->s, &p);
-        h->told = strstr(ds_last_error(), "callback must not allocate memory") != NULL;
+        h->told = strstr(ds_error_get_last(), "callback must not allocate memory") != NULL;
     }
     if (!h->count)
         return h->lie;
@@ -577,8 +578,8 @@ static void test_a_callback_frees_memory_before_an_allocation_fails(void **state
         helper h = { .count = 1, .s = s }, second = { .count = 0 };
         void *none = &s;
         h.spare[0] = block(40 * MIB, s);
-        ok(ds_mem_on_shortage(give_one, &h));
-        ok(ds_mem_on_shortage(give_one, &second));
+        ok(ds_mem_add_shortage_callback(give_one, &h));
+        ok(ds_mem_add_shortage_callback(give_one, &second));
         void *p = block(MIB, s);
         ok(ds_mem_free(p));
         assert_int_equal(h.calls, 0);
@@ -594,10 +595,10 @@ static void test_a_callback_frees_memory_before_an_allocation_fails(void **state
         assert_true(h.calls > calls && second.calls > 0);
         h.lie = 1; /* says that it has freed something */
         refused(ds_mem_alloc(50 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
-        ok(ds_mem_remove_on_shortage(give_one, &h));
-        ok(ds_mem_remove_on_shortage(give_one, &second));
-        refused(ds_mem_remove_on_shortage(give_one, &second), DS_ERR_INVALID_VALUE);
-        refused(ds_mem_on_shortage(NULL, NULL), DS_ERR_INVALID_VALUE);
+        ok(ds_mem_remove_shortage_callback(give_one, &h));
+        ok(ds_mem_remove_shortage_callback(give_one, &second));
+        refused(ds_mem_remove_shortage_callback(give_one, &second), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_add_shortage_callback(NULL, NULL), DS_ERR_INVALID_VALUE);
         calls = h.calls;
         refused(ds_mem_alloc(50 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
         assert_int_equal(h.calls, calls);
@@ -623,13 +624,13 @@ static void test_the_cache_is_searched_again_after_every_step(void **state) {
         /* 2 MiB of small blocks */
         for (int i = 0; i < N; i++)
             p[i] = block(128 * KIB, s);
-        ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+        ok(ds_mem_set_limit(harness_device(0), ds_mem_get_reserved(harness_device(0))));
         void *filler[200];
         int fillers = 0;
         while (fillers < 200 && ds_mem_alloc(128 * KIB, s, &filler[fillers]) == DS_OK)
             fillers++;
         assert_true(fillers < 200);
-        ok(ds_mem_on_shortage(give_one, &h));
+        ok(ds_mem_add_shortage_callback(give_one, &h));
         h.spare[h.count++] = p[5];
         void *q = block(128 * KIB, s);
         if (preset != PRESET_CUPY)
@@ -648,7 +649,7 @@ static void test_the_cache_is_searched_again_after_every_step(void **state) {
             ok(ds_mem_free(p[8]));
             ok(ds_mem_free(p[9]));
         }
-        ok(ds_mem_remove_on_shortage(give_one, &h));
+        ok(ds_mem_remove_shortage_callback(give_one, &h));
         for (int i = 0; i < fillers; i++)
             ok(ds_mem_free(filler[i]));
         for (int i = 0; i < N; i++)
@@ -722,11 +723,12 @@ static void test_free_blocks_of_a_pool_serve_others_in_need_if_it_allows_that(vo
             keep = block(2 * MIB, s); /* may share the segment, which then cannot be given back */
             ok(ds_pool_pop());
             ok(ds_mem_free(p));
-            ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+            ok(ds_mem_set_limit(harness_device(0), ds_mem_get_reserved(harness_device(0))));
             ds_result r = ds_mem_alloc(40 * MIB, s, &q);
             if (allowed) {
                 if (r != DS_OK)
-                    fail_msg("%s: %s: %s", preset_name(preset), ds_result_name(r), ds_last_error());
+                    fail_msg("%s: %s: %s", preset_name(preset), ds_result_get_name(r),
+                             ds_error_get_last());
                 assert_ptr_equal(q, p);
                 ok(ds_mem_free(q));
             } else if (preset >= PRESET_TORCH) {
@@ -927,7 +929,7 @@ static void test_poison_comes_behind_all_who_used_the_block(void **state) {
                 ok(ds_stream_destroy(owner));
             else if (way & BORROWED)
                 next = owner;
-            ok(ds_mem_set_limit(harness_device(0), ds_mem_reserved(harness_device(0))));
+            ok(ds_mem_set_limit(harness_device(0), ds_mem_get_reserved(harness_device(0))));
             ok(ds_mem_free(p));
             /* while a preset without reuse has the host wait */
             pthread_t thread = spawn(open_later, &g);
@@ -1061,7 +1063,7 @@ static void test_a_write_behind_a_block_is_reported_at_its_free(void **state) {
         assert_true(logged_with("off by one", "test_alloc_shortage.c"));
         ok(ds_mem_free(after));
         assert_int_equal(logged.count, 1);
-        assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
         ok(ds_mem_validate(harness_device(0)));
         ok(ds_stream_destroy(s));
         finish();
@@ -1214,7 +1216,7 @@ static void test_blocks_that_are_left_at_shutdown_are_reported_by_label(void **s
     assert_false(logged_with("the freed one", ""));
     begin(PRESET_DEFAULT); /* and a fresh start */
     s = stream(0);
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
     p = block(100, s);
     ok(ds_mem_free(p));
     ok(ds_stream_destroy(s));
@@ -1252,11 +1254,11 @@ static void test_what_the_device_refuses_counts_for_nothing(void **state) {
         for (int i = 0; i < 4; i++) {
             refused(ds_mem_alloc(120 * MIB, s, &p), DS_ERR_OUT_OF_MEMORY); /* not the limit */
             assert_null(p);
-            assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+            assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
             assert_int_equal(stat(0, "num_device_alloc"), stat(0, "num_device_free"));
         }
         p = block(60 * MIB, s); /* nor is it used up */
-        assert_true(ds_mem_reserved(harness_device(0)) >= 60 * MIB);
+        assert_true(ds_mem_get_reserved(harness_device(0)) >= 60 * MIB);
         ok(ds_mem_free(p));
         ok(ds_stream_destroy(s));
         finish();
@@ -1270,10 +1272,10 @@ static void test_a_segment_is_as_large_as_there_is_room_for(void **state) {
     begin(PRESET_PLAIN);
     ds_stream s = stream(0);
     void *p = block(80 * MIB, s), *q;
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 80 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 80 * MIB);
     ok(ds_mem_set_limit(harness_device(0), 90 * MIB));
     q = block(6 * MIB, s);
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 90 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 90 * MIB);
     assert_int_equal(stat(0, "num_alloc_retries"), 0);
     ok(ds_mem_free(p));
     ok(ds_mem_free(q));
@@ -1336,11 +1338,12 @@ static void test_the_smallest_of_a_pools_limits_counts(void **state) {
             ok(ds_mem_alloc_with(&r, &p));
             refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
             assert_null(q);
-            assert_non_null(strstr(ds_last_error(),
+            assert_non_null(strstr(ds_error_get_last(),
                                    "only the pool's limit of 24.00 MiB prevents the allocation"));
             r.size = 26 * MIB;
             refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
-            assert_non_null(strstr(ds_last_error(), "larger than the pool's limit of 24.00 MiB"));
+            assert_non_null(
+                strstr(ds_error_get_last(), "larger than the pool's limit of 24.00 MiB"));
             ok(ds_mem_free(p));
             ok(ds_pool_destroy(pool));
         }
@@ -1403,14 +1406,14 @@ static void test_a_callback_is_asked_once_for_each_request(void **state) {
         ds_stream s = stream(0);
         helper h = { .lie = 1 };
         void *none = &s;
-        ok(ds_mem_on_shortage(give_one, &h));
+        ok(ds_mem_add_shortage_callback(give_one, &h));
         ok(ds_mem_set_limit(harness_device(0), 16 * MIB));
         for (int i = 1; i < 4; i++) {
             refused(ds_mem_alloc(50 * MIB, s, &none), DS_ERR_LIMIT_EXCEEDED);
             assert_null(none);
             assert_int_equal(h.calls, i);
         }
-        ok(ds_mem_remove_on_shortage(give_one, &h));
+        ok(ds_mem_remove_shortage_callback(give_one, &h));
         ok(ds_mem_set_limit(harness_device(0), 0));
         ok(ds_stream_destroy(s));
         finish();
@@ -1430,7 +1433,7 @@ static void test_what_the_device_refuses_counts_for_nothing_on_any_backend(void 
         for (int i = 0; i < 4; i++) {
             refused(ds_mem_alloc(120 * MIB, s, &p), DS_ERR_OUT_OF_MEMORY);
             assert_null(p);
-            assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+            assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
             assert_int_equal(stat(0, "num_device_alloc"), stat(0, "num_device_free"));
         }
         p = block(60 * MIB, s);
@@ -1509,12 +1512,12 @@ static void test_an_observer_that_calls_devstream_does_not_rename_the_request(vo
     (void)state;
     begin(PRESET_DEFAULT);
     ds_stream s = stream(0);
-    ok(ds_mem_on_out_of_memory(meddle, &meddled));
+    ok(ds_mem_add_oom_callback(meddle, &meddled));
     no_memory(ds_mem_alloc((size_t)1 << 50, s, &p));
     assert_int_equal(meddled, DS_ERR_NOT_PERMITTED);
-    assert_non_null(strstr(ds_last_error(), "ds_mem_alloc: 1048576.00 GiB"));
-    assert_null(strstr(ds_last_error(), "ds_mem_free"));
-    ok(ds_mem_remove_on_out_of_memory(meddle, &meddled));
+    assert_non_null(strstr(ds_error_get_last(), "ds_mem_alloc: 1048576.00 GiB"));
+    assert_null(strstr(ds_error_get_last(), "ds_mem_free"));
+    ok(ds_mem_remove_oom_callback(meddle, &meddled));
     ok(ds_stream_destroy(s));
     finish();
 }

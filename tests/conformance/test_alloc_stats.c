@@ -36,7 +36,7 @@ static void add_block(const ds_mem_block *b, void *user) {
 
 static void check_sums(int device) {
     sums s = { 0 };
-    ok(ds_mem_each_block(harness_device(device), add_block, &s));
+    ok(ds_mem_for_each_block(harness_device(device), add_block, &s));
     ds_mem_stats st = stats_of(device);
     assert_int_equal(s.tiles_wrong, 0);
     assert_int_equal(s.live, st.allocation[DS_STAT_ALL].current);
@@ -71,7 +71,7 @@ static void test_every_statistic_of_a_kib_has_its_name_and_its_value(void **stat
         for (int i = 0; i < 4; i++)
             for (int k = 0; k < 3; k++) {
                 int64_t want = k == 2   ? 0
-                               : i == 3 ? (int64_t)ds_mem_reserved(harness_device(0))
+                               : i == 3 ? (int64_t)ds_mem_get_reserved(harness_device(0))
                                         : 1024;
                 /* small and large share there */
                 if (preset == PRESET_CUPY && k)
@@ -93,7 +93,7 @@ static void test_every_statistic_of_a_kib_has_its_name_and_its_value(void **stat
         assert_int_equal(stat(0, "allocated_bytes.all.peak"), 0);
         assert_int_equal(stat(0, "allocation.all.peak"), 0);
         assert_int_equal(stat(0, "reserved_bytes.all.peak"),
-                         (int64_t)ds_mem_reserved(harness_device(0)));
+                         (int64_t)ds_mem_get_reserved(harness_device(0)));
         ok(ds_mem_reset_accumulated_stats(harness_device(0)));
         assert_int_equal(stat(0, "active_bytes.all.freed"), 0);
         assert_int_equal(stat(0, "allocation.all.allocated"), 0);
@@ -110,16 +110,17 @@ static void test_every_name_of_a_statistic_is_known(void **state) {
     int64_t value;
     size_t count = 0;
     const char *name, *last = "";
-    for (; (name = ds_mem_stat_name(count)) != NULL; count++) {
+    for (; (name = ds_mem_stats_get_name(count)) != NULL; count++) {
         assert_true(strcmp(last, name) < 0);
-        ok(ds_mem_stat_by_name(&s, name, &value));
+        ok(ds_mem_stats_get_by_name(&s, name, &value));
         last = name;
     }
     assert_true(count >= 123);
-    assert_null(ds_mem_stat_name(count + 5));
-    refused(ds_mem_stat_by_name(&s, "allocated_bytes.all.currant", &value), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_stat_by_name(&s, "", &value), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_stat_by_name(&s, NULL, &value), DS_ERR_INVALID_VALUE);
+    assert_null(ds_mem_stats_get_name(count + 5));
+    refused(ds_mem_stats_get_by_name(&s, "allocated_bytes.all.currant", &value),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_mem_stats_get_by_name(&s, "", &value), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_stats_get_by_name(&s, NULL, &value), DS_ERR_INVALID_VALUE);
     finish();
 }
 
@@ -132,10 +133,10 @@ static void test_a_device_that_was_not_used_has_nothing(void **state) {
     ok(ds_mem_get_stats(d, &s));
     assert_int_equal(s.allocation[DS_STAT_ALL].allocated, 0);
     assert_int_equal(s.reserved_bytes[DS_STAT_ALL].peak, 0);
-    assert_int_equal(ds_mem_allocated(d), 0);
-    assert_int_equal(ds_mem_max_allocated(d), 0);
-    assert_int_equal(ds_mem_reserved(d), 0);
-    assert_int_equal(ds_mem_max_reserved(d), 0);
+    assert_int_equal(ds_mem_get_allocated(d), 0);
+    assert_int_equal(ds_mem_get_max_allocated(d), 0);
+    assert_int_equal(ds_mem_get_reserved(d), 0);
+    assert_int_equal(ds_mem_get_max_reserved(d), 0);
     size_t released = 1;
     ok(ds_mem_empty_cache(d, &released));
     assert_int_equal(released, 0);
@@ -148,7 +149,7 @@ static void test_a_device_that_was_not_used_has_nothing(void **state) {
     refused(ds_mem_get_stats(d, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_mem_reset_peak_stats(none), DS_ERR_DEVICE_RANGE);
     refused(ds_mem_empty_cache(none, NULL), DS_ERR_DEVICE_RANGE);
-    assert_int_equal(ds_mem_allocated(none), 0);
+    assert_int_equal(ds_mem_get_allocated(none), 0);
 }
 
 /* A hundred steps of growing and shrinking; the test keeps the same figures. */
@@ -190,8 +191,8 @@ static void test_a_hundred_steps_count_as_the_program_counts_them(void **state) 
                 most = live;
             if (bytes > most_bytes)
                 most_bytes = bytes;
-            if ((int64_t)ds_mem_reserved(harness_device(0)) > most_reserved)
-                most_reserved = (int64_t)ds_mem_reserved(harness_device(0));
+            if ((int64_t)ds_mem_get_reserved(harness_device(0)) > most_reserved)
+                most_reserved = (int64_t)ds_mem_get_reserved(harness_device(0));
             ds_mem_stats st = stats_of(0);
             const ds_mem_stat *a = &st.allocation[DS_STAT_ALL],
                               *b = &st.allocated_bytes[DS_STAT_ALL];
@@ -215,18 +216,18 @@ static void test_a_hundred_steps_count_as_the_program_counts_them(void **state) 
                 ok(ds_mem_reset_peak_stats(harness_device(0)));
                 most = live;
                 most_bytes = bytes;
-                most_reserved = (int64_t)ds_mem_reserved(harness_device(0));
+                most_reserved = (int64_t)ds_mem_get_reserved(harness_device(0));
             }
         }
-        assert_int_equal(ds_mem_max_allocated(harness_device(0)), most_bytes);
-        assert_int_equal(ds_mem_max_reserved(harness_device(0)), most_reserved);
-        assert_int_equal(ds_mem_cached(harness_device(0)), ds_mem_reserved(harness_device(0)));
+        assert_int_equal(ds_mem_get_max_allocated(harness_device(0)), most_bytes);
+        assert_int_equal(ds_mem_get_max_reserved(harness_device(0)), most_reserved);
+        assert_int_equal(ds_mem_cached(harness_device(0)), ds_mem_get_reserved(harness_device(0)));
         assert_int_equal(ds_mem_max_cached(harness_device(0)), most_reserved);
         for (int i = 0; i < N; i++)
             ok(ds_mem_free(p[i]));
         check_sums(0);
         ok(ds_mem_reset_max_allocated(harness_device(0)));
-        assert_int_equal(ds_mem_max_allocated(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_max_allocated(harness_device(0)), 0);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         ok(ds_mem_reset_max_cached(harness_device(0)));
         assert_int_equal(ds_mem_max_cached(harness_device(0)), 0);
@@ -275,21 +276,21 @@ static void test_used_and_cached_bytes_make_the_reserved_ones(void **state) {
     ds_stream s = stream(0);
     ds_device d = harness_device(0);
     void *a = block(2 * UNIT, s), *b = block(4 * UNIT, s), *c = block(8 * UNIT, s);
-    assert_int_equal(ds_mem_allocated(d), 14 * UNIT);
-    assert_int_equal(ds_mem_reserved(d), 14 * UNIT);
+    assert_int_equal(ds_mem_get_allocated(d), 14 * UNIT);
+    assert_int_equal(ds_mem_get_reserved(d), 14 * UNIT);
     ok(ds_mem_free(b));
-    assert_int_equal(ds_mem_allocated(d), 10 * UNIT);
-    assert_int_equal(ds_mem_reserved(d) - ds_mem_allocated(d), 4 * UNIT);
+    assert_int_equal(ds_mem_get_allocated(d), 10 * UNIT);
+    assert_int_equal(ds_mem_get_reserved(d) - ds_mem_get_allocated(d), 4 * UNIT);
     b = block(UNIT, s); /* from the cached one */
-    assert_int_equal(ds_mem_allocated(d), 11 * UNIT);
-    assert_int_equal(ds_mem_reserved(d), 14 * UNIT);
+    assert_int_equal(ds_mem_get_allocated(d), 11 * UNIT);
+    assert_int_equal(ds_mem_get_reserved(d), 14 * UNIT);
     ok(ds_mem_free(a));
     ok(ds_mem_free(b));
     ok(ds_mem_free(c));
-    assert_int_equal(ds_mem_allocated(d), 0);
-    assert_int_equal(ds_mem_reserved(d), 14 * UNIT);
+    assert_int_equal(ds_mem_get_allocated(d), 0);
+    assert_int_equal(ds_mem_get_reserved(d), 14 * UNIT);
     ok(ds_mem_empty_cache(d, NULL));
-    assert_int_equal(ds_mem_reserved(d), 0);
+    assert_int_equal(ds_mem_get_reserved(d), 0);
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -302,12 +303,12 @@ static void test_a_reset_peak_is_the_current_value(void **state) {
         ds_device d = harness_device(0);
         void *a = block(3 * MIB, s), *b = block(30 * MIB, s);
         ok(ds_mem_free(b));
-        assert_true(ds_mem_max_allocated(d) > ds_mem_allocated(d));
+        assert_true(ds_mem_get_max_allocated(d) > ds_mem_get_allocated(d));
         ok(ds_mem_empty_cache(d, NULL));
-        assert_true(ds_mem_max_reserved(d) > ds_mem_reserved(d));
+        assert_true(ds_mem_get_max_reserved(d) > ds_mem_get_reserved(d));
         ok(ds_mem_reset_peak_stats(d));
-        assert_int_equal(ds_mem_max_allocated(d), ds_mem_allocated(d));
-        assert_int_equal(ds_mem_max_reserved(d), ds_mem_reserved(d));
+        assert_int_equal(ds_mem_get_max_allocated(d), ds_mem_get_allocated(d));
+        assert_int_equal(ds_mem_get_max_reserved(d), ds_mem_get_reserved(d));
         ds_mem_stats st = stats_of(0);
         ok(ds_mem_reset_accumulated_stats(d));
         ds_mem_stats after = stats_of(0);
@@ -338,7 +339,7 @@ static void test_current_values_alone_can_be_counted(void **state) {
         assert_int_equal(st.requested_bytes[DS_STAT_ALL].current, (int64_t)(1000 + 3 * MIB));
         assert_true(st.reserved_bytes[DS_STAT_ALL].current >= (int64_t)(3 * MIB));
         ok(ds_mem_free(a));
-        assert_int_equal(ds_mem_allocated(harness_device(0)), size_of(b));
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), size_of(b));
         c.statistics = DS_STATISTICS_FULL; /* and the others begin when they are wanted */
         ok(ds_mem_configure(harness_device(0), &c));
         a = block(1000, s);
@@ -484,8 +485,8 @@ static void test_observers_see_each_event_once(void **state) {
         ds_stream s = stream(0);
         uint64_t id;
         void *p;
-        ok(ds_stream_id(s, &id));
-        ok(ds_mem_on_event(note_event, &e));
+        ok(ds_stream_get_id(s, &id));
+        ok(ds_mem_add_event_callback(note_event, &e));
         int line = __LINE__ + 1;
         ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1, .stream = s, .label = "one byte" }, &p));
         assert_int_equal(e.of[DS_ACTION_ALLOC], 1);
@@ -514,11 +515,11 @@ static void test_observers_see_each_event_once(void **state) {
         refused(ds_mem_alloc(5 * MIB, s, &q), DS_ERR_LIMIT_EXCEEDED);
         assert_int_equal(e.of[DS_ACTION_OOM], 1);
         ok(ds_mem_set_limit(harness_device(0), 0));
-        ok(ds_mem_remove_on_event(note_event, &e));
+        ok(ds_mem_remove_event_callback(note_event, &e));
         q = block(1, s);
         ok(ds_mem_free(q));
         assert_int_equal(e.of[DS_ACTION_ALLOC], 2);
-        refused(ds_mem_remove_on_event(note_event, &e), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_remove_event_callback(note_event, &e), DS_ERR_INVALID_VALUE);
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -532,7 +533,7 @@ static void test_a_free_that_waits_for_a_stream_is_completed_later(void **state)
         gate g = { 0 };
         begin(presets[i]);
         ds_stream s = stream(0), user = stream(0);
-        ok(ds_mem_on_event(note_event, &e));
+        ok(ds_mem_add_event_callback(note_event, &e));
         if (presets[i] == PRESET_TORCH_GROWING)
             assert_int_equal(e.of[DS_ACTION_SEGMENT_MAP], 0);
         void *p = block(5000, s);
@@ -549,7 +550,7 @@ static void test_a_free_that_waits_for_a_stream_is_completed_later(void **state)
         assert_int_equal(e.of[DS_ACTION_FREE_COMPLETED], 1);
         if (presets[i] == PRESET_TORCH_GROWING)
             assert_int_equal(e.of[DS_ACTION_SEGMENT_UNMAP], 1);
-        ok(ds_mem_remove_on_event(note_event, &e));
+        ok(ds_mem_remove_event_callback(note_event, &e));
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(user));
         finish();
@@ -706,7 +707,7 @@ static void test_history_has_both_ends_of_each_free(void **state) {
         for (size_t i = 1; i < 8; i++)
             ok(ds_mem_free(block(i * 700, s)));
         ok(ds_mem_history_stop());
-        ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, write_text, &t));
+        ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, write_text, &t));
         assert_int_equal(occurrences(t.at, "\"alloc\""), 7);
         assert_int_equal(occurrences(t.at, "\"free_requested\""), 7);
         assert_int_equal(occurrences(t.at, "\"free_completed\""), 7);

@@ -17,7 +17,7 @@ static ds_stream blocking(int device) {
 
 static ds_stream legacy_of(int device) {
     ds_stream s;
-    ok(ds_stream_legacy(harness_device(device), &s));
+    ok(ds_stream_get_legacy(harness_device(device), &s));
     return s;
 }
 
@@ -27,17 +27,17 @@ static ds_event event_of(unsigned flags) {
     return e;
 }
 
-/* From ds_host_alloc. */
+/* From ds_pinned_alloc. */
 static uint64_t *pinned(size_t words) {
     void *p;
-    ok(ds_host_alloc(words * 8, &p));
+    ok(ds_pinned_alloc(words * 8, &p));
     memset(p, 0, words * 8);
     return p;
 }
 
 static uint64_t *device_words(int device, size_t words) {
     void *p;
-    ok(ds_alloc(harness_device(device), words * 8, &p));
+    ok(ds_device_alloc(harness_device(device), words * 8, &p));
     return p;
 }
 
@@ -74,7 +74,7 @@ static void note_id(cap *c) {
     do {                                                      \
         ds_result spoils_result_ = (what);                    \
         expect_result(spoils_result_, (code), #what);         \
-        expect_culprit((c), ds_last_error());                 \
+        expect_culprit((c), ds_error_get_last());             \
         blame((c), #what, __LINE__);                          \
         expect_refusal((c), #what, __LINE__);                 \
         expect_status((c)->s, DS_CAPTURE_INVALIDATED, #what); \
@@ -98,8 +98,8 @@ static void blame(cap *c, const char *call, int line) {
 
 static void expect_result(ds_result got, ds_result wanted, const char *call) {
     if (got != wanted)
-        fail_msg("%s is %s, not %s: %s", call, ds_result_name(got), ds_result_name(wanted),
-                 ds_last_error());
+        fail_msg("%s is %s, not %s: %s", call, ds_result_get_name(got), ds_result_get_name(wanted),
+                 ds_error_get_last());
 }
 
 static void expect_in(const char *sentence, const char *part, const char *call) {
@@ -135,14 +135,14 @@ static void expect_culprit(const cap *c, const char *sentence) {
 
 /* The sentence names the call that was refused, and the capture. */
 static void expect_refusal(const cap *c, const char *call, int line) {
-    expect_capture_named(c, ds_last_error(), call);
-    expect_function(ds_last_error(), call);
-    expect_line(ds_last_error(), line, call);
+    expect_capture_named(c, ds_error_get_last(), call);
+    expect_function(ds_error_get_last(), call);
+    expect_line(ds_error_get_last(), line, call);
 }
 
 static ds_capture_status status_of(ds_stream s) {
     ds_capture_status status = (ds_capture_status)9;
-    ok(ds_capture_query(s, &status));
+    ok(ds_capture_get_status(s, &status));
     return status;
 }
 
@@ -165,8 +165,8 @@ static void end_invalid(const cap *c) {
     ds_graph g = { 7 };
     refused(ds_capture_end(c->s, &g), DS_ERR_CAPTURE_INVALIDATED);
     assert_int_equal(g.id, 0);
-    expect_capture_named(c, ds_last_error(), "ds_capture_end");
-    expect_culprit(c, ds_last_error());
+    expect_capture_named(c, ds_error_get_last(), "ds_capture_end");
+    expect_culprit(c, ds_error_get_last());
 }
 
 /* The stream does not capture, and works. */
@@ -234,7 +234,7 @@ static int has_edge(ds_graph g, ds_graph_node from, ds_graph_node to) {
 /* to continues what was put on from, by an event that is not needed any more afterwards. */
 static void follow(ds_stream to, ds_stream from) {
     ds_event e;
-    ok(ds_stream_record_new(from, 0, &e));
+    ok(ds_stream_record_event(from, 0, &e));
     ok(ds_stream_wait_event(to, e));
     ok(ds_event_destroy(e));
 }
@@ -300,7 +300,7 @@ static void test_the_legacy_stream_cannot_capture(void **state) {
     ds_stream legacy = legacy_of(0);
     refused(ds_capture_begin(legacy, DS_CAPTURE_GLOBAL), DS_ERR_CAPTURE_UNSUPPORTED);
     refused(ds_capture_begin(legacy, DS_CAPTURE_RELAXED), DS_ERR_CAPTURE_UNSUPPORTED);
-    ok(ds_stream_default(harness_device(0), &other));
+    ok(ds_stream_get_default(harness_device(0), &other));
     refused(ds_capture_begin(other, DS_CAPTURE_THREAD_LOCAL), DS_ERR_CAPTURE_UNSUPPORTED);
     expect_usable(legacy);
 }
@@ -332,7 +332,7 @@ static void test_every_kind_of_stream_captures_in_every_mode(void **state) {
     (void)state;
     s[0] = made(0);
     s[1] = blocking(0);
-    ok(ds_stream_per_thread(harness_device(0), &s[2]));
+    ok(ds_stream_get_per_thread(harness_device(0), &s[2]));
     ok(ds_stream_export(s[0], &native));
     ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &s[3]));
     for (int i = 0; i < 4; i++)
@@ -378,7 +378,7 @@ static void test_an_unknown_mode_and_missing_outputs_are_refused(void **state) {
     ds_stream s = made(0);
     refused(ds_capture_begin(s, (ds_capture_mode)3), DS_ERR_INVALID_VALUE);
     refused(ds_capture_begin(s, (ds_capture_mode)-1), DS_ERR_INVALID_VALUE);
-    refused(ds_capture_query(s, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_capture_get_status(s, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_capture_get_info(s, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_capture_exchange_mode(NULL), DS_ERR_INVALID_VALUE);
     assert_int_equal(status_of(s), DS_CAPTURE_NONE);
@@ -398,7 +398,7 @@ static void expect_invalid_stream(ds_stream s) {
     ds_graph g = { 7 };
     size_t count = 7;
     refused(ds_capture_begin(s, DS_CAPTURE_RELAXED), DS_ERR_INVALID_HANDLE);
-    refused(ds_capture_query(s, &status), DS_ERR_INVALID_HANDLE);
+    refused(ds_capture_get_status(s, &status), DS_ERR_INVALID_HANDLE);
     assert_int_equal(status, 0);
     memset(&info, 7, sizeof info);
     refused(ds_capture_get_info(s, &info), DS_ERR_INVALID_HANDLE);
@@ -480,7 +480,7 @@ static void test_nothing_runs_during_a_capture_and_all_of_it_at_every_launch(voi
     ok(ds_copy(d, from, 32, s));
     ok(ds_copy(to, d, 16, s));
     ok(ds_fill(to + 2, 0x01010101, 4, 4, s));
-    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
+    ok(ds_stream_launch_host_func(s, payload_run, &p, payload_destroy));
     fold(s, h, 3);
     fold(bystander, word(0), 1);
     ok(ds_stream_synchronize(bystander)); /* those of the capture would have had their turn */
@@ -501,9 +501,9 @@ static void test_nothing_runs_during_a_capture_and_all_of_it_at_every_launch(voi
     await_destroyed(&p, 1);
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(bystander));
-    ok(ds_free(d));
-    ok(ds_host_free(from));
-    ok(ds_host_free(to));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(from));
+    ok(ds_pinned_free(to));
 }
 
 static void test_each_operation_becomes_a_node_after_the_one_before(void **state) {
@@ -526,7 +526,7 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
     size_t count;
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0), .priority = -1 }, &s));
-    ok(ds_stream_priority(s, &priority, NULL));
+    ok(ds_stream_get_priority(s, &priority, NULL));
     ds_event e = event_of(0);
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
     fold(s, h, 4);
@@ -534,9 +534,9 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
     ok(ds_graph_instantiate(inner, NULL, &x));
     ds_kernel k = harness_fold_kernel();
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
-    ok(ds_launch(k, 1, &two, sizeof two, s));
+    ok(ds_kernel_launch(k, 1, &two, sizeof two, s));
     line[0] = __LINE__ - 1;
-    ok(ds_launch_grid(k, &grid, &three, sizeof three, s));
+    ok(ds_kernel_launch_grid(k, &grid, &three, sizeof three, s));
     line[1] = __LINE__ - 1;
     ok(ds_copy(d, from, 64, s));
     line[2] = __LINE__ - 1;
@@ -546,7 +546,7 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
     line[4] = __LINE__ - 1;
     ok(ds_fill_2d(d, 32, 6, 4, 2, 4, s));
     line[5] = __LINE__ - 1;
-    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
+    ok(ds_stream_launch_host_func(s, payload_run, &p, payload_destroy));
     line[6] = __LINE__ - 1;
     ok(ds_event_record_external(e, s));
     line[7] = __LINE__ - 1;
@@ -608,8 +608,8 @@ static void test_each_operation_becomes_a_node_after_the_one_before(void **state
     ok(ds_graph_destroy(inner));
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(from));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(from));
 }
 
 static void test_work_of_size_zero_becomes_no_node(void **state) {
@@ -621,14 +621,14 @@ static void test_work_of_size_zero_becomes_no_node(void **state) {
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
     ok(ds_copy(d, from, 0, s));
     ok(ds_fill(d, 1, 4, 0, s));
-    ok(ds_launch(harness_fold_kernel(), 0, &a, sizeof a, s));
+    ok(ds_kernel_launch(harness_fold_kernel(), 0, &a, sizeof a, s));
     assert_int_equal(dependency_count(s), 0);
     ds_graph g = end(&c);
     assert_int_equal(node_count(g), 0);
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(from));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(from));
 }
 
 static void test_an_empty_capture_gives_a_graph_without_nodes_that_can_be_launched(void **state) {
@@ -685,17 +685,17 @@ static void test_what_only_looks_at_a_capturing_stream_does_no_harm(void **state
     (void)state;
     ds_stream s = made(0);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
-    ok(ds_stream_flags(s, &flags));
-    ok(ds_stream_priority(s, &effective, &requested));
-    ok(ds_stream_id(s, &id));
-    ok(ds_stream_device(s, &d));
-    ok(ds_stream_label(s, label, sizeof label));
+    ok(ds_stream_get_flags(s, &flags));
+    ok(ds_stream_get_priority(s, &effective, &requested));
+    ok(ds_stream_get_id(s, &id));
+    ok(ds_stream_get_device(s, &d));
+    ok(ds_stream_get_label(s, label, sizeof label));
     ok(ds_stream_export(s, &native));
     assert_true(ds_stream_equal(s, s));
-    ok(ds_stream_retain(s));
+    ok(ds_stream_ref(s));
     ok(ds_stream_destroy(s));
-    ok(ds_stream_use(s, 0, &previous));
-    ok(ds_stream_use(previous, 0, NULL));
+    ok(ds_stream_set_current(s, 0, &previous));
+    ok(ds_stream_set_current(previous, 0, NULL));
     assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
     fold(s, h, 2);
     end_and_launch(&c, 1);
@@ -740,7 +740,7 @@ static void test_argument_structs_are_copied_at_capture(void **state) {
     ds_kernel k = harness_fold_kernel();
     ds_stream s = made(0);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
-    ok(ds_launch(k, 1, &a, sizeof a, s));
+    ok(ds_kernel_launch(k, 1, &a, sizeof a, s));
     a = (fold_args){ elsewhere, 3 };
     ds_graph g = end(&c);
     launch(g, s, 1);
@@ -761,7 +761,7 @@ static void test_ten_launches_read_new_contents_of_the_same_buffers(void **state
     ds_stream s = made(0);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     ok(ds_copy(d, in, 8, s));
-    ok(ds_launch(k, 1, &a, sizeof a, s));
+    ok(ds_kernel_launch(k, 1, &a, sizeof a, s));
     ok(ds_copy(out, d, 8, s));
     fold(s, h, 9);
     ds_graph g = end(&c);
@@ -777,9 +777,9 @@ static void test_ten_launches_read_new_contents_of_the_same_buffers(void **state
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 /* ---- fork and join ---- */
@@ -871,7 +871,7 @@ static void test_scopes_that_wait_fork_and_join(void **state) {
     ds_stream previous;
     (void)state;
     ds_stream s = made(0), t = made(0);
-    ok(ds_stream_use(s, 0, &previous));
+    ok(ds_stream_set_current(s, 0, &previous));
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     fold(s, h, 2);
     DS_STREAM_SCOPE_FLAGS(t, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK) {
@@ -881,7 +881,7 @@ static void test_scopes_that_wait_fork_and_join(void **state) {
     fold(s, k, 4);
     end_and_launch(&c, 1);
     assert_true(*h == fold_host(1, 2) && *k == fold_host(fold_host(1, 3), 4));
-    ok(ds_stream_use(previous, 0, NULL));
+    ok(ds_stream_set_current(previous, 0, NULL));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
 }
@@ -949,10 +949,10 @@ static void test_copies_between_devices_are_captured(void **state) {
     assert_true(out[3] == 34);
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(a));
-    ok(ds_free(b));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(a));
+    ok(ds_device_free(b));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 /* to be probed: P8 */
@@ -978,7 +978,7 @@ static void test_a_fork_without_nodes_of_its_own_needs_no_join(void **state) {
 static void expect_unjoined(cap *c) {
     ds_graph g = { 7 };
     refused(ds_capture_end(c->s, &g), DS_ERR_CAPTURE_UNJOINED);
-    expect_capture_named(c, ds_last_error(), "ds_capture_end");
+    expect_capture_named(c, ds_error_get_last(), "ds_capture_end");
     assert_int_equal(g.id, 0);
     expect_usable(c->s);
 }
@@ -1158,10 +1158,10 @@ static void test_the_time_of_a_captured_event_is_refused_and_the_capture_goes_on
     ok(ds_event_synchronize(before));
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
     ok(ds_event_record(e, s));
-    KEEPS(&c, ds_event_elapsed_ms(before, e, &ms), DS_ERR_CAPTURED_EVENT);
+    KEEPS(&c, ds_event_get_elapsed_ms(before, e, &ms), DS_ERR_CAPTURED_EVENT);
     assert_true(ms == 0);
-    KEEPS(&c, ds_event_elapsed_ms(e, before, &ms), DS_ERR_CAPTURED_EVENT);
-    KEEPS(&c, ds_event_elapsed_ms(e, e, &ms), DS_ERR_CAPTURED_EVENT);
+    KEEPS(&c, ds_event_get_elapsed_ms(e, before, &ms), DS_ERR_CAPTURED_EVENT);
+    KEEPS(&c, ds_event_get_elapsed_ms(e, e, &ms), DS_ERR_CAPTURED_EVENT);
     ok(ds_graph_destroy(end(&c)));
     ok(ds_event_destroy(before));
     ok(ds_event_destroy(e));
@@ -1206,11 +1206,11 @@ static ds_stream labelled(const char *label) {
     return s;
 }
 
-/* 'stream 7 "name"': as ds_stream_id has it. */
+/* 'stream 7 "name"': as ds_stream_get_id has it. */
 static void expect_stream(const char *sentence, ds_stream s, const char *label, const char *call) {
     char name[80];
     uint64_t id;
-    ok(ds_stream_id(s, &id));
+    ok(ds_stream_get_id(s, &id));
     snprintf(name, sizeof name, "stream %llu%s%s%s of ", (unsigned long long)id, label ? " \"" : "",
              label ? label : "", label ? "\"" : "");
     expect_in(sentence, name, call);
@@ -1234,7 +1234,7 @@ static void test_a_wait_across_a_capture_names_both_streams(void **state) {
 
         refused(i & 1 ? ds_stream_wait_event(s, e) : ds_stream_wait_stream(s, other), code);
 
-        snprintf(said, sizeof said, "%s", ds_last_error());
+        snprintf(said, sizeof said, "%s", ds_error_get_last());
         expect_stream(said, s, "inside", call);
         expect_stream(said, other, "other", call);
         if (i & 1)
@@ -1259,8 +1259,9 @@ static void test_a_refused_wait_names_a_stream_that_was_destroyed(void **state) 
 
     refused(ds_stream_wait_event(s, e), DS_ERR_CAPTURE_ISOLATION);
 
-    expect_in(ds_last_error(), "recorded on a stream that was destroyed", "ds_stream_wait_event");
-    expect_stream(ds_last_error(), s, NULL, "ds_stream_wait_event");
+    expect_in(ds_error_get_last(), "recorded on a stream that was destroyed",
+              "ds_stream_wait_event");
+    expect_stream(ds_error_get_last(), s, NULL, "ds_stream_wait_event");
     refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_INVALIDATED);
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s));
@@ -1346,7 +1347,7 @@ static void test_a_callback_cannot_be_captured(void **state) {
     ds_stream s = made(0);
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
     const ds_result no = DS_ERR_CAPTURE_UNSUPPORTED;
-    SPOILS(&c, ds_add_callback(s, payload_callback, &p, payload_destroy), no);
+    SPOILS(&c, ds_stream_add_callback(s, payload_callback, &p, payload_destroy), no);
     assert_int_equal(p.destroyed, 1); /* before it returned */
     end_invalid(&c);
     expect_usable(s);
@@ -1379,13 +1380,13 @@ static void test_everything_on_the_streams_of_a_spoilt_capture_is_refused(void *
     for (int i = 0; i < 2; i++) {
         const ds_result invalid = DS_ERR_CAPTURE_INVALIDATED;
         ds_stream on = i ? t : s;
-        SPOILS(&c, ds_launch(k, 1, &a, sizeof a, on), DS_ERR_CAPTURE_INVALIDATED);
-        SPOILS(&c, ds_launch_grid(k, &grid, &a, sizeof a, on), DS_ERR_CAPTURE_INVALIDATED);
+        SPOILS(&c, ds_kernel_launch(k, 1, &a, sizeof a, on), DS_ERR_CAPTURE_INVALIDATED);
+        SPOILS(&c, ds_kernel_launch_grid(k, &grid, &a, sizeof a, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_copy(d, from, 64, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_copy_2d(d, 32, from, 32, 16, 2, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_fill(d, 0, 4, 4, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_fill_2d(d, 32, 0, 4, 4, 2, on), DS_ERR_CAPTURE_INVALIDATED);
-        SPOILS(&c, ds_launch_host_func(on, payload_run, &p[i], payload_destroy), invalid);
+        SPOILS(&c, ds_stream_launch_host_func(on, payload_run, &p[i], payload_destroy), invalid);
         SPOILS(&c, ds_event_record(e, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_event_record_external(e, on), DS_ERR_CAPTURE_INVALIDATED);
         SPOILS(&c, ds_graph_launch(x, on), DS_ERR_CAPTURE_INVALIDATED);
@@ -1419,8 +1420,8 @@ static void test_everything_on_the_streams_of_a_spoilt_capture_is_refused(void *
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
     ok(ds_stream_destroy(other));
-    ok(ds_free(d));
-    ok(ds_host_free(from));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(from));
 }
 
 /* to be probed: P7 */
@@ -1448,7 +1449,7 @@ static void test_a_host_functions_payload_goes_with_a_spoilt_capture(void **stat
     (void)state;
     ds_stream s = made(0);
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
-    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
+    ok(ds_stream_launch_host_func(s, payload_run, &p, payload_destroy));
     SPOILS(&c, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED);
     end_invalid(&c);
     await_destroyed(&p, 1);
@@ -1510,7 +1511,7 @@ static void *end_elsewhere(void *user) {
     errand *e = user;
     e->result = ds_capture_end(e->s, &e->graph);
     e->line = __LINE__ - 1;
-    snprintf(e->sentence, sizeof e->sentence, "%s", ds_last_error());
+    snprintf(e->sentence, sizeof e->sentence, "%s", ds_error_get_last());
     return NULL;
 }
 
@@ -1518,7 +1519,7 @@ static void *query_elsewhere(void *user) {
     errand *e = user;
     e->result = ds_stream_query(e->s);
     e->line = __LINE__ - 1;
-    snprintf(e->sentence, sizeof e->sentence, "%s", ds_last_error());
+    snprintf(e->sentence, sizeof e->sentence, "%s", ds_error_get_last());
     return NULL;
 }
 
@@ -1642,14 +1643,14 @@ static void test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recor
         refused(ds_event_synchronize_for(e, 1000), DS_ERR_CAPTURED_EVENT);
         refused(ds_stream_wait_event(t, e), DS_ERR_CAPTURED_EVENT);
         refused(ds_stream_wait_event_external(t, e), DS_ERR_CAPTURED_EVENT);
-        refused(ds_event_elapsed_ms(good, e, &ms), DS_ERR_CAPTURED_EVENT);
+        refused(ds_event_get_elapsed_ms(good, e, &ms), DS_ERR_CAPTURED_EVENT);
         assert_true(ms == 0);
         expect_usable(t); /* nothing was put on it, and it was not forked */
         ok(ds_event_record(e, s));
         ok(ds_stream_wait_event(t, e));
         ok(ds_event_synchronize(e));
         ok(ds_event_query(e));
-        ok(ds_event_elapsed_ms(good, e, &ms));
+        ok(ds_event_get_elapsed_ms(good, e, &ms));
         ok(ds_event_destroy(e));
         ok(ds_event_destroy(good));
     }
@@ -1685,7 +1686,7 @@ static ds_stream ordered(int which) {
     ds_stream s;
     if (which == 0)
         return blocking(0);
-    ok(ds_stream_per_thread(harness_device(0), &s));
+    ok(ds_stream_get_per_thread(harness_device(0), &s));
     return s;
 }
 
@@ -1700,7 +1701,7 @@ static void test_the_legacy_streams_status_is_refused_while_a_blocking_stream_ca
         ds_stream s = ordered(i), legacy = legacy_of(0);
         BEGIN(&c, s, DS_CAPTURE_GLOBAL);
         fold(s, h, 2);
-        KEEPS(&c, ds_capture_query(legacy, &status), DS_ERR_CAPTURE_IMPLICIT);
+        KEEPS(&c, ds_capture_get_status(legacy, &status), DS_ERR_CAPTURE_IMPLICIT);
         assert_int_equal(status, 0);
         KEEPS(&c, ds_capture_get_info(legacy, &info), DS_ERR_CAPTURE_IMPLICIT);
         assert_int_equal(info.status, DS_CAPTURE_NONE);
@@ -1733,7 +1734,7 @@ static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils
         const ds_result implicit = DS_ERR_CAPTURE_IMPLICIT;
         switch (i) {
         case 0:
-            SPOILS(&c, ds_launch(k, 1, &a, sizeof a, legacy), DS_ERR_CAPTURE_IMPLICIT);
+            SPOILS(&c, ds_kernel_launch(k, 1, &a, sizeof a, legacy), DS_ERR_CAPTURE_IMPLICIT);
             break;
         case 1:
             SPOILS(&c, ds_fill(d, 0, 4, 4, legacy), DS_ERR_CAPTURE_IMPLICIT);
@@ -1742,7 +1743,8 @@ static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils
             SPOILS(&c, ds_copy(d, from, 64, legacy), DS_ERR_CAPTURE_IMPLICIT);
             break;
         case 3:
-            SPOILS(&c, ds_launch_host_func(legacy, payload_run, &p, payload_destroy), implicit);
+            SPOILS(&c, ds_stream_launch_host_func(legacy, payload_run, &p, payload_destroy),
+                   implicit);
             break;
         case 4:
             SPOILS(&c, ds_event_record(e, legacy), DS_ERR_CAPTURE_IMPLICIT);
@@ -1776,8 +1778,8 @@ static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils
     ok(ds_event_destroy(e));
     ok(ds_event_destroy(recorded));
     ok(ds_stream_destroy(outside));
-    ok(ds_free(d));
-    ok(ds_host_free(from));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(from));
 }
 
 /* to be probed: P10 */
@@ -1831,13 +1833,13 @@ static void *allocate_elsewhere(void *user) {
     /* a thread begins with global */
     if (mode != DS_CAPTURE_GLOBAL)
         n->exchanged = DS_ERR_ILLEGAL_STATE;
-    n->alloc = ds_alloc(harness_device(0), 64, &p);
+    n->alloc = ds_device_alloc(harness_device(0), 64, &p);
     ok_thread(ds_capture_exchange_mode(&mode));
     if (mode != n->mode)
         n->exchanged = DS_ERR_ILLEGAL_STATE;
     mode = DS_CAPTURE_RELAXED;
     ok_thread(ds_capture_exchange_mode(&mode));
-    ok_thread(ds_free(p));
+    ok_thread(ds_device_free(p));
     return NULL;
 }
 
@@ -1852,7 +1854,7 @@ static void test_other_threads_may_allocate_during_captures_that_are_not_global(
         BEGIN(&c, s, i ? DS_CAPTURE_THREAD_LOCAL : DS_CAPTURE_RELAXED);
         fold(s, h, 2);
         join(spawn(allocate_elsewhere, &n));
-        expect_result(n.alloc, DS_OK, "ds_alloc");
+        expect_result(n.alloc, DS_OK, "ds_device_alloc");
         expect_result(n.exchanged, DS_OK, "ds_capture_exchange_mode");
         assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
         end_and_launch(&c, 1);
@@ -1875,15 +1877,15 @@ static void test_a_global_capture_forbids_allocation_in_every_thread_that_is_glo
         join(spawn(allocate_elsewhere, &n));
         expect_result(n.exchanged, DS_OK, "ds_capture_exchange_mode");
         if (modes[i] == DS_CAPTURE_GLOBAL) {
-            expect_result(n.alloc, DS_ERR_CAPTURE_UNSUPPORTED, "ds_alloc");
-            c.call = "ds_alloc()";
+            expect_result(n.alloc, DS_ERR_CAPTURE_UNSUPPORTED, "ds_device_alloc");
+            c.call = "ds_device_alloc()";
             assert_int_equal(status_of(s), DS_CAPTURE_INVALIDATED);
             ds_graph g;
             refused(ds_capture_end(s, &g), DS_ERR_CAPTURE_INVALIDATED);
-            expect_capture_named(&c, ds_last_error(), "ds_capture_end");
-            expect_in(ds_last_error(), "ds_alloc", "ds_capture_end");
+            expect_capture_named(&c, ds_error_get_last(), "ds_capture_end");
+            expect_in(ds_error_get_last(), "ds_device_alloc", "ds_capture_end");
         } else {
-            expect_result(n.alloc, DS_OK, "ds_alloc");
+            expect_result(n.alloc, DS_OK, "ds_device_alloc");
             assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
             ok(ds_graph_destroy(end(&c)));
         }
@@ -1906,16 +1908,16 @@ static void test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not
             void *p = &c;
             BEGIN(&c, s, modes[m]);
             if (modes[m] == DS_CAPTURE_RELAXED) {
-                ok(i ? ds_host_alloc(64, &p) : ds_alloc(d, 64, &p));
+                ok(i ? ds_pinned_alloc(64, &p) : ds_device_alloc(d, 64, &p));
                 assert_int_equal(status_of(s), DS_CAPTURE_ACTIVE);
                 ok(ds_graph_destroy(end(&c)));
-                ok(i ? ds_host_free(p) : ds_free(p));
+                ok(i ? ds_pinned_free(p) : ds_device_free(p));
                 continue;
             }
             if (i)
-                SPOILS(&c, ds_host_alloc(64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
+                SPOILS(&c, ds_pinned_alloc(64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
             else
-                SPOILS(&c, ds_alloc(d, 64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
+                SPOILS(&c, ds_device_alloc(d, 64, &p), DS_ERR_CAPTURE_UNSUPPORTED);
             assert_null(p);
             end_invalid(&c);
             expect_usable(s);
@@ -1932,28 +1934,28 @@ static void test_memory_whose_release_a_capture_refuses_is_still_there(void **st
     (void)state;
     ds_stream s = made(0);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
-    SPOILS(&c, ds_free(d), DS_ERR_CAPTURE_UNSUPPORTED);
+    SPOILS(&c, ds_device_free(d), DS_ERR_CAPTURE_UNSUPPORTED);
     end_invalid(&c);
     c = (cap){ 0 };
     BEGIN(&c, s, DS_CAPTURE_THREAD_LOCAL);
-    SPOILS(&c, ds_host_free(from), DS_ERR_CAPTURE_UNSUPPORTED);
+    SPOILS(&c, ds_pinned_free(from), DS_ERR_CAPTURE_UNSUPPORTED);
     end_invalid(&c);
-    ok(ds_host_register(ordinary, sizeof ordinary));
+    ok(ds_pinned_register(ordinary, sizeof ordinary));
     c = (cap){ 0 };
     BEGIN(&c, s, DS_CAPTURE_THREAD_LOCAL);
-    SPOILS(&c, ds_host_unregister(ordinary), DS_ERR_CAPTURE_UNSUPPORTED);
+    SPOILS(&c, ds_pinned_unregister(ordinary), DS_ERR_CAPTURE_UNSUPPORTED);
     end_invalid(&c);
-    ok(ds_pointer_query(d, &info));
+    ok(ds_pointer_get_info(d, &info));
     assert_int_equal(info.kind, DS_MEMORY_DEVICE);
-    ok(ds_pointer_query(from, &info));
+    ok(ds_pointer_get_info(from, &info));
     assert_int_equal(info.kind, DS_MEMORY_PINNED);
-    ok(ds_pointer_query(ordinary, &info));
+    ok(ds_pointer_get_info(ordinary, &info));
     assert_int_equal(info.kind, DS_MEMORY_REGISTERED);
     ok(ds_copy(d, from, 64, s));
     ok(ds_stream_synchronize(s));
-    ok(ds_host_unregister(ordinary));
-    ok(ds_free(d));
-    ok(ds_host_free(from));
+    ok(ds_pinned_unregister(ordinary));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(from));
     ok(ds_stream_destroy(s));
 }
 
@@ -1973,8 +1975,8 @@ static void test_a_thread_that_made_itself_relaxed_may_allocate_in_its_own_captu
     fold(s, h, 2);
     end_and_launch(&c, 1);
     assert_true(*h == fold_host(1, 2));
-    ok(ds_free(d));
-    ok(ds_host_free(from));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(from));
     ok(ds_stream_destroy(s));
 }
 
@@ -2050,7 +2052,7 @@ static void test_ordinary_memory_in_a_copy_is_refused_and_the_capture_goes_on(vo
     assert_true(*h == fold_host(1, 2));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
+    ok(ds_device_free(d));
 }
 
 /* to be probed: P19 */
@@ -2076,7 +2078,7 @@ static void test_ordinary_memory_that_is_said_to_stay_is_read_at_each_launch(voi
     assert_true(back[7] == 4);
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
+    ok(ds_device_free(d));
 }
 
 static void test_a_copy_with_flags_is_a_plain_copy_outside_of_captures(void **state) {
@@ -2093,7 +2095,7 @@ static void test_a_copy_with_flags_is_a_plain_copy_outside_of_captures(void **st
     refused(ds_copy_with(d, ordinary, 64, 2, s), DS_ERR_INVALID_VALUE);
     refused(ds_copy_with(d, NULL, 64, 0, s), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
+    ok(ds_device_free(d));
 }
 
 static void test_registered_memory_is_captured_like_pinned_memory(void **state) {
@@ -2102,24 +2104,24 @@ static void test_registered_memory_is_captured_like_pinned_memory(void **state) 
     uint64_t *d = device_words(0, 8), *to = pinned(8);
     (void)state;
     ds_stream s = made(0);
-    ok(ds_host_register(registered, sizeof registered));
+    ok(ds_pinned_register(registered, sizeof registered));
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     ok(ds_copy(d, registered, 64, s));
     ok(ds_copy(to, d, 64, s));
     registered[1] = 5;
     end_and_launch(&c, 1);
     assert_true(to[1] == 5);
-    ok(ds_host_unregister(registered));
+    ok(ds_pinned_unregister(registered));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(to));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(to));
 }
 
 static void test_copies_between_the_drivers_are_refused_and_the_capture_goes_on(void **state) {
     uint64_t *d = device_words(0, 8);
     void *on_cpu;
     (void)state;
-    ok(ds_alloc(ds_cpu(0), 64, &on_cpu));
+    ok(ds_device_alloc(ds_cpu(0), 64, &on_cpu));
     for (int i = 0; i < 2; i++) {
         cap c = { 0 };
         ds_stream s = made(0);
@@ -2135,8 +2137,8 @@ static void test_copies_between_the_drivers_are_refused_and_the_capture_goes_on(
         expect_usable(s);
         ok(ds_stream_destroy(s));
     }
-    ok(ds_free(on_cpu));
-    ok(ds_free(d));
+    ok(ds_device_free(on_cpu));
+    ok(ds_device_free(d));
 }
 
 /* ---- external events ---- */
@@ -2472,14 +2474,14 @@ static void test_destroying_the_stream_where_a_capture_began_ends_it(void **stat
     ds_stream s = made(0), t = made(0);
     BEGIN(&c, s, DS_CAPTURE_GLOBAL);
     fold(s, h, 2);
-    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
+    ok(ds_stream_launch_host_func(s, payload_run, &p, payload_destroy));
     follow(t, s);
     ok(ds_stream_destroy(s));
     refused(ds_capture_end(s, &g), DS_ERR_INVALID_HANDLE);
     expect_usable(t);
     await_destroyed(&p, 1);
     uint64_t *d = device_words(0, 1); /* no capture forbids it */
-    ok(ds_free(d));
+    ok(ds_device_free(d));
     ok(ds_device_synchronize(harness_device(0)));
     assert_true(*h == 1);
     assert_int_equal(p.ran, 0);
@@ -2569,7 +2571,7 @@ static void test_destroying_a_forked_stream_spoils_the_capture(void **state) {
 static void *fork_own_stream(void *user) {
     errand *e = user;
     ds_stream own;
-    ok_thread(ds_stream_per_thread(harness_device(0), &own));
+    ok_thread(ds_stream_get_per_thread(harness_device(0), &own));
     ok_thread(ds_stream_wait_stream(own, e->s));
     fold(own, (uint64_t *)(uintptr_t)e->graph.id, 3);
     ok_thread(ds_stream_wait_stream(e->s, own));
@@ -2621,7 +2623,7 @@ static ds_result do_job(ds_stream s, void *user) {
         fold(j->other, j->h, 3);
         return DS_OK;
     case JOB_ALLOCATES:
-        return j->seen = ds_alloc(harness_device(0), 64, &p);
+        return j->seen = ds_device_alloc(harness_device(0), 64, &p);
     case JOB_NEIGHBOUR:
         join(spawn(allocate_elsewhere, &n));
         return n.alloc;
@@ -2660,7 +2662,7 @@ static void test_a_function_that_fails_leaves_the_stream_as_it_was(void **state)
           "ds_capture_function: the captured function returned DS_ERR_LIMIT_EXCEEDED" },
         { JOB_SPOILS, DS_ERR_CAPTURE_INVALIDATED, "ds_capture_function" },
         { JOB_FORKS, DS_ERR_CAPTURE_UNJOINED, "ds_capture_function" },
-        { JOB_ALLOCATES, DS_ERR_CAPTURE_UNSUPPORTED, "ds_alloc" },
+        { JOB_ALLOCATES, DS_ERR_CAPTURE_UNSUPPORTED, "ds_device_alloc" },
     };
 
     (void)state;
@@ -2671,7 +2673,7 @@ static void test_a_function_that_fails_leaves_the_stream_as_it_was(void **state)
         ds_graph g = { 7 };
         ds_result r = ds_capture_function(s, do_job, &j, &g);
         expect_result(r, cases[i].result, "ds_capture_function");
-        expect_in(ds_last_error(), cases[i].sentence, "ds_capture_function");
+        expect_in(ds_error_get_last(), cases[i].sentence, "ds_capture_function");
         assert_int_equal(g.id, 0);
         assert_int_equal(j.calls, 1);
         if (j.what == JOB_SPOILS || j.what == JOB_ALLOCATES)
@@ -2748,7 +2750,7 @@ static void *capture_repeatedly(void *user) {
     ds_stream s, t = harness_stream(w->number, 0);
     uint64_t h = 1, k = 1;
     if (w->number % 2)
-        ok_thread(ds_stream_per_thread(harness_device(0), &s));
+        ok_thread(ds_stream_get_per_thread(harness_device(0), &s));
     else
         s = harness_stream(0, 0);
     for (uint64_t i = 0; i < 25; i++) {
@@ -2765,7 +2767,7 @@ static void *capture_repeatedly(void *user) {
         ok_thread(ds_graph_instantiate(g, NULL, &x));
         ok_thread(ds_graph_destroy(g));
         ok_thread(ds_graph_launch(x, i % 2 ? t : s));
-        ok_thread(ds_stream_record_new(i % 2 ? t : s, 0, &e));
+        ok_thread(ds_stream_record_event(i % 2 ? t : s, 0, &e));
         ok_thread(ds_event_synchronize(e));
         ok_thread(ds_event_destroy(e));
         ok_thread(ds_graph_exec_destroy(x));
@@ -2889,7 +2891,7 @@ static void test_captures_and_launches_are_not_permitted_in_host_functions(void 
     ds_stream s = made(0);
     ok(ds_graph_create(&(ds_graph_desc){ .device = harness_device(0) }, &g));
     ok(ds_graph_instantiate(g, NULL, &c.x));
-    ok(ds_launch_host_func(s, capture_inside, &c, NULL));
+    ok(ds_stream_launch_host_func(s, capture_inside, &c, NULL));
     ok(ds_stream_synchronize(s));
     assert_int_equal(c.begin, DS_ERR_NOT_PERMITTED);
     assert_int_equal(c.end, DS_ERR_NOT_PERMITTED);
@@ -2907,7 +2909,7 @@ static void test_shutdown_ends_the_captures_that_are_open(void **state) {
     p.ran = p.destroyed = 0;
     ds_stream s = made(0), t = made(0);
     BEGIN(&c, s, DS_CAPTURE_RELAXED);
-    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
+    ok(ds_stream_launch_host_func(s, payload_run, &p, payload_destroy));
     follow(t, s);
     harness_shutdown();
     await_destroyed(&p, 1);
@@ -2933,11 +2935,11 @@ typedef struct left_capture {
 static void *leave_capture(void *user) {
     left_capture *x = user;
     if (!x->s.id)
-        ok_thread(ds_stream_per_thread(harness_device(0), &x->s));
+        ok_thread(ds_stream_get_per_thread(harness_device(0), &x->s));
     ds_result r = x->into ? ds_capture_begin_to_graph(x->s, x->g, NULL, 0, x->mode)
                           : ds_capture_begin(x->s, x->mode);
     if (r == DS_OK)
-        r = ds_launch_host_func(x->s, payload_run, &x->p, payload_destroy);
+        r = ds_stream_launch_host_func(x->s, payload_run, &x->p, payload_destroy);
     x->begun = r == DS_OK ? 1 : -1;
     while (x->stays && !x->go)
         sched_yield();
@@ -3105,7 +3107,7 @@ static void test_the_first_offending_call_is_the_one_that_is_named(void **state)
     BEGIN(&newer, t, DS_CAPTURE_GLOBAL);
     SPOILS(&older, ds_stream_query(s), DS_ERR_CAPTURE_UNSUPPORTED);
     /* the other one makes it unsafe, too */
-    SPOILS(&newer, ds_alloc(device, 64, &memory), DS_ERR_CAPTURE_UNSUPPORTED);
+    SPOILS(&newer, ds_device_alloc(device, 64, &memory), DS_ERR_CAPTURE_UNSUPPORTED);
     assert_null(memory);
     refused(ds_stream_synchronize(s), DS_ERR_CAPTURE_INVALIDATED);
     end_invalid(&older);

@@ -113,60 +113,60 @@ static ds_kernel_desc kernel_desc(void) {
 /* clang-format off */
 #define CALLS(X) \
     /* results, initialisation, devices */ \
-    X(BOTH, SAFE, "", good(ds_result_name(DS_OK) != NULL)) \
-    X(BOTH, SAFE, "", good(ds_result_text(DS_OK) != NULL)) \
-    X(BOTH, SAFE, "", good(ds_last_error() != NULL)) \
+    X(BOTH, SAFE, "", good(ds_result_get_name(DS_OK) != NULL)) \
+    X(BOTH, SAFE, "", good(ds_result_get_text(DS_OK) != NULL)) \
+    X(BOTH, SAFE, "", good(ds_error_get_last() != NULL)) \
     X(BOTH, SAFE, "", good((ds_site_set("here", 1), 1))) \
-    X(BOTH, SAFE, "", good(ds_version() > 0)) \
+    X(BOTH, SAFE, "", good(ds_version_get() > 0)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_init(NULL)) \
-    X(BOTH, SAFE, "", ds_backend_get(0, &k->backend)) \
-    X(BOTH, SAFE, "", ds_backend_report(k->text, sizeof k->text)) \
-    X(BOTH, SAFE, "", ds_sync_debug_set(DS_SYNC_DEBUG_DEFAULT)) \
-    X(BOTH, SAFE, "", ds_sync_debug_set_text("default")) \
-    X(BOTH, SAFE, "", ds_sync_debug_get(&(ds_sync_debug_mode){ DS_SYNC_DEBUG_DEFAULT })) \
-    X(BOTH, SAFE, "", good(ds_is_available((ds_device_type)k->device.type))) \
+    X(BOTH, SAFE, "", ds_backend_get_info(0, &k->backend)) \
+    X(BOTH, SAFE, "", ds_backend_format(k->text, sizeof k->text)) \
+    X(BOTH, SAFE, "", ds_sync_debug_set_mode(DS_SYNC_DEBUG_DEFAULT)) \
+    X(BOTH, SAFE, "", ds_sync_debug_set_mode_text("default")) \
+    X(BOTH, SAFE, "", ds_sync_debug_get_mode(&(ds_sync_debug_mode){ DS_SYNC_DEBUG_DEFAULT })) \
+    X(BOTH, SAFE, "", good(ds_backend_is_available((ds_device_type)k->device.type))) \
     X(BOTH, SAFE, "", good(ds_is_initialized())) \
-    X(BOTH, SAFE, "", ds_arch_list(DS_DEVICE_CPU, k->text, sizeof k->text)) \
+    X(BOTH, SAFE, "", ds_backend_format_arch_list(DS_DEVICE_CPU, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", \
-      good(ds_dtype_size(ds_float32()) == 4 && ds_dtype_equal(ds_int8(), ds_int8()))) \
+      good(ds_dtype_get_size(ds_float32()) == 4 && ds_dtype_equal(ds_int8(), ds_int8()))) \
     X(BOTH, SAFE, "", \
-      both(ds_dtype_print(ds_float16(), k->text, sizeof k->text), ds_dtype_parse("int32", \
+      both(ds_dtype_format(ds_float16(), k->text, sizeof k->text), ds_dtype_parse("int32", \
         &(ds_dtype){ 0, 0, 0 }))) \
-    X(BOTH, SAFE, "", ds_device_count(DS_DEVICE_CPU, &k->number)) \
+    X(BOTH, SAFE, "", ds_device_get_count(DS_DEVICE_CPU, &k->number)) \
     X(BOTH, SAFE, "", ds_device_parse("cpu:0", &k->device)) \
-    X(BOTH, SAFE, "", ds_device_print(k->device, k->text, sizeof k->text)) \
-    X(BOTH, SAFE, "", ds_device_get(&k->device)) \
-    X(BOTH, SAFE, "", ds_device_set(k->device)) \
+    X(BOTH, SAFE, "", ds_device_format(k->device, k->text, sizeof k->text)) \
+    X(BOTH, SAFE, "", ds_device_get_current(&k->device)) \
+    X(BOTH, SAFE, "", ds_device_set_current(k->device)) \
     X(BOTH, SAFE, "", ds_device_push(k->other_device)) \
     X(BOTH, SAFE, "", both(ds_device_push(k->other_device), ds_device_pop())) \
     X(BOTH, SAFE, "", left(enter_device(k), ds_device_scope_leave(&k->scope))) \
     X(BOTH, SAFE, "", ds_device_get_properties(k->device, &k->properties)) \
-    X(BOTH, SAFE, "", ds_device_name(k->device, k->text, sizeof k->text)) \
-    X(BOTH, SAFE, "", ds_device_capability(k->device, &k->number, NULL)) \
-    X(BOTH, SAFE, "", good(known_or_not(ds_device_utilization(k->device, &k->flags, NULL)))) \
-    X(BOTH, SAFE, "", good(known_or_not(ds_device_temperature(k->device, &k->flags)))) \
-    X(BOTH, SAFE, "", good(known_or_not(ds_device_power_draw(k->device, &k->flags)))) \
-    X(BOTH, SAFE, "", good(known_or_not(ds_device_clock_rate(k->device, &k->flags, NULL)))) \
+    X(BOTH, SAFE, "", ds_device_get_name(k->device, k->text, sizeof k->text)) \
+    X(BOTH, SAFE, "", ds_device_get_capability(k->device, &k->number, NULL)) \
+    X(BOTH, SAFE, "", good(known_or_not(ds_device_get_utilization(k->device, &k->flags, NULL)))) \
+    X(BOTH, SAFE, "", good(known_or_not(ds_device_get_temperature(k->device, &k->flags)))) \
+    X(BOTH, SAFE, "", good(known_or_not(ds_device_get_power_draw(k->device, &k->flags)))) \
+    X(BOTH, SAFE, "", good(known_or_not(ds_device_get_clock_rate(k->device, &k->flags, NULL)))) \
     X(BOTH, SAFE, "", ds_device_set_label(k->device, "captures")) \
-    X(BOTH, SAFE, "", ds_device_label(k->device, k->text, sizeof k->text)) \
-    X(BOTH, SAFE, "", ds_device_of(k->h, &k->device)) \
+    X(BOTH, SAFE, "", ds_device_get_label(k->device, k->text, sizeof k->text)) \
+    X(BOTH, SAFE, "", ds_pointer_get_device(k->h, &k->device)) \
     X(BOTH, SAFE, "", \
       left((k->scope = ds_device_of_scope_enter(k->h)), ds_device_scope_leave(&k->scope))) \
-    X(BOTH, SAFE, "", ds_uuid_print(uuid, k->text, sizeof k->text)) \
-    X(BOTH, SAFE, "", ds_device_memory_info(k->device, &k->size, NULL)) \
+    X(BOTH, SAFE, "", ds_uuid_format(uuid, k->text, sizeof k->text)) \
+    X(BOTH, SAFE, "", ds_device_get_memory_info(k->device, &k->size, NULL)) \
     X(BOTH, SAFE, "", ds_device_can_access_peer(k->device, k->other_device, &k->number)) \
-    X(BOTH, SAFE, "", ds_device_priority_range(k->device, &k->number, NULL)) \
+    X(BOTH, SAFE, "", ds_device_get_priority_range(k->device, &k->number, NULL)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "P12", ds_device_synchronize(k->device)) \
     X(CPU, SPOILS(CAPTURE_UNSUPPORTED), "", ds_device_reset(k->device)) \
     X(CUDA, KEEPS(UNSUPPORTED), "", ds_device_reset(k->device)) \
     X(BOTH, SAFE, "", ds_cpu_get_stats(&k->stats)) \
     X(BOTH, SAFE, "", \
-      good(ds_cpu_clock(&(int64_t){ 0 }) == (getenv("DS_TEST_FABRIC") \
+      good(ds_cpu_get_clock(&(int64_t){ 0 }) == (getenv("DS_TEST_FABRIC") \
         ? DS_OK : DS_ERR_UNSUPPORTED))) \
     /* streams */ \
-    X(BOTH, SAFE, "", ds_priority_from_paddle(1, &k->number)) \
+    X(BOTH, SAFE, "", ds_stream_priority_from_paddle(1, &k->number)) \
     X(BOTH, SAFE, "P11", ds_stream_create(NULL, &k->fresh_stream)) \
-    X(BOTH, SAFE, "", both(ds_stream_retain(k->origin), ds_stream_destroy(k->origin))) \
+    X(BOTH, SAFE, "", both(ds_stream_ref(k->origin), ds_stream_destroy(k->origin))) \
     X(BOTH, SAFE, "", ds_stream_destroy(k->spare_stream)) \
     X(BOTH, SAFE, "P14", ds_stream_destroy(k->member)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "", ds_stream_query(k->origin)) \
@@ -179,21 +179,21 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "P10", ds_stream_synchronize(k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "", ds_stream_synchronize_for(k->origin, 1000)) \
     X(BOTH, SAFE, "", ds_stream_synchronize_for(k->outside, 10000000000u)) \
-    X(BOTH, SAFE, "", ds_stream_legacy(k->device, &k->previous)) \
-    X(BOTH, SAFE, "", ds_stream_per_thread(k->device, &k->previous)) \
-    X(BOTH, SAFE, "", ds_stream_default(k->device, &k->previous)) \
+    X(BOTH, SAFE, "", ds_stream_get_legacy(k->device, &k->previous)) \
+    X(BOTH, SAFE, "", ds_stream_get_per_thread(k->device, &k->previous)) \
+    X(BOTH, SAFE, "", ds_stream_get_default(k->device, &k->previous)) \
     X(BOTH, SAFE, "", ds_stream_wrap(&k->native, DS_BORROW, NULL, NULL, &k->fresh_stream)) \
     X(BOTH, SAFE, "", ds_stream_export(k->origin, &k->unwrapped)) \
     X(BOTH, SAFE, "", ds_stream_unwrap(k->spare_stream, &k->unwrapped)) \
-    X(BOTH, SAFE, "", ds_stream_id(k->origin, &k->id)) \
-    X(BOTH, SAFE, "", ds_stream_device(k->origin, &k->device)) \
-    X(BOTH, SAFE, "", ds_stream_flags(k->origin, &k->flags)) \
-    X(BOTH, SAFE, "", ds_stream_priority(k->origin, &k->number, NULL)) \
-    X(BOTH, SAFE, "", ds_stream_label(k->origin, k->text, sizeof k->text)) \
+    X(BOTH, SAFE, "", ds_stream_get_id(k->origin, &k->id)) \
+    X(BOTH, SAFE, "", ds_stream_get_device(k->origin, &k->device)) \
+    X(BOTH, SAFE, "", ds_stream_get_flags(k->origin, &k->flags)) \
+    X(BOTH, SAFE, "", ds_stream_get_priority(k->origin, &k->number, NULL)) \
+    X(BOTH, SAFE, "", ds_stream_get_label(k->origin, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_stream_set_label(k->origin, "captures")) \
     X(BOTH, SAFE, "", good(ds_stream_equal(k->origin, k->origin))) \
-    X(BOTH, SAFE, "", ds_stream_current(k->device, &k->previous)) \
-    X(BOTH, SAFE, "", ds_stream_use(k->origin, 0, NULL)) \
+    X(BOTH, SAFE, "", ds_stream_get_current(k->device, &k->previous)) \
+    X(BOTH, SAFE, "", ds_stream_set_current(k->origin, 0, NULL)) \
     X(BOTH, SAFE, "", ds_stream_push(k->origin, 0)) \
     X(BOTH, SAFE, "", both(ds_stream_push(k->origin, 0), ds_stream_pop())) \
     X(BOTH, SAFE, "", left(enter_stream(k), ds_stream_scope_leave(&k->scope))) \
@@ -206,7 +206,7 @@ static ds_kernel_desc kernel_desc(void) {
       good(ds_range_push_with(&a_range) == 0 && ds_range_pop_in(a_range.domain) == 0)) \
     X(BOTH, SAFE, "", both(ds_range_start("here", &k->range), ds_range_end(k->range))) \
     X(BOTH, SAFE, "", both(ds_range_start_with(&a_range, &k->range), ds_range_end(k->range))) \
-    X(BOTH, SAFE, "", ds_range_hook(NULL, NULL)) \
+    X(BOTH, SAFE, "", ds_range_set_hook(NULL, NULL)) \
     X(BOTH, SAFE, "", ds_thread_set_label("capturing")) \
     X(BOTH, SAFE, "", \
       left((k->range_scope = ds_range_scope_enter("here")), \
@@ -222,7 +222,7 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_event_record(k->mark, k->outside)) \
     X(BOTH, SAFE, "P10", ds_event_record(k->mark, k->legacy)) \
     X(BOTH, SAFE, "", ds_event_record(k->inside, k->outside)) \
-    X(BOTH, SAFE, "", ds_stream_record_new(k->origin, 0, &k->fresh_event)) \
+    X(BOTH, SAFE, "", ds_stream_record_event(k->origin, 0, &k->fresh_event)) \
     X(BOTH, SAFE, "", ds_event_record_external(k->mark, k->origin)) \
     X(BOTH, SAFE, "", ds_event_record_external(k->mark, k->outside)) \
     X(BOTH, SAFE, "", ds_stream_wait_event(k->origin, k->inside)) \
@@ -248,21 +248,21 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SPOILS(CAPTURED_EVENT), "P13", ds_event_synchronize_for(k->inside, 1000)) \
     X(BOTH, SAFE, "", ds_event_synchronize_for(k->before, 10000000000u)) \
     X(BOTH, KEEPS(CAPTURED_EVENT), "b.5", \
-      ds_event_elapsed_ms(k->before_timed, k->inside_timed, &k->ms)) \
-    X(BOTH, SAFE, "", ds_event_elapsed_ms(k->before_timed, k->before_timed, &k->ms)) \
-    X(BOTH, SAFE, "", ds_event_device(k->inside, &k->device)) \
-    X(BOTH, SAFE, "", ds_event_flags(k->inside, &k->flags)) \
+      ds_event_get_elapsed_ms(k->before_timed, k->inside_timed, &k->ms)) \
+    X(BOTH, SAFE, "", ds_event_get_elapsed_ms(k->before_timed, k->before_timed, &k->ms)) \
+    X(BOTH, SAFE, "", ds_event_get_device(k->inside, &k->device)) \
+    X(BOTH, SAFE, "", ds_event_get_flags(k->inside, &k->flags)) \
     /* memory */ \
-    X(BOTH, UNSAFE, "P11", ds_alloc(k->device, 64, &k->fresh_words)) \
-    X(BOTH, UNSAFE, "P11", ds_alloc_pitch(k->device, 16, 4, &k->fresh_words, &k->size)) \
-    X(BOTH, UNSAFE, "P11", ds_free(k->spare_words)) \
-    X(BOTH, SAFE, "", ds_free(NULL)) \
-    X(BOTH, UNSAFE, "P11", ds_host_alloc(64, &k->fresh_pinned)) \
-    X(BOTH, UNSAFE, "P11", ds_host_free(k->spare_pinned)) \
-    X(BOTH, SAFE, "", ds_host_free(NULL)) \
-    X(BOTH, UNSAFE, "P11", ds_host_register(fresh_registered, sizeof fresh_registered)) \
-    X(BOTH, UNSAFE, "P11", ds_host_unregister(spare_registered)) \
-    X(BOTH, SAFE, "", ds_pointer_query(k->words, &k->pointer)) \
+    X(BOTH, UNSAFE, "P11", ds_device_alloc(k->device, 64, &k->fresh_words)) \
+    X(BOTH, UNSAFE, "P11", ds_device_alloc_pitch(k->device, 16, 4, &k->fresh_words, &k->size)) \
+    X(BOTH, UNSAFE, "P11", ds_device_free(k->spare_words)) \
+    X(BOTH, SAFE, "", ds_device_free(NULL)) \
+    X(BOTH, UNSAFE, "P11", ds_pinned_alloc(64, &k->fresh_pinned)) \
+    X(BOTH, UNSAFE, "P11", ds_pinned_free(k->spare_pinned)) \
+    X(BOTH, SAFE, "", ds_pinned_free(NULL)) \
+    X(BOTH, UNSAFE, "P11", ds_pinned_register(fresh_registered, sizeof fresh_registered)) \
+    X(BOTH, UNSAFE, "P11", ds_pinned_unregister(spare_registered)) \
+    X(BOTH, SAFE, "", ds_pointer_get_info(k->words, &k->pointer)) \
     /* copies, fills, functions, kernels */ \
     X(BOTH, SAFE, "", ds_copy(k->words, k->pinned, 64, k->origin)) \
     X(BOTH, SAFE, "", ds_copy(k->words, k->pinned, 64, k->outside)) \
@@ -280,19 +280,19 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", ds_fill(ordinary, 0, 4, 16, k->origin)) \
     X(BOTH, SAFE, "", ds_fill(k->words, 0, 4, 16, k->outside)) \
     X(BOTH, SAFE, "", ds_fill_2d(k->words, 16, 0, 4, 2, 4, k->origin)) \
-    X(BOTH, SAFE, "", ds_launch_host_func(k->origin, nothing, NULL, NULL)) \
-    X(BOTH, SAFE, "", ds_launch_host_func(k->outside, nothing, NULL, NULL)) \
+    X(BOTH, SAFE, "", ds_stream_launch_host_func(k->origin, nothing, NULL, NULL)) \
+    X(BOTH, SAFE, "", ds_stream_launch_host_func(k->outside, nothing, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "b.5", \
-      ds_add_callback(k->origin, no_callback, NULL, NULL)) \
-    X(BOTH, SAFE, "", ds_add_callback(k->outside, no_callback, NULL, NULL)) \
+      ds_stream_add_callback(k->origin, no_callback, NULL, NULL)) \
+    X(BOTH, SAFE, "", ds_stream_add_callback(k->outside, no_callback, NULL, NULL)) \
     X(BOTH, SAFE, "", ds_kernel_create(&no_kernel, &k->fresh_kernel)) \
     X(BOTH, SAFE, "P11", ds_kernel_load(k->spare_kernel, k->device)) \
     X(BOTH, SAFE, "P11", ds_kernel_destroy(k->spare_kernel)) \
-    X(BOTH, SAFE, "", ds_launch(k->kernel, 1, &k->args, sizeof k->args, k->origin)) \
-    X(BOTH, SAFE, "P11", ds_launch(k->spare_kernel, 1, NULL, 0, k->origin)) \
-    X(BOTH, SAFE, "", ds_launch(k->kernel, 1, &k->args, sizeof k->args, k->outside)) \
-    X(BOTH, SAFE, "P10", ds_launch(k->kernel, 1, &k->args, sizeof k->args, k->legacy)) \
-    X(BOTH, SAFE, "", ds_launch_grid(k->kernel, &one_thread, &k->args, sizeof k->args, k->member)) \
+    X(BOTH, SAFE, "", ds_kernel_launch(k->kernel, 1, &k->args, sizeof k->args, k->origin)) \
+    X(BOTH, SAFE, "P11", ds_kernel_launch(k->spare_kernel, 1, NULL, 0, k->origin)) \
+    X(BOTH, SAFE, "", ds_kernel_launch(k->kernel, 1, &k->args, sizeof k->args, k->outside)) \
+    X(BOTH, SAFE, "P10", ds_kernel_launch(k->kernel, 1, &k->args, sizeof k->args, k->legacy)) \
+    X(BOTH, SAFE, "", ds_kernel_launch_grid(k->kernel, &one_thread, &k->args, sizeof k->args, k->member)) \
     /* graphs */ \
     X(BOTH, SAFE, "", ds_graph_create(NULL, &k->fresh_graph)) \
     X(BOTH, SAFE, "", ds_graph_destroy(k->spare_graph)) \
@@ -307,8 +307,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_graph_get_node(k->captured, k->inner_node, &k->desc, NULL)) \
     X(BOTH, SAFE, "", ds_graph_set_node(k->graph, k->node, &k->desc)) \
     X(BOTH, SAFE, "", ds_graph_attach(k->graph, NULL, nothing)) \
-    X(BOTH, SAFE, "", ds_graph_dot(k->captured, DS_DOT_VERBOSE, write_nowhere, NULL)) \
-    X(BOTH, SAFE, "", ds_graph_dot_file(k->graph, 0, "/dev/null")) \
+    X(BOTH, SAFE, "", ds_graph_write_dot(k->captured, DS_DOT_VERBOSE, write_nowhere, NULL)) \
+    X(BOTH, SAFE, "", ds_graph_write_dot_file(k->graph, 0, "/dev/null")) \
     X(BOTH, SAFE, "", ds_graph_instantiate(k->graph, NULL, &k->fresh_exec)) \
     X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", ds_graph_upload(k->exec, k->origin)) \
     X(BOTH, SAFE, "", ds_graph_upload(k->exec, k->outside)) \
@@ -318,8 +318,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_graph_exec_destroy(k->spare_exec)) \
     X(BOTH, SAFE, "", ds_graph_exec_update(k->exec, k->same_graph, NULL)) \
     X(BOTH, SAFE, "", ds_graph_exec_set_node(k->exec, k->node, &k->desc)) \
-    X(BOTH, SAFE, "", ds_graph_exec_enable_node(k->exec, k->node, 0)) \
-    X(BOTH, SAFE, "", ds_graph_exec_node_enabled(k->exec, k->node, &k->number)) \
+    X(BOTH, SAFE, "", ds_graph_exec_set_node_enabled(k->exec, k->node, 0)) \
+    X(BOTH, SAFE, "", ds_graph_exec_get_node_enabled(k->exec, k->node, &k->number)) \
     X(BOTH, SAFE, "", ds_graph_exec_replace_pointers(k->exec, NULL, NULL, 0, NULL)) \
     /* capture */ \
     X(BOTH, KEEPS(ILLEGAL_STATE), "P2", ds_capture_begin(k->origin, DS_CAPTURE_RELAXED)) \
@@ -331,9 +331,9 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, ENDS, "P9", ds_capture_end(k->origin, &k->fresh_graph)) \
     X(BOTH, SPOILS(CAPTURE_UNMATCHED), "", ds_capture_end(k->member, &k->fresh_graph)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_capture_end(k->outside, &k->fresh_graph)) \
-    X(BOTH, SAFE, "", ds_capture_query(k->member, &k->status)) \
-    X(BOTH, SAFE, "", ds_capture_query(k->outside, &k->status)) \
-    X(BOTH, SAFE, "", ds_capture_query(k->legacy, &k->status)) \
+    X(BOTH, SAFE, "", ds_capture_get_status(k->member, &k->status)) \
+    X(BOTH, SAFE, "", ds_capture_get_status(k->outside, &k->status)) \
+    X(BOTH, SAFE, "", ds_capture_get_status(k->legacy, &k->status)) \
     X(BOTH, SAFE, "", ds_capture_get_info(k->origin, &k->info)) \
     X(BOTH, SAFE, "", ds_capture_get_dependencies(k->origin, NULL, 0, &k->size)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_capture_get_dependencies(k->outside, NULL, 0, &k->size)) \
@@ -349,28 +349,28 @@ static ds_kernel_desc kernel_desc(void) {
 /* The same while a stream captures that takes part in the legacy stream's order. */
 /* clang-format off */
 #define BLOCKING_CALLS(X) \
-    X(BOTH, KEEPS(CAPTURE_IMPLICIT),     "",    ds_capture_query(k->legacy, &k->status)) \
+    X(BOTH, KEEPS(CAPTURE_IMPLICIT),     "",    ds_capture_get_status(k->legacy, &k->status)) \
     X(BOTH, KEEPS(CAPTURE_IMPLICIT),     "",    ds_capture_get_info(k->legacy, &k->info)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_query(k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_synchronize(k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_synchronize_for(k->legacy, 1000)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_event_record(k->mark, k->legacy)) \
-    X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_record_new(k->legacy, 0, &k->fresh_event)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_record_event(k->legacy, 0, &k->fresh_event)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_wait_event(k->legacy, k->before)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P24", ds_stream_wait_event(k->legacy, k->inside)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_wait_stream(k->legacy, k->outside)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_wait_stream(k->outside, k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_copy(k->words, k->pinned, 64, k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_fill(k->words, 0, 4, 16, k->legacy)) \
-    X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_launch_host_func(k->legacy, nothing, NULL, NULL)) \
-    X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_add_callback(k->legacy, no_callback, NULL, NULL)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_launch_host_func(k->legacy, nothing, NULL, NULL)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_add_callback(k->legacy, no_callback, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", \
-      ds_launch(k->kernel, 1, &k->args, sizeof k->args, k->legacy)) \
+      ds_kernel_launch(k->kernel, 1, &k->args, sizeof k->args, k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_graph_launch(k->exec, k->legacy)) \
-    X(BOTH, SAFE, "", ds_launch(k->kernel, 1, &k->args, sizeof k->args, k->outside)) \
+    X(BOTH, SAFE, "", ds_kernel_launch(k->kernel, 1, &k->args, sizeof k->args, k->outside)) \
     X(BOTH, SAFE,                        "",    ds_stream_synchronize(k->outside)) \
-    X(BOTH, SAFE,                        "",    ds_stream_legacy(k->device, &k->previous)) \
-    X(BOTH, SAFE,                        "",    ds_stream_flags(k->legacy, &k->flags)) \
+    X(BOTH, SAFE,                        "",    ds_stream_get_legacy(k->device, &k->previous)) \
+    X(BOTH, SAFE,                        "",    ds_stream_get_flags(k->legacy, &k->flags)) \
     X(BOTH, SAFE,                        "",    ds_event_query(k->before))
 /* clang-format on */
 
@@ -491,16 +491,16 @@ static void open_kit(kit *k, unsigned flags, const situation *s) {
     k->outside = harness_stream(0, 0);
     k->spare_stream = harness_stream(0, 0);
     ok(ds_stream_export(k->outside, &k->native));
-    ok(ds_stream_legacy(k->device, &k->legacy));
+    ok(ds_stream_get_legacy(k->device, &k->legacy));
     ds_kernel_desc desc = kernel_desc();
     ok(ds_kernel_create(&desc, &k->spare_kernel)); /* not loaded */
-    ok(ds_alloc(k->device, 256, &p));
+    ok(ds_device_alloc(k->device, 256, &p));
     k->words = p;
-    ok(ds_host_alloc(256, &p));
+    ok(ds_pinned_alloc(256, &p));
     k->pinned = p;
-    ok(ds_alloc(k->device, 64, &k->spare_words));
-    ok(ds_host_alloc(64, &k->spare_pinned));
-    ok(ds_host_register(spare_registered, sizeof spare_registered));
+    ok(ds_device_alloc(k->device, 64, &k->spare_words));
+    ok(ds_pinned_alloc(64, &k->spare_pinned));
+    ok(ds_pinned_register(spare_registered, sizeof spare_registered));
     k->desc = fold_node(k->h, 3);
     ok(ds_graph_create(&(ds_graph_desc){ .device = k->device }, &k->graph));
     ok(ds_graph_add(k->graph, &k->desc, NULL, 0, &k->node));
@@ -564,22 +564,22 @@ static void close_kit(kit *k) {
         END(graphs[i], ds_graph_destroy);
     END(k->spare_kernel, ds_kernel_destroy);
     END(k->fresh_kernel, ds_kernel_destroy);
-    ok(ds_free(k->words));
-    ok(ds_host_free(k->pinned));
-    ok(ds_free(k->fresh_words));
-    ok(ds_host_free(k->fresh_pinned));
-    ok(ds_pointer_query(k->spare_words, &info));
+    ok(ds_device_free(k->words));
+    ok(ds_pinned_free(k->pinned));
+    ok(ds_device_free(k->fresh_words));
+    ok(ds_pinned_free(k->fresh_pinned));
+    ok(ds_pointer_get_info(k->spare_words, &info));
     if (info.kind == DS_MEMORY_DEVICE)
-        ok(ds_free(k->spare_words));
-    ok(ds_pointer_query(k->spare_pinned, &info));
+        ok(ds_device_free(k->spare_words));
+    ok(ds_pointer_get_info(k->spare_pinned, &info));
     if (info.kind == DS_MEMORY_PINNED)
-        ok(ds_host_free(k->spare_pinned));
-    ok(ds_pointer_query(spare_registered, &info));
+        ok(ds_pinned_free(k->spare_pinned));
+    ok(ds_pointer_get_info(spare_registered, &info));
     if (info.kind == DS_MEMORY_REGISTERED)
-        ok(ds_host_unregister(spare_registered));
-    ok(ds_pointer_query(fresh_registered, &info));
+        ok(ds_pinned_unregister(spare_registered));
+    ok(ds_pointer_get_info(fresh_registered, &info));
     if (info.kind == DS_MEMORY_REGISTERED)
-        ok(ds_host_unregister(fresh_registered));
+        ok(ds_pinned_unregister(fresh_registered));
 }
 
 typedef struct attempt {
@@ -597,14 +597,14 @@ static void *try_call(void *user) {
     ds_capture_mode mode = a->s->caller;
     ds_device device;
     ds_stream current;
-    ok_thread(ds_device_get(&device));
-    ok_thread(ds_stream_current(device, &current));
+    ok_thread(ds_device_get_current(&device));
+    ok_thread(ds_stream_get_current(device, &current));
     ok_thread(ds_capture_exchange_mode(&mode));
     a->result = a->blocking ? make_blocking_call(a->k, a->number) : make_call(a->k, a->number);
-    snprintf(a->sentence, sizeof a->sentence, "%s", ds_last_error());
+    snprintf(a->sentence, sizeof a->sentence, "%s", ds_error_get_last());
     while (ds_stream_pop() == DS_OK || ds_device_pop() == DS_OK) {
     }
-    ok_thread(ds_stream_use(current, 0, NULL));
+    ok_thread(ds_stream_set_current(current, 0, NULL));
     mode = DS_CAPTURE_GLOBAL;
     ok_thread(ds_capture_exchange_mode(&mode));
     return NULL;
@@ -627,7 +627,7 @@ static const char *status_name(int status) {
 
 static ds_capture_status status_of(ds_stream s) {
     ds_capture_status status = DS_CAPTURE_NONE;
-    ok(ds_capture_query(s, &status));
+    ok(ds_capture_get_status(s, &status));
     return status;
 }
 
@@ -639,15 +639,16 @@ static void end_capture(const row *r, const situation *s, kit *k, ds_capture_sta
         return;
     /* the call may have destroyed the member, which has joined */
     uint64_t id;
-    if (status == DS_CAPTURE_ACTIVE && ds_stream_id(k->member, &id) == DS_OK)
+    if (status == DS_CAPTURE_ACTIVE && ds_stream_get_id(k->member, &id) == DS_OK)
         ok(ds_stream_wait_stream(k->origin, k->member));
     ds_result result = ds_capture_end(k->origin, &g),
               wanted = status == DS_CAPTURE_ACTIVE ? DS_OK : DS_ERR_CAPTURE_INVALIDATED;
     if (result != wanted)
-        differs(r, s, "ds_capture_end afterwards", ds_result_name(result), ds_result_name(wanted));
+        differs(r, s, "ds_capture_end afterwards", ds_result_get_name(result),
+                ds_result_get_name(wanted));
     snprintf(name, sizeof name, "%.*s", (int)strcspn(r->call, "("), r->call);
-    if (result == DS_ERR_CAPTURE_INVALIDATED && !strstr(ds_last_error(), name))
-        differs(r, s, "the culprit", ds_last_error(), name);
+    if (result == DS_ERR_CAPTURE_INVALIDATED && !strstr(ds_error_get_last(), name))
+        differs(r, s, "the culprit", ds_error_get_last(), name);
     END(g, ds_graph_destroy);
 }
 
@@ -663,7 +664,7 @@ static void try_row(const row *r, const situation *s, int number, unsigned flags
     else
         try_call(&a);
     if (a.result != wanted)
-        differs(r, s, "the result", ds_result_name(a.result), ds_result_name(wanted));
+        differs(r, s, "the result", ds_result_get_name(a.result), ds_result_get_name(wanted));
     if (a.result < 0 && !strchr(a.sentence, ' '))
         differs(r, s, "the sentence", a.sentence, "one");
     ds_capture_status after = status_of(k.origin);

@@ -18,11 +18,11 @@ static ds_stream stream_made(void) {
     return s;
 }
 
-#define refused_saying(call, code, words)               \
-    do {                                                \
-        refused(call, code);                            \
-        if (!strstr(ds_last_error(), words))            \
-            fail_msg("%s: %s", #call, ds_last_error()); \
+#define refused_saying(call, code, words)                   \
+    do {                                                    \
+        refused(call, code);                                \
+        if (!strstr(ds_error_get_last(), words))            \
+            fail_msg("%s: %s", #call, ds_error_get_last()); \
     } while (0)
 
 /* What a restore said. */
@@ -59,7 +59,7 @@ static ds_pool_checkpoint *save(ds_pool pool) {
 }
 
 static void end_pool(ds_pool pool, ds_stream s, ds_pool_checkpoint *c) {
-    ds_pool_checkpoint_free(c);
+    ds_pool_checkpoint_destroy(c);
     ok(ds_stream_destroy(s));
     ok(ds_pool_destroy(pool));
     finish();
@@ -190,7 +190,7 @@ static void test_frees_after_a_checkpoint_are_undone_one_by_one(void **state) {
             ok(ds_pool_check_live(pool, p, i + 1));
         }
         for (int i = 1; i < 6; i++)
-            ds_pool_checkpoint_free(c[i]);
+            ds_pool_checkpoint_destroy(c[i]);
         ok(ds_mem_free(p[0]));
         end_pool(pool, s, c[0]);
     }
@@ -231,7 +231,7 @@ static void test_captures_go_on_from_where_an_earlier_one_left_the_pool(void **s
         ds_pool_checkpoint *after[3];
         void *made[3];
         uint32_t *seen = NULL;
-        ok(ds_host_alloc(4, (void **)&seen));
+        ok(ds_pinned_alloc(4, (void **)&seen));
         for (uint32_t i = 0; i < 3; i++) {
             if (i == 2) { /* another way on from the first */
                 changes was = restore(pool, after[0]);
@@ -239,7 +239,7 @@ static void test_captures_go_on_from_where_an_earlier_one_left_the_pool(void **s
                 assert_ptr_equal(was.freed_at[0], made[1]);
             }
             ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
-            ok(ds_capture_pool(s, pool));
+            ok(ds_capture_set_pool(s, pool));
             made[i] = block(3 * MIB, s);
             ok(ds_fill(made[i], i + 1, 4, 3 * MIB / 4, s));
             ok(ds_capture_end(s, &g[i]));
@@ -258,14 +258,14 @@ static void test_captures_go_on_from_where_an_earlier_one_left_the_pool(void **s
             ok(ds_graph_exec_destroy(exec[i]));
             ok(ds_graph_destroy(g[i]));
         }
-        ok(ds_host_free(seen));
+        ok(ds_pinned_free(seen));
         int owners = 0;
         /* CUDA ends what graphs own some time later */
-        eventually(ds_pool_use_count(pool, &owners) == DS_OK && owners == 1);
+        eventually(ds_pool_get_use_count(pool, &owners) == DS_OK && owners == 1);
         ok(ds_mem_free(made[0]));
         ok(ds_mem_free(made[2]));
-        ds_pool_checkpoint_free(after[0]);
-        ds_pool_checkpoint_free(after[1]);
+        ds_pool_checkpoint_destroy(after[0]);
+        ds_pool_checkpoint_destroy(after[1]);
         end_pool(pool, s, after[2]);
     }
 }
@@ -358,7 +358,7 @@ static void test_checkpoints_say_what_was_wrong(void **state) {
     refused_saying(ds_pool_restore(two, c, NULL, NULL), DS_ERR_INVALID_VALUE, "another pool");
     ok(ds_pool_destroy(two));
     refused(ds_pool_restore(two, c, NULL, NULL), DS_ERR_INVALID_HANDLE);
-    ds_pool_checkpoint_free(NULL);
+    ds_pool_checkpoint_destroy(NULL);
     end_pool(pool, s, c);
 }
 
@@ -387,7 +387,7 @@ static void test_random_programs_restore_what_was_live(void **state) {
                     ok(ds_mem_free(now.p[i]));
                     now.p[i] = now.p[--now.n];
                 } else if (what < 230) {
-                    ds_pool_checkpoint_free(c[k]);
+                    ds_pool_checkpoint_destroy(c[k]);
                     c[k] = save(pool);
                     memcpy(&was[k], &now, sizeof now);
                 } else if (c[k]) {
@@ -407,7 +407,7 @@ static void test_random_programs_restore_what_was_live(void **state) {
             for (size_t i = 0; i < now.n; i++)
                 ok(ds_mem_free(now.p[i]));
             for (int k = 0; k < KEPT; k++)
-                ds_pool_checkpoint_free(c[k]);
+                ds_pool_checkpoint_destroy(c[k]);
             end_pool(pool, s, NULL);
         }
 }
@@ -465,7 +465,7 @@ static void test_a_growing_segment_keeps_its_growth_after_a_restore(void **state
     expect_layout(0, pool, "[2M live, 38M free]");
     q = block_in(pool, 38 * MIB, s);
     expect_layout(0, pool, "[2M live, 38M live]");
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 40 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 40 * MIB);
     seen = restore(pool, c);
     assert_true(seen.freed == 1 && seen.freed_at[0] == q && seen.live == 0);
     q = block_in(pool, 50 * MIB, s);

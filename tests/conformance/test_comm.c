@@ -913,7 +913,7 @@ static void test_a_description_that_does_not_agree_with_its_memory_is_refused(vo
     begin(PRESET_DEFAULT);
     ds_device to = harness_device(0);
     void *p;
-    ok(ds_alloc(to, 1 << 20, &p)); /* whose end is known to the byte */
+    ok(ds_device_alloc(to, 1 << 20, &p)); /* whose end is known to the byte */
     ds_tensor t = ds_tensor_of(p, to, ds_float32(), 2, SHAPE(512, 512)), *out = NULL;
     ok(ds_comm_broadcast(&t, &to, 1, NULL, &out));
     drop(&out, 1);
@@ -941,7 +941,7 @@ static void test_a_description_that_does_not_agree_with_its_memory_is_refused(vo
         says("the device of the tensor is the host, but its memory is on cuda:0");
     }
     assert_null(out);
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     finish_comm();
 }
 
@@ -1091,11 +1091,11 @@ static void test_devices_of_two_drivers_do_not_mix(void **state) {
     refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ t, u }), 2, both[0], NULL, out),
             DS_ERR_CROSS_DRIVER);
     ds_topology *none = NULL;
-    refused(ds_topology_of_devices(both, 2, 0, &none), DS_ERR_CROSS_DRIVER);
+    refused(ds_topology_create_of_devices(both, 2, 0, &none), DS_ERR_CROSS_DRIVER);
     assert_null(none);
     drop(&t, 1);
     drop(&u, 1);
-    assert_int_equal(ds_mem_allocated(cpu), 0);
+    assert_int_equal(ds_mem_get_allocated(cpu), 0);
     finish_comm();
 }
 
@@ -1224,7 +1224,7 @@ static void test_pinned_memory_is_not_given_away_before_it_was_read(void **state
     gate g = { 0 };
     for (int i = 0; i < 3000; i++)
         all[i] = i * 5;
-    ok(ds_tensor_alloc_host(ds_int32(), 1, SHAPE(3000), &t));
+    ok(ds_tensor_alloc_pinned(ds_int32(), 1, SHAPE(3000), &t));
     ok(ds_tensor_alloc(ds_int32(), 1, SHAPE(3000), s, &out));
     memcpy(t->data, all, sizeof all);
     ds_comm_options o = { .streams = &s, .stream_count = 1 };
@@ -1235,7 +1235,7 @@ static void test_pinned_memory_is_not_given_away_before_it_was_read(void **state
     ok(ds_comm_broadcast_into(t, INPUTS(&out), 1, &o));
     ok(ds_tensor_free(t));
     for (int i = 0; i < 4; i++) {
-        ok(ds_tensor_alloc_host(ds_int32(), 1, SHAPE(3000), &next[i]));
+        ok(ds_tensor_alloc_pinned(ds_int32(), 1, SHAPE(3000), &next[i]));
         memset(next[i]->data, 0x77, sizeof all);
     }
     gate_open(&g);
@@ -1409,7 +1409,7 @@ static void test_results_of_a_captured_collective_are_memory_of_the_graph(void *
                 ok(ds_comm_reduce(INPUTS(in), 2, DS_REDUCE_SUM, to[1 - first], &o, out));
             if (what == 4)
                 ok(ds_comm_broadcast_coalesced(INPUTS(in), 1, to, 2, 0, &o, out));
-            size_t size = ds_tensor_size(out[0]);
+            size_t size = ds_tensor_get_size(out[0]);
             drop(out, 2);
             ok(ds_capture_end(s[first], &graph));
             ok(ds_graph_instantiate(graph, NULL, &exec));
@@ -1450,8 +1450,8 @@ static void test_a_refused_collective_does_not_spoil_a_capture(void **state) {
     ds_tensor *in, *out[2];
     ds_graph graph;
     ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(1000), s[0], &in));
-    ok(ds_topology_of_devices(to, 2, 0, &t));
-    ok(ds_plan_make(t, &(ds_plan_desc){ .what = DS_BROADCAST, .bytes = 64 }, &plan));
+    ok(ds_topology_create_of_devices(to, 2, 0, &t));
+    ok(ds_plan_get(t, &(ds_plan_desc){ .what = DS_BROADCAST, .bytes = 64 }, &plan));
     ok(ds_stream_synchronize(s[0]));
     ok(ds_capture_begin(s[0], DS_CAPTURE_RELAXED));
     refused(ds_comm_broadcast(
@@ -1464,7 +1464,7 @@ static void test_a_refused_collective_does_not_spoil_a_capture(void **state) {
     ok(ds_capture_end(s[0], &graph));
     ok(ds_graph_destroy(graph));
     drop(&in, 1);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     for (int i = 0; i < 2; i++)
         ok(ds_stream_destroy(s[i]));
     finish_comm();
@@ -1477,7 +1477,7 @@ static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_redu
     two_devices();
     ds_topology *topology;
     ds_device at[2] = { harness_device(0), harness_device(1) };
-    ok(ds_topology_of_devices(at, 2, 0, &topology));
+    ok(ds_topology_create_of_devices(at, 2, 0, &topology));
     ds_tensor *in[2], *out[2], *part[2], *memory[6], bad[6], *made, *shown;
     for (int i = 0; i < 2; i++) {
         memory[i] = in[i] = painted(at[i], ds_float32(), 1, SHAPE(4100), 3);
@@ -1536,7 +1536,7 @@ static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_redu
     drop(&made, 1);
     wait_all();
     drop(memory, 6);
-    ds_topology_free(topology);
+    ds_topology_destroy(topology);
     finish_comm();
 }
 

@@ -43,7 +43,7 @@ static ds_result open_cast(cast *c) {
             r = ds_fill((float *)c->base[i]->data + 7 + i, bits, 4, 1, c->s[i]);
     }
     if (r == DS_OK)
-        r = ds_topology_of_devices(c->to, CREW, 0, &c->t);
+        r = ds_topology_create_of_devices(c->to, CREW, 0, &c->t);
     c->o = c->by_plan =
         (ds_comm_options){ .streams = c->s, .stream_count = CREW, .stream = c->s[0] };
     c->by_plan.topology = c->t;
@@ -53,7 +53,7 @@ static ds_result open_cast(cast *c) {
 /* 1: a tensor or stream could not be given back. */
 static int close_cast(cast *c) {
     int failed = 0;
-    ds_topology_free(c->t);
+    ds_topology_destroy(c->t);
     for (int i = 0; i < CREW; i++) {
         ds_tensor *all[] = { c->base[i], c->in[i], c->out[i], c->part[i], c->wide[i] };
         for (int k = 0; k < 5; k++)
@@ -129,7 +129,7 @@ static uint64_t result_of(cast *c) {
         if (!all[k])
             continue;
         uint32_t *p = (uint32_t *)(void *)contents(all[k]); /* all are of float32 */
-        for (size_t i = 0; i < ds_tensor_size(all[k]) / 4; i++)
+        for (size_t i = 0; i < ds_tensor_get_size(all[k]) / 4; i++)
             h = fold_host(h, p[i]);
         free(p);
     }
@@ -149,7 +149,7 @@ static void no_results(cast *c, int play) {
     for (int i = 0; i < 8; i++)
         if (c->made[i])
             fail_msg("%s failed and left result %d", plays[play].name, i);
-    if (!strchr(ds_last_error(), ' '))
+    if (!strchr(ds_error_get_last(), ' '))
         fail_msg("%s failed without a sentence", plays[play].name);
 }
 
@@ -176,8 +176,8 @@ static void works_again(cast *c, int play, uint64_t want, int n) {
     blank(c);
     ds_result r = plays[play].run(c);
     if (r != DS_OK)
-        fail_msg("%s after fault %d: %s: %s", plays[play].name, n, ds_result_name(r),
-                 ds_last_error());
+        fail_msg("%s after fault %d: %s: %s", plays[play].name, n, ds_result_get_name(r),
+                 ds_error_get_last());
     if (result_of(c) != want)
         fail_msg("%s after fault %d has another result", plays[play].name, n);
     free_results(c);
@@ -191,7 +191,8 @@ static void devices_answer(int play, int n, int *reported) {
         if (r < 0)
             r = ds_device_synchronize(harness_device(i));
         if (r < 0)
-            fail_msg("%s, fault %d: device %d stays %s", plays[play].name, n, i, ds_result_name(r));
+            fail_msg("%s, fault %d: device %d stays %s", plays[play].name, n, i,
+                     ds_result_get_name(r));
     }
 }
 
@@ -207,8 +208,8 @@ static int attempt(int play, int n, uint64_t want, int *before) {
         r = plays[play].run(&c);
         failed = r < 0;
         if (getenv("DS_RANDOM_VERBOSE"))
-            print_message("%s, fault %d: %s: %s\n", plays[play].name, n, ds_result_name(r),
-                          r < 0 ? ds_last_error() : "");
+            print_message("%s, fault %d: %s: %s\n", plays[play].name, n, ds_result_get_name(r),
+                          r < 0 ? ds_error_get_last() : "");
         if (failed)
             no_results(&c, play);
         else if (result_of(&c) != want)
@@ -223,9 +224,9 @@ static int attempt(int play, int n, uint64_t want, int *before) {
     lost = close_cast(&c);
     if (!lost)
         for (int i = 0; i < harness_device_count() && i < 2; i++)
-            if (ds_mem_allocated(harness_device(i)))
+            if (ds_mem_get_allocated(harness_device(i)))
                 fail_msg("%s, fault %d: %zu bytes are left", plays[play].name, n,
-                         ds_mem_allocated(harness_device(i)));
+                         ds_mem_get_allocated(harness_device(i)));
     return failed || lost;
 }
 
@@ -271,8 +272,8 @@ static void test_no_memory_at_every_allocation_of_every_collective(void **state)
         uint64_t want = good_result(play);
         cast c;
         ok(open_cast(&c));
-        size_t used[2] = { ds_mem_allocated(harness_device(0)),
-                           ds_mem_allocated(harness_device(1)) };
+        size_t used[2] = { ds_mem_get_allocated(harness_device(0)),
+                           ds_mem_get_allocated(harness_device(1)) };
         int done = 0, unused = 0;
         for (int n = 0; n < 200 && !done; n += EACH) {
             wait_all();
@@ -281,8 +282,8 @@ static void test_no_memory_at_every_allocation_of_every_collective(void **state)
             done = allowance > 0;
             allowance = -1;
             if (r != DS_OK && r != DS_ERR_OUT_OF_MEMORY)
-                fail_msg("%s, allocation %d: %s: %s", plays[play].name, n, ds_result_name(r),
-                         ds_last_error());
+                fail_msg("%s, allocation %d: %s: %s", plays[play].name, n, ds_result_get_name(r),
+                         ds_error_get_last());
             if (r < 0) {
                 refusals++;
                 no_results(&c, play);
@@ -290,7 +291,7 @@ static void test_no_memory_at_every_allocation_of_every_collective(void **state)
             devices_answer(play, n, &unused);
             free_results(&c);
             for (int i = 0; i < 2; i++)
-                if (ds_mem_allocated(harness_device(i)) != used[i])
+                if (ds_mem_get_allocated(harness_device(i)) != used[i])
                     fail_msg("%s, allocation %d: device %d has lost memory", plays[play].name, n,
                              i);
             works_again(&c, play, want, n);
@@ -326,14 +327,14 @@ static void test_a_part_that_fails_is_reported_by_every_stream(void **state) {
             wait_all();
             ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
             gate_close(c.s[bad], &g);
-            ok(ds_launch(k, 1, NULL, 0, c.s[bad]));
+            ok(ds_kernel_launch(k, 1, NULL, 0, c.s[bad]));
             ok(plays[play].run(&c));
             gate_open(&g);
             for (int i = 0; i < CREW; i++) {
                 ds_result r = ds_stream_synchronize(c.s[i]);
                 if (r != DS_ERR_FAILED)
                     fail_msg("%s, stream %d fails: stream %d is %s", plays[play].name, bad, i,
-                             ds_result_name(r));
+                             ds_result_get_name(r));
             }
             DS_IGNORE(close_cast(&c));
             ok(ds_kernel_destroy(k));
@@ -352,14 +353,14 @@ static void test_after_a_failure_no_stream_waits_for_ever(void **state) {
     ok(play_all_reduce(&c)); /* kernels are loaded */
     wait_all();
     ds_kernel k = harness_kernel("explode", explode, 0, NULL, 0, 0);
-    ok(ds_launch(k, 1, NULL, 0, c.s[1]));
+    ok(ds_kernel_launch(k, 1, NULL, 0, c.s[1]));
     ds_result r = play_all_reduce(&c); /* may see it already */
     if (r != DS_OK && r != DS_ERR_FAILED)
-        fail_msg("%s: %s", ds_result_name(r), ds_last_error());
+        fail_msg("%s: %s", ds_result_get_name(r), ds_error_get_last());
     for (int i = 0; i < CREW; i++) {
         r = ds_stream_synchronize(c.s[i]);
         if (r != DS_ERR_FAILED && (i == 1 || r != DS_OK))
-            fail_msg("stream %d: %s: %s", i, ds_result_name(r), ds_last_error());
+            fail_msg("stream %d: %s: %s", i, ds_result_get_name(r), ds_error_get_last());
     }
     r = play_broadcast(&c); /* which has no use for that device any more */
     if (r < 0)
@@ -397,17 +398,17 @@ static void test_pinned_memory_is_kept_when_there_is_no_event_for_it(void **stat
             looking(ds_fill(in[i]->data, 0x3f800000, 4, 300000, s[i]));
             looking(ds_stream_synchronize(s[i]));
         }
-        looking(ds_tensor_alloc_host(ds_float32(), 2, SHAPE(600, 700), &wide));
+        looking(ds_tensor_alloc_pinned(ds_float32(), 2, SHAPE(600, 700), &wide));
         looking(ds_tensor_narrow(wide, 1, 0, 500, &out));
-        looking(ds_launch_host_func(s[0], doze, NULL, NULL));
+        looking(ds_stream_launch_host_func(s[0], doze, NULL, NULL));
         r = ds_comm_reduce_into(
             INPUTS(in), 2, DS_REDUCE_SUM, out,
             &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
         if (r < 0 && r != DS_ERR_DRIVER)
-            fail_msg("event %d: %s", n, ds_last_error());
+            fail_msg("event %d: %s", n, ds_error_get_last());
         looking(ds_tensor_free(out));
         looking(ds_tensor_free(wide));
-        looking(ds_tensor_alloc_host(ds_float32(), 2, SHAPE(600, 700), &again));
+        looking(ds_tensor_alloc_pinned(ds_float32(), 2, SHAPE(600, 700), &again));
         float *p = again->data;
         memset(p, 0, 600 * 700 * 4);
         wait_all();
@@ -447,7 +448,7 @@ static void test_a_result_that_is_dropped_is_not_written_later(void **state) {
             looking(ds_fill(in[i]->data, 0x3f800000, 4, NUMBERS, s[i]));
             looking(ds_stream_synchronize(s[i]));
         }
-        looking(ds_launch_host_func(s[1], doze, NULL, NULL));
+        looking(ds_stream_launch_host_func(s[1], doze, NULL, NULL));
         ds_result r = ds_comm_gather(
             INPUTS(in), CREW, 0, harness_device(0),
             &(ds_comm_options){ .streams = s, .stream_count = CREW, .stream = s[0] }, &out);
@@ -501,7 +502,7 @@ static void test_a_failure_halfway_is_told_as_one(void **state) {
         ds_result r = ds_comm_all_reduce(
             INPUTS(in), INPUTS(out), 2, DS_REDUCE_SUM,
             &(ds_comm_options){ .streams = s, .stream_count = 2, .stream = s[0] });
-        snprintf(text, sizeof text, "%s", ds_last_error());
+        snprintf(text, sizeof text, "%s", ds_error_get_last());
         if (r < 0 && !strstr(text, "test_comm_faults.c:"))
             fail_msg("fault %d: the sentence does not name the line of the call: %s", n, text);
         calm = r < 0 ? 0 : calm + 1;

@@ -63,7 +63,7 @@ static int is_result(const crew *c, int rank) {
 }
 
 static size_t whole(const crew *c) {
-    return ds_tensor_size(c->large[0]);
+    return ds_tensor_get_size(c->large[0]);
 }
 
 static ds_result perform(crew *c) {
@@ -104,7 +104,7 @@ static ds_result perform(crew *c) {
 
 /* The results' bytes, which are wiped out first. */
 static unsigned char *outcome(crew *c, const char *how) {
-    size_t n = ds_tensor_size(results(c)[0]);
+    size_t n = ds_tensor_get_size(results(c)[0]);
     unsigned char *all = calloc((size_t)c->p, n);
     for (int i = 0; i < c->p; i++)
         ok(ds_fill(results(c)[i]->data, 0xEE, 1, n, c->s[i]));
@@ -112,7 +112,7 @@ static unsigned char *outcome(crew *c, const char *how) {
         ok(ds_stream_synchronize(c->s[i]));
     ds_result r = perform(c);
     if (r != DS_OK)
-        fail_msg("%s, %s: %s", ds_collective_name(c->what), how, ds_last_error());
+        fail_msg("%s, %s: %s", ds_collective_get_name(c->what), how, ds_error_get_last());
     for (int i = 0; i < c->p; i++) {
         unsigned char *one = contents(results(c)[i]);
         memcpy(all + (size_t)i * n, one, is_result(c, i) ? n : 0);
@@ -145,7 +145,7 @@ static int try_machine(const ds_topology *t, const ds_device *at, const char *na
     char how[120];
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         crew c;
-        make_crew(&c, ds_topology_size(t), at, kinds[k].type);
+        make_crew(&c, ds_topology_get_size(t), at, kinds[k].type);
         c.op = kinds[k].op;
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
             int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
@@ -162,11 +162,11 @@ static int try_machine(const ds_topology *t, const ds_device *at, const char *na
                     ds_plan_desc d = { .what = c.what,
                                        .bytes = whole(&c),
                                        .root = what <= DS_REDUCE ? c.root : 0,
-                                       .item = ds_dtype_size(kinds[k].type),
+                                       .item = ds_dtype_get_size(kinds[k].type),
                                        .algorithm = algorithms[a],
                                        .order = order_of(kinds[k].type, c.op),
                                        .pieces = pieces };
-                    ds_result r = ds_plan_make(t, &d, &c.o.plan);
+                    ds_result r = ds_plan_get(t, &d, &c.o.plan);
                     if (r == DS_ERR_UNSUPPORTED && a)
                         continue;
                     ok(r);
@@ -174,11 +174,11 @@ static int try_machine(const ds_topology *t, const ds_device *at, const char *na
                     snprintf(how, sizeof how, "%s, %s, %zu pieces", name,
                              algorithms[a] ? algorithms[a] : "the fastest", pieces);
                     unsigned char *got = outcome(&c, how);
-                    size_t n = (size_t)c.p * ds_tensor_size(results(&c)[0]);
+                    size_t n = (size_t)c.p * ds_tensor_get_size(results(&c)[0]);
                     for (size_t i = 0; i < n; i++)
                         if (got[i] != want[i])
                             fail_msg("%s, %s, type %zu: byte %zu of %zu is %02x, not %02x",
-                                     ds_collective_name(c.what), how, k, i, n, got[i], want[i]);
+                                     ds_collective_get_name(c.what), how, k, i, n, got[i], want[i]);
                     free(got);
                     followed++;
                 }
@@ -197,9 +197,9 @@ static void test_plans_of_the_devices_that_are_here(void **state) {
     for (int p = 2; p <= 5; p++) {
         for (int i = 0; i < p; i++)
             at[i] = harness_device(i);
-        ok(ds_topology_of_devices(at, (size_t)p, 0, &t));
+        ok(ds_topology_create_of_devices(at, (size_t)p, 0, &t));
         assert_true(try_machine(t, at, "here") > 100);
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
     finish_comm();
 }
@@ -236,9 +236,9 @@ static void test_plans_of_described_machines(void **state) {
             continue;
         for (int i = 0; i < machines[m].p; i++)
             at[i] = harness_device(i);
-        ok(ds_topology_parse(machines[m].text, &t));
+        ok(ds_topology_create_of_text(machines[m].text, &t));
         assert_true(try_machine(t, at, machines[m].name) > 100);
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
     finish_comm();
     if (harness_is_cpu())
@@ -256,7 +256,7 @@ static void test_plans_of_tensors_with_strides(void **state) {
     ds_topology *t;
     for (int i = 0; i < P; i++)
         at[i] = harness_device(i);
-    ok(ds_topology_of_devices(at, P, 0, &t));
+    ok(ds_topology_create_of_devices(at, P, 0, &t));
     for (int i = 0; i < P; i++) {
         base[i] = painted(at[i], ds_float32(), 2, SHAPE(N, 3 * P), (uint32_t)i);
         ok(ds_tensor_transpose(base[i], 0, 1, &in[i]));
@@ -279,7 +279,7 @@ static void test_plans_of_tensors_with_strides(void **state) {
         expect_equal(out[i], want[i]);
     ok(ds_comm_broadcast_into(in[1], INPUTS(want), P, NULL));
     for (int i = 0; i < P; i++)
-        looking(ds_fill(back[i]->data, 0, 1, ds_tensor_size(back[i]), current(at[i])));
+        looking(ds_fill(back[i]->data, 0, 1, ds_tensor_get_size(back[i]), current(at[i])));
     ok(ds_comm_broadcast_into(in[1], INPUTS(out), P, &o));
     for (int i = 0; i < P; i++)
         expect_equal(out[i], want[i]);
@@ -306,7 +306,7 @@ static void test_plans_of_tensors_with_strides(void **state) {
     drop(flat[1], 2 * P);
     for (int i = 0; i < P; i++)
         drop((ds_tensor *[]){ base[i], in[i], out[i], back[i], want[i] }, 5);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     finish_comm();
 }
 
@@ -326,7 +326,7 @@ static void test_a_graph_has_the_steps_of_a_plan(void **state) {
             ds_topology *t;
             ds_graph g;
             ds_graph_exec x;
-            ok(ds_topology_parse(texts[m], &t));
+            ok(ds_topology_create_of_text(texts[m], &t));
             make_crew(&c, 2, at, ds_float32());
             c.what = (ds_collective)what;
             c.o.topology = t;
@@ -342,7 +342,7 @@ static void test_a_graph_has_the_steps_of_a_plan(void **state) {
                     color(c.large[i], round * 7 + (uint32_t)i);
                     color(c.small[i], round * 9 + (uint32_t)i);
                 }
-                size_t n = ds_tensor_size(results(&c)[0]);
+                size_t n = ds_tensor_get_size(results(&c)[0]);
                 for (int i = 0; i < 2; i++)
                     ok(ds_fill(results(&c)[i]->data, 0xEE, 1, n, c.s[i]));
                 wait_all();
@@ -363,11 +363,11 @@ static void test_a_graph_has_the_steps_of_a_plan(void **state) {
             }
             ok(ds_graph_exec_destroy(x));
             end_crew(&c);
-            ds_topology_free(t);
+            ds_topology_destroy(t);
         }
     wait_all();
-    ds_pinned_stats pinned = { 0 };
-    ok(ds_pinned_get_stats(&pinned));
+    ds_mem_pinned_stats pinned = { 0 };
+    ok(ds_mem_pinned_get_stats(&pinned));
     assert_int_equal(pinned.allocations.current, 0);
 }
 
@@ -403,20 +403,20 @@ static void test_two_threads_follow_plans_at_once(void **state) {
     memset(s, 0, sizeof s);
     for (int i = 0; i < 4; i++)
         s[0].at[i] = harness_device(i);
-    ok(ds_topology_of_devices(s[0].at, 4, 0, &s[0].t));
+    ok(ds_topology_create_of_devices(s[0].at, 4, 0, &s[0].t));
     s[1] = s[0];
     assert_int_equal(pthread_create(&other, NULL, play_alone, &s[1]), 0);
     play_alone(&s[0]);
     pthread_join(other, NULL);
     assert_false(s[0].failed || s[1].failed);
-    ds_topology_free(s[0].t);
+    ds_topology_destroy(s[0].t);
     finish_comm();
 }
 
 /* Results in the place of the inputs, which are read more than once by some plans. On the CPU
    driver in many orders of what may be done in any. */
 static void reduce_in_place(const ds_topology *t, const ds_device *at) {
-    int p = ds_topology_size(t), twice = 0;
+    int p = ds_topology_get_size(t), twice = 0;
     crew c, d;
     make_crew(&c, p, at, ds_int32());
     make_crew(&d, p, at, ds_int32());
@@ -429,7 +429,7 @@ static void reduce_in_place(const ds_topology *t, const ds_device *at) {
                                    .order = DS_ORDER_ANY,
                                    .algorithm = algorithms[a],
                                    .pieces = pieces };
-                if (what == DS_ALL_GATHER || ds_plan_make(t, &w, &c.o.plan) != DS_OK)
+                if (what == DS_ALL_GATHER || ds_plan_get(t, &w, &c.o.plan) != DS_OK)
                     continue;
                 d.what = c.what = (ds_collective)what;
                 d.o.topology = NULL;
@@ -466,7 +466,7 @@ static void reduce_in_place(const ds_topology *t, const ds_device *at) {
                 size_t read = 0;
                 for (size_t i = 0; i < c.o.plan->steps; i++)
                     for (uint32_t k = 0; k < c.o.plan->step[i].from_count; k++) {
-                        const ds_plan_spot *from = &c.o.plan->spot[c.o.plan->step[i].from + k];
+                        const ds_plan_location *from = &c.o.plan->spot[c.o.plan->step[i].from + k];
                         read += from->buffer == DS_PLAN_INPUT && from->rank == 0
                                     ? c.o.plan->step[i].bytes
                                     : 0;
@@ -487,9 +487,9 @@ static void test_plans_in_place(void **state) {
             harness_restart(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 4, .seed = seed } });
         for (int i = 0; i < 4; i++)
             at[i] = harness_device(i);
-        ok(ds_topology_of_devices(at, 4, 0, &t));
+        ok(ds_topology_create_of_devices(at, 4, 0, &t));
         reduce_in_place(t, at);
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
     if (harness_is_cpu())
         harness_restart(NULL);
@@ -497,9 +497,9 @@ static void test_plans_in_place(void **state) {
 
 /* Numbers of one magnitude, whose sums are rounded at every step. */
 static void even(const ds_tensor *t) {
-    size_t n = ds_tensor_size(t), item = t->dtype.code == DS_CODE_COMPLEX
-                                             ? ds_dtype_size(t->dtype) / 2
-                                             : ds_dtype_size(t->dtype);
+    size_t n = ds_tensor_get_size(t), item = t->dtype.code == DS_CODE_COMPLEX
+                                                 ? ds_dtype_get_size(t->dtype) / 2
+                                                 : ds_dtype_get_size(t->dtype);
     unsigned char *p = contents(t);
     for (size_t i = 0; i < n && t->dtype.code != DS_CODE_INT; i += item) {
         unsigned char *last = p + i + item - 1;
@@ -541,7 +541,7 @@ static void test_planned_sums_have_the_bits_of_the_direct_way(void **state) {
         skip();
     for (int i = 0; i < 4; i++)
         at[i] = harness_device(i);
-    ok(ds_topology_parse(
+    ok(ds_topology_create_of_text(
         "device g0..3\nsocket cpu\nlink g0..3 cpu pcie 1MB/s\nlink cpu host host\nengines 4\n",
         &t));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
@@ -562,16 +562,16 @@ static void test_planned_sums_have_the_bits_of_the_direct_way(void **state) {
             unsigned char *want = outcome(&c, "directly"), *got;
             c.o.topology = t;
             got = outcome(&c, "by plan");
-            size_t n = 4 * ds_tensor_size(results(&c)[0]);
+            size_t n = 4 * ds_tensor_get_size(results(&c)[0]);
             for (size_t i = 0; i < n; i++)
                 if (got[i] != want[i])
-                    fail_msg("%s, kind %zu: byte %zu is %02x, not %02x", ds_collective_name(c.what),
-                             k, i, got[i], want[i]);
+                    fail_msg("%s, kind %zu: byte %zu is %02x, not %02x",
+                             ds_collective_get_name(c.what), k, i, got[i], want[i]);
             free(got);
             free(want);
             end_crew(&c);
         }
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     finish_comm();
     if (harness_is_cpu())
         harness_restart(NULL);
@@ -589,7 +589,7 @@ static void spread_of(crew *c, const ds_topology *t) {
                                .item = 4,
                                .algorithm = algorithms[a],
                                .pieces = pieces };
-            if (ds_plan_make(t, &d, &c->o.plan) == DS_OK && c->o.plan->lanes > 1)
+            if (ds_plan_get(t, &d, &c->o.plan) == DS_OK && c->o.plan->lanes > 1)
                 return;
         }
     fail_msg("one lane proves nothing");
@@ -605,7 +605,7 @@ static void test_a_collective_that_waits_holds_up_no_other(void **state) {
     gate g = { 0 };
     for (int i = 0; i < 4; i++)
         at[i] = harness_device(i);
-    ok(ds_topology_of_devices(at, 4, 0, &t));
+    ok(ds_topology_create_of_devices(at, 4, 0, &t));
     for (int i = 0; i < 2; i++) {
         make_crew(&c[i], 4, at, ds_float32());
         spread_of(&c[i], t);
@@ -622,7 +622,7 @@ static void test_a_collective_that_waits_holds_up_no_other(void **state) {
         expect_equal(c[1].out[i], c[1].large[0]);
     for (int i = 0; i < 2; i++)
         end_crew(&c[i]);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     finish_comm();
 }
 
@@ -636,7 +636,7 @@ static void test_a_collective_runs_while_another_is_captured(void **state) {
     ds_graph_exec x;
     for (int i = 0; i < 4; i++)
         at[i] = harness_device(i);
-    ok(ds_topology_of_devices(at, 4, 0, &t));
+    ok(ds_topology_create_of_devices(at, 4, 0, &t));
     for (int i = 0; i < 2; i++) {
         make_crew(&c[i], 4, at, ds_float32());
         spread_of(&c[i], t);
@@ -660,7 +660,7 @@ static void test_a_collective_runs_while_another_is_captured(void **state) {
     ok(ds_graph_exec_destroy(x));
     for (int i = 0; i < 2; i++)
         end_crew(&c[i]);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     wait_all();
 }
 
@@ -676,13 +676,12 @@ static void test_more_lanes_than_streams(void **state) {
     int lanes = 0;
     for (int i = 0; i < RANKS; i++)
         at[i] = harness_device(0);
-    ok(ds_topology_of_devices(at, RANKS, 0, &t));
+    ok(ds_topology_create_of_devices(at, RANKS, 0, &t));
     make_wide_crew(&c, RANKS, at, ds_int16(), 8);
     c.what = DS_ALL_TO_ALL;
     unsigned char *want = outcome(&c, "directly"), *got;
     c.o.topology = t;
-    ok(ds_plan_make(t, &(ds_plan_desc){ .what = c.what, .bytes = whole(&c), .item = 2 },
-                    &c.o.plan));
+    ok(ds_plan_get(t, &(ds_plan_desc){ .what = c.what, .bytes = whole(&c), .item = 2 }, &c.o.plan));
     for (int r = 0; r < RANKS; r++) {
         int most = 0;
         for (size_t i = 0; i < c.o.plan->steps; i++)
@@ -697,7 +696,7 @@ static void test_more_lanes_than_streams(void **state) {
     free(got);
     free(want);
     end_crew(&c);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     finish_comm();
 }
 
@@ -713,10 +712,10 @@ static void test_what_cannot_follow_a_plan(void **state) {
     make_crew(&c, 3, at, ds_float32());
     d.bytes = whole(&c);
     d.item = 4;
-    ok(ds_topology_of_devices(at, 3, 0, &t));
-    ok(ds_topology_of_devices(at, 2, 0, &other));
+    ok(ds_topology_create_of_devices(at, 3, 0, &t));
+    ok(ds_topology_create_of_devices(at, 2, 0, &other));
     c.what = DS_BROADCAST;
-    ok(ds_plan_make(t, &d, &c.o.plan));
+    ok(ds_plan_get(t, &d, &c.o.plan));
 #define REFUSED(sentence)                                    \
     do {                                                     \
         assert_int_equal(perform(&c), DS_ERR_INVALID_VALUE); \
@@ -731,7 +730,7 @@ static void test_what_cannot_follow_a_plan(void **state) {
     REFUSED("it is for broadcast");
     d.what = DS_ALL_REDUCE;
     d.order = DS_ORDER_ANY;
-    ok(ds_plan_make(t, &d, &c.o.plan));
+    ok(ds_plan_get(t, &d, &c.o.plan));
     REFUSED("not in the order of the list");
     c.o.flags = DS_COMM_ANY_ORDER;
     ok(perform(&c));
@@ -740,14 +739,14 @@ static void test_what_cannot_follow_a_plan(void **state) {
     c.o.flags = 0;
     d.order = DS_ORDER_LIST;
     d.item = 2;
-    ok(ds_plan_make(t, &d, &c.o.plan));
+    ok(ds_plan_get(t, &d, &c.o.plan));
     REFUSED("elements of 4 bytes");
     d.item = 4;
     d.bytes -= 12;
-    ok(ds_plan_make(t, &d, &c.o.plan));
+    ok(ds_plan_get(t, &d, &c.o.plan));
     REFUSED("bytes, not ");
     d = (ds_plan_desc){ .what = DS_GATHER, .bytes = whole(&c), .item = 4, .root = 2 };
-    ok(ds_plan_make(t, &d, &c.o.plan));
+    ok(ds_plan_get(t, &d, &c.o.plan));
     ds_tensor *made = NULL, *two[3] = { c.small[0], c.small[1], c.large[2] };
     c.o.streams = NULL;
     c.o.stream_count = 0;
@@ -771,7 +770,7 @@ static void test_what_cannot_follow_a_plan(void **state) {
     drop(&made, 1);
     if (harness_device_count() > 1) {
         d = (ds_plan_desc){ .what = DS_GATHER, .bytes = whole(&c), .item = 4, .root = 1 };
-        ok(ds_plan_make(t, &d, &c.o.plan));
+        ok(ds_plan_get(t, &d, &c.o.plan));
         assert_int_equal(ds_comm_gather(INPUTS(c.small), 3, 0, at[0], &c.o, &made),
                          DS_ERR_INVALID_VALUE);
         says("its root is rank 1, not 0");
@@ -805,20 +804,20 @@ static void test_what_cannot_follow_a_plan(void **state) {
             c.what = DS_ALL_REDUCE;
             c.op = kinds[k].op;
             c.o.topology = t;
-            ok(ds_plan_make(t,
-                            &(ds_plan_desc){ .what = c.what,
-                                             .bytes = whole(&c),
-                                             .item = ds_dtype_size(kinds[k].type),
-                                             .order = (ds_plan_order)order },
-                            &c.o.plan));
+            ok(ds_plan_get(t,
+                           &(ds_plan_desc){ .what = c.what,
+                                            .bytes = whole(&c),
+                                            .item = ds_dtype_get_size(kinds[k].type),
+                                            .order = (ds_plan_order)order },
+                           &c.o.plan));
             if (order <= (int)kinds[k].most)
                 ok(perform(&c));
             else
                 REFUSED("not in the order of the list");
             end_crew(&c);
         }
-    ds_topology_free(t);
-    ds_topology_free(other);
+    ds_topology_destroy(t);
+    ds_topology_destroy(other);
     finish_comm();
 }
 
@@ -842,7 +841,7 @@ static void test_many_tensors_by_plan_reach_every_result_of_one_device(void **st
     ds_stream s[3] = { harness_stream(0, 0), harness_stream(0, 0), harness_stream(1, 0) };
     ds_tensor *in[2], *out[6], *before;
     ds_topology *t;
-    ok(ds_topology_of_devices(at, 2, 0, &t));
+    ok(ds_topology_create_of_devices(at, 2, 0, &t));
     for (int i = 0; i < 2; i++) {
         ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(NUMBERS), s[0], &in[i]));
         color(in[i], (uint32_t)i);
@@ -860,7 +859,7 @@ static void test_many_tensors_by_plan_reach_every_result_of_one_device(void **st
         expect_equal(in[i % 2], out[i]);
     drop(out, 6);
     drop(in, 2);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     for (int i = 0; i < 3; i++)
         ok(ds_stream_destroy(s[i]));
     finish_comm();
@@ -873,8 +872,8 @@ static void test_a_plan_for_one_tensor_is_refused(void **state) {
     ds_device at[2] = { harness_device(0), harness_device(1) };
     ds_topology *t;
     const ds_plan *plan;
-    ok(ds_topology_of_devices(at, 2, 0, &t));
-    ok(ds_plan_make(t, &(ds_plan_desc){ .what = DS_REDUCE, .bytes = 400 }, &plan));
+    ok(ds_topology_create_of_devices(at, 2, 0, &t));
+    ok(ds_plan_get(t, &(ds_plan_desc){ .what = DS_REDUCE, .bytes = 400 }, &plan));
     ds_comm_options o = { .topology = t, .plan = plan },
                     alias = { .flags = DS_COMM_ALIAS, .topology = t, .plan = plan };
     ds_tensor *in = painted(at[0], ds_float32(), 1, SHAPE(100), 3),
@@ -889,7 +888,7 @@ static void test_a_plan_for_one_tensor_is_refused(void **state) {
     expect_equal(in, out);
     drop(&in, 1);
     drop(&out, 1);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     finish_comm();
 }
 
@@ -904,17 +903,17 @@ static void test_topologies_return_memory_to_their_allocator(void **state) {
     const ds_plan *plan;
 
     harness_restart(NULL);
-    ok(ds_topology_parse("device a b\nlink a b nvlink\n", &of_malloc));
-    ok(ds_plan_make(of_malloc, &first, &plan));
+    ok(ds_topology_create_of_text("device a b\nlink a b nvlink\n", &of_malloc));
+    ok(ds_plan_get(of_malloc, &first, &plan));
     harness_restart(&counted);
-    ok(ds_topology_parse("device a b\nlink a b nvlink\n", &of_counted));
-    ok(ds_plan_make(of_counted, &first, &plan));
-    ok(ds_plan_make(of_malloc, &second, &plan));
-    ds_topology_free(of_malloc);
+    ok(ds_topology_create_of_text("device a b\nlink a b nvlink\n", &of_counted));
+    ok(ds_plan_get(of_counted, &first, &plan));
+    ok(ds_plan_get(of_malloc, &second, &plan));
+    ds_topology_destroy(of_malloc);
     harness_restart(NULL);
     assert_true(kept_bytes > 0);
-    ok(ds_plan_make(of_counted, &second, &plan));
-    ds_topology_free(of_counted);
+    ok(ds_plan_get(of_counted, &second, &plan));
+    ds_topology_destroy(of_counted);
 
     assert_int_equal(kept_bytes, 0);
 }
@@ -927,11 +926,12 @@ static void test_the_memory_of_a_topology_grows_with_its_pairs(void **state) {
     ds_topology *t;
 
     harness_restart(&counted);
-    ok(ds_topology_parse("device d0..199\nswitch s\nlink d0..199 s pcie\npeer d0..199 d0..199 on\n"
-                         "peer d0..199 d0..199 push 5GB/s\npeer d0..199 d0..199 both 6GB/s\n",
-                         &t));
+    ok(ds_topology_create_of_text(
+        "device d0..199\nswitch s\nlink d0..199 s pcie\npeer d0..199 d0..199 on\n"
+        "peer d0..199 d0..199 push 5GB/s\npeer d0..199 d0..199 both 6GB/s\n",
+        &t));
     size_t bytes = kept_bytes;
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     bytes -= kept_bytes;
     harness_restart(NULL);
 

@@ -53,8 +53,8 @@ static int chance(program *p, uint32_t percent) {
 
 static void must_at(const program *p, ds_result r, int line) {
     if (r != DS_OK)
-        fail_msg("seed %u, %s, line %d: %s: %s", p->seed, p->what, line, ds_result_name(r),
-                 ds_last_error());
+        fail_msg("seed %u, %s, line %d: %s: %s", p->seed, p->what, line, ds_result_get_name(r),
+                 ds_error_get_last());
 }
 
 #define MUST(call) must_at(p, (call), __LINE__)
@@ -207,7 +207,7 @@ static void reduce_integers(ds_dtype t, ds_reduce_op op, const unsigned char *co
 static void reference(ds_dtype t, ds_reduce_op op, const unsigned char *const *in, size_t n,
                       unsigned char *out) {
     if (n == 1) {
-        memmove(out, in[0], ds_dtype_size(t));
+        memmove(out, in[0], ds_dtype_get_size(t));
         return;
     }
     if (t.code == DS_CODE_COMPLEX)
@@ -228,7 +228,7 @@ static void reference(ds_dtype t, ds_reduce_op op, const unsigned char *const *i
 
 /* A number that a type may have; NaN is the one that devstream writes. */
 static void random_number(program *p, ds_dtype t, unsigned char *out) {
-    size_t size = ds_dtype_size(t);
+    size_t size = ds_dtype_get_size(t);
     int bits = t.code == DS_CODE_COMPLEX ? t.bits / 2 : t.bits,
         numbers = t.code == DS_CODE_COMPLEX ? 2 : 1;
     for (size_t i = 0; i < size; i++)
@@ -302,7 +302,7 @@ static part new_part(program *p, ds_device d, int index, ds_dtype dtype, int ndi
     part q = { 0 };
     /* 0, 1: row-major, 2: without gaps in any order, 3: anything */
     int order[DIMS], form = (int)below(p, 4);
-    size_t item = ds_dtype_size(dtype);
+    size_t item = ds_dtype_get_size(dtype);
     int64_t unit = 1, low = 0, high = 0;
     for (int i = 0; i < ndim; i++)
         order[i] = i;
@@ -341,7 +341,7 @@ static part new_part(program *p, ds_device d, int index, ds_dtype dtype, int ndi
     if (pageable)
         at = malloc(size);
     else if (d.type == DS_DEVICE_HOST)
-        MUST(ds_pinned_alloc(size, &at));
+        MUST(ds_mem_pinned_alloc(size, &at));
     else
         MUST(ds_mem_alloc(size, lane, &at));
     q.a = new_area(p, d, size, lane, at);
@@ -393,7 +393,7 @@ static part narrowed(const part *q, int dim, int64_t start, int64_t length) {
     part r = *q;
     r.object = NULL;
     if (length)
-        r.first += start * r.strides[dim] * (ptrdiff_t)ds_dtype_size(r.t.dtype);
+        r.first += start * r.strides[dim] * (ptrdiff_t)ds_dtype_get_size(r.t.dtype);
     r.shape[dim] = length;
     r.t.byte_offset = (uint64_t)r.first;
     return r;
@@ -406,7 +406,7 @@ static unsigned char **elements(const part *q) {
     for (int64_t k = 0; k < n; k++) {
         ptrdiff_t where = q->first;
         for (int i = 0; i < q->t.ndim; i++)
-            where += at[i] * q->strides[i] * (ptrdiff_t)ds_dtype_size(q->t.dtype);
+            where += at[i] * q->strides[i] * (ptrdiff_t)ds_dtype_get_size(q->t.dtype);
         list[k] = q->a->image + where;
         for (int i = q->t.ndim - 1; i >= 0 && ++at[i] == q->shape[i]; i--)
             at[i] = 0;
@@ -419,7 +419,7 @@ static void copy_elements(const part *to, const part *from) {
     int64_t n = count_of(to);
     assert_true(n == count_of(from));
     for (int64_t k = 0; k < n; k++)
-        memmove(a[k], b[k], ds_dtype_size(to->t.dtype));
+        memmove(a[k], b[k], ds_dtype_get_size(to->t.dtype));
     free(a);
     free(b);
 }
@@ -430,7 +430,7 @@ static void reduce_elements(part *const *to, size_t outs, part *const *from, siz
     unsigned char **in[MOST], **out, *made;
     const unsigned char *one[MOST];
     ds_dtype t = from[0]->t.dtype;
-    size_t count = (size_t)count_of(from[0]), item = ds_dtype_size(t);
+    size_t count = (size_t)count_of(from[0]), item = ds_dtype_get_size(t);
     made = malloc(count * item + 1);
     for (size_t i = 0; i < n; i++)
         in[i] = elements(from[i]);
@@ -467,7 +467,7 @@ static part adopted(program *p, const ds_tensor *t, const ds_device *d, int inde
         q.strides[i] = t->strides[i];
     }
     q.t = *t;
-    q.a = new_area(p, *d, ds_tensor_size(t), lane_of(p, *d, index), ds_tensor_address(t));
+    q.a = new_area(p, *d, ds_tensor_get_size(t), lane_of(p, *d, index), ds_tensor_address(t));
     return q;
 }
 
@@ -499,7 +499,7 @@ static void give_streams(program *p, const ds_device *places, size_t n, ds_devic
     for (size_t i = 0; i < n; i++)
         ranks &= places[i].type != DS_DEVICE_HOST;
     if (ranks)
-        MUST(ds_topology_of_devices(places, n, 0, &p->topology));
+        MUST(ds_topology_create_of_devices(places, n, 0, &p->topology));
     p->o.topology = p->topology;
 }
 
@@ -559,13 +559,13 @@ static void compare(program *p, int holding) {
 }
 
 static void close_program(program *p) {
-    ds_topology_free(p->topology);
+    ds_topology_destroy(p->topology);
     for (size_t i = 0; i < p->area_count; i++) {
         area *a = &p->areas[i];
         if (a->mine && a->pageable)
             free(a->at);
         else if (a->mine && a->device.type == DS_DEVICE_HOST)
-            MUST(ds_pinned_free(a->at));
+            MUST(ds_mem_pinned_free(a->at));
         else if (a->mine)
             MUST(ds_mem_free(a->at));
         free(a->image);
@@ -1010,7 +1010,7 @@ static void run_programs(uint32_t begin_at, uint32_t rounds) {
     begin(PRESET_DEFAULT);
     ds_stream pool[4][2];
     void *stage;
-    ok(ds_host_alloc(STAGE, &stage));
+    ok(ds_pinned_alloc(STAGE, &stage));
     for (int i = 0; i < 8; i++)
         pool[i / 2][i % 2] = harness_stream(i / 2, 0);
     uint32_t first = setting("DS_RANDOM_FIRST", begin_at),
@@ -1023,7 +1023,7 @@ static void run_programs(uint32_t begin_at, uint32_t rounds) {
     for (int i = 0; i < 8; i++)
         ok(ds_stream_destroy(pool[i / 2][i % 2]));
     finish_comm();
-    ok(ds_host_free(stage));
+    ok(ds_pinned_free(stage));
 }
 
 static void test_random_collectives_agree_with_a_plain_reference(void **state) {

@@ -183,7 +183,7 @@ static void test_reduce_add_as_in_torch(void **state) {
     /* no destination: the current device */
     ok(ds_comm_reduce_add(INPUTS(in), 2, (ds_device){ 0, 0 }, NULL, &out));
     ds_device now;
-    ok(ds_device_get(&now));
+    ok(ds_device_get_current(&now));
     assert_int_equal(out->device.type, now.type);
     assert_int_equal(out->device.index, now.index);
     expect_reduced(in, 2, out, DS_REDUCE_SUM, 0, 25);
@@ -219,7 +219,7 @@ static void test_reduce_add_coalesced_as_in_torch(void **state) {
         assert_true(ds_dtype_equal(out[i]->dtype, types[i]));
         expect_equal(one, out[i]);
         unsigned char *x = contents(t[i]), *y = contents(out[i]);
-        for (int64_t k = 0; k < ds_tensor_count(t[i]); k++) { /* twice what they are */
+        for (int64_t k = 0; k < ds_tensor_get_count(t[i]); k++) { /* twice what they are */
             if (types[i].bits == 64)
                 assert_true(((uint64_t *)(void *)y)[k] == 2 * ((uint64_t *)(void *)x)[k]);
             else if (types[i].code == DS_CODE_INT)
@@ -358,10 +358,10 @@ static void gathers(int dim) {
     ds_tensor *in[2], *out, *again;
     int across = dim == 0 || dim == -2;
     ds_device was;
-    ok(ds_device_get(&was));
+    ok(ds_device_get_current(&was));
     for (int i = 0; i < 2; i++)
         in[i] = painted(harness_device(i), ds_float32(), 2, SHAPE(2, 5), (uint32_t)i);
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     for (int d = 0; d < 4; d++) {
         ok(ds_comm_gather(INPUTS(in), 2, dim, to[d], NULL, &out));
         assert_int_equal(is_host(out), d == 2);
@@ -413,7 +413,7 @@ static void gathers(int dim) {
     drop(&wide, 1);
     drop(&less, 1);
     drop(in, 2);
-    ok(ds_device_set(was));
+    ok(ds_device_set_current(was));
     finish_comm();
 }
 

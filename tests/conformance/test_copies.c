@@ -31,17 +31,17 @@ static unsigned char *make(kind k, size_t size) {
     void *p = NULL;
     switch (k) {
     case PINNED:
-        ok(ds_host_alloc(size, &p));
+        ok(ds_pinned_alloc(size, &p));
         break;
     case REGISTERED:
         p = whole_pages(size);
-        ok(ds_host_register(p, size));
+        ok(ds_pinned_register(p, size));
         break;
     case DEVICE0:
-        ok(ds_alloc(device(0), size, &p));
+        ok(ds_device_alloc(device(0), size, &p));
         break;
     case DEVICE1:
-        ok(ds_alloc(device(1), size, &p));
+        ok(ds_device_alloc(device(1), size, &p));
         break;
     case PAGEABLE:
     case KINDS:
@@ -55,15 +55,15 @@ static unsigned char *make(kind k, size_t size) {
 static void drop(kind k, unsigned char *p) {
     switch (k) {
     case PINNED:
-        ok(ds_host_free(p));
+        ok(ds_pinned_free(p));
         break;
     case REGISTERED:
-        ok(ds_host_unregister(p));
+        ok(ds_pinned_unregister(p));
         free(p);
         break;
     case DEVICE0:
     case DEVICE1:
-        ok(ds_free(p));
+        ok(ds_device_free(p));
         break;
     case PAGEABLE:
     case KINDS:
@@ -85,7 +85,7 @@ static void pattern(unsigned char *p, size_t n, uint64_t seed) {
 /* Negative, with a sentence, where more than one code is reasonable. */
 static void refused_somehow(ds_result r) {
     assert_true(r < 0);
-    assert_true(ds_last_error()[0] != 0);
+    assert_true(ds_error_get_last()[0] != 0);
 }
 
 /* ---- one-dimensional ---- */
@@ -257,15 +257,15 @@ static ds_result run_fill(blocker *b) {
 }
 
 static ds_result run_free(blocker *b) {
-    return ds_free(b->a);
+    return ds_device_free(b->a);
 }
 
 static ds_result run_host_free(blocker *b) {
-    return ds_host_free(b->a);
+    return ds_pinned_free(b->a);
 }
 
 static ds_result run_unregister(blocker *b) {
-    return ds_host_unregister(b->a);
+    return ds_pinned_unregister(b->a);
 }
 
 static void *blocker_main(void *user) {
@@ -399,10 +399,10 @@ static void test_a_full_device_is_out_of_memory(void **state) {
     size_t total;
     void *d = &total;
     (void)state;
-    ok(ds_device_memory_info(device(0), NULL, &total));
-    refused(ds_alloc(device(0), total + 1, &d), DS_ERR_OUT_OF_MEMORY);
+    ok(ds_device_get_memory_info(device(0), NULL, &total));
+    refused(ds_device_alloc(device(0), total + 1, &d), DS_ERR_OUT_OF_MEMORY);
     assert_null(d);
-    refused(ds_alloc_pitch(device(0), total / 2, 3, &(void *){ NULL }, &(size_t){ 0 }),
+    refused(ds_device_alloc_pitch(device(0), total / 2, 3, &(void *){ NULL }, &(size_t){ 0 }),
             DS_ERR_OUT_OF_MEMORY);
 }
 
@@ -495,26 +495,26 @@ static void test_pitched_memory_is_wide_enough_and_aligned(void **state) {
     ds_pointer_info info;
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = device(1) }, &s));
-    ok(ds_alloc_pitch(device(1), 1001, 20, &p, &pitch));
+    ok(ds_device_alloc_pitch(device(1), 1001, 20, &p, &pitch));
     assert_non_null(p);
     assert_true(pitch >= 1001);
     assert_int_equal((uintptr_t)p % 512, 0);
-    ok(ds_pointer_query((char *)p + 19 * pitch + 1000, &info));
+    ok(ds_pointer_get_info((char *)p + 19 * pitch + 1000, &info));
     assert_int_equal(info.kind, DS_MEMORY_DEVICE);
     assert_ptr_equal(info.base, p);
     assert_int_equal(info.device.index, device(1).index);
     ok(ds_fill_2d(p, pitch, 3, 1, 1001, 20, s));
     ok(ds_stream_synchronize(s));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     void *none = (void *)&pitch;
-    refused_somehow(ds_alloc_pitch(device(0), SIZE_MAX, 2, &none, &pitch));
+    refused_somehow(ds_device_alloc_pitch(device(0), SIZE_MAX, 2, &none, &pitch));
     assert_null(none);
     none = (void *)&pitch;
-    refused_somehow(ds_alloc_pitch(device(0), SIZE_MAX / 2 + 1, 2, &none, &pitch));
+    refused_somehow(ds_device_alloc_pitch(device(0), SIZE_MAX / 2 + 1, 2, &none, &pitch));
     assert_null(none);
-    refused_somehow(ds_alloc_pitch(device(0), 2, SIZE_MAX, &none, &pitch));
-    refused(ds_alloc_pitch(device(0), 10, 10, NULL, &pitch), DS_ERR_INVALID_VALUE);
-    refused(ds_alloc_pitch(device(0), 10, 10, &none, NULL), DS_ERR_INVALID_VALUE);
+    refused_somehow(ds_device_alloc_pitch(device(0), 2, SIZE_MAX, &none, &pitch));
+    refused(ds_device_alloc_pitch(device(0), 10, 10, NULL, &pitch), DS_ERR_INVALID_VALUE);
+    refused(ds_device_alloc_pitch(device(0), 10, 10, &none, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
 }
 
@@ -675,7 +675,7 @@ static void test_copies_refuse_wrong_ranges_and_enqueue_nothing(void **state) {
 static void expect_pointer(const void *p, ds_memory_kind k, void *base, size_t size) {
     ds_pointer_info info;
     memset(&info, 0x5a, sizeof info);
-    ok(ds_pointer_query(p, &info));
+    ok(ds_pointer_get_info(p, &info));
     assert_int_equal(info.kind, k);
     assert_ptr_equal(info.base, base);
     assert_int_equal(info.size, size);
@@ -691,7 +691,7 @@ static void test_pointer_query_tells_kind_device_and_range(void **state) {
 
     unsigned char *d0 = make(DEVICE0, N), *d1 = make(DEVICE1, N), *pin = make(PINNED, N),
                   *reg = whole_pages(3 * N);
-    ok(ds_host_register(reg + N, N));
+    ok(ds_pinned_register(reg + N, N));
     expect_pointer(d0, DS_MEMORY_DEVICE, d0, N);
     expect_pointer(d0 + 1, DS_MEMORY_DEVICE, d0, N);
     expect_pointer(d0 + N - 1, DS_MEMORY_DEVICE, d0, N);
@@ -707,11 +707,11 @@ static void test_pointer_query_tells_kind_device_and_range(void **state) {
     expect_pointer(&state, DS_MEMORY_PAGEABLE, NULL, 0);
     expect_pointer(NULL, DS_MEMORY_PAGEABLE, NULL, 0);
     ds_pointer_info info;
-    ok(ds_pointer_query(d1, &info));
+    ok(ds_pointer_get_info(d1, &info));
     assert_int_equal(info.device.type, device(1).type);
     assert_int_equal(info.device.index, device(1).index);
-    refused(ds_pointer_query(d0, NULL), DS_ERR_INVALID_VALUE);
-    ok(ds_host_unregister(reg + N));
+    refused(ds_pointer_get_info(d0, NULL), DS_ERR_INVALID_VALUE);
+    ok(ds_pinned_unregister(reg + N));
     expect_pointer(reg + N, DS_MEMORY_PAGEABLE, NULL, 0);
     drop(DEVICE0, d0);
     drop(DEVICE1, d1);
@@ -725,36 +725,36 @@ static void test_memory_is_aligned_and_sizes_of_zero_give_null(void **state) {
     (void)state;
     void *p[64];
     for (size_t i = 0; i < 64; i++) {
-        ok(i % 2 ? ds_alloc(device((int)i / 2), i * 37 + 1, &p[i])
-                 : ds_host_alloc(i * 37 + 1, &p[i]));
+        ok(i % 2 ? ds_device_alloc(device((int)i / 2), i * 37 + 1, &p[i])
+                 : ds_pinned_alloc(i * 37 + 1, &p[i]));
         assert_non_null(p[i]);
         assert_int_equal((uintptr_t)p[i] % 512, 0);
         for (size_t j = 0; j < i; j++)
             assert_true(p[j] != p[i]);
     }
     for (size_t i = 0; i < 64; i++)
-        ok(i % 2 ? ds_free(p[i]) : ds_host_free(p[i]));
+        ok(i % 2 ? ds_device_free(p[i]) : ds_pinned_free(p[i]));
     p[0] = p;
-    ok(ds_alloc(device(0), 0, &p[0]));
+    ok(ds_device_alloc(device(0), 0, &p[0]));
     assert_null(p[0]);
     p[0] = p;
-    ok(ds_host_alloc(0, &p[0]));
+    ok(ds_pinned_alloc(0, &p[0]));
     assert_null(p[0]);
-    ok(ds_free(NULL));
-    ok(ds_host_free(NULL));
-    refused(ds_alloc(device(0), 10, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_host_alloc(10, NULL), DS_ERR_INVALID_VALUE);
+    ok(ds_device_free(NULL));
+    ok(ds_pinned_free(NULL));
+    refused(ds_device_alloc(device(0), 10, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_alloc(10, NULL), DS_ERR_INVALID_VALUE);
     p[0] = p;
-    refused(ds_alloc((ds_device){ device(0).type, 1000 }, 10, &p[0]), DS_ERR_DEVICE_RANGE);
-    assert_null(p[0]);
-    p[0] = p;
-    refused_somehow(ds_alloc(device(0), SIZE_MAX, &p[0]));
+    refused(ds_device_alloc((ds_device){ device(0).type, 1000 }, 10, &p[0]), DS_ERR_DEVICE_RANGE);
     assert_null(p[0]);
     p[0] = p;
-    refused_somehow(ds_alloc(device(0), SIZE_MAX - 511, &p[0]));
+    refused_somehow(ds_device_alloc(device(0), SIZE_MAX, &p[0]));
     assert_null(p[0]);
     p[0] = p;
-    refused_somehow(ds_host_alloc(SIZE_MAX - 100, &p[0]));
+    refused_somehow(ds_device_alloc(device(0), SIZE_MAX - 511, &p[0]));
+    assert_null(p[0]);
+    p[0] = p;
+    refused_somehow(ds_pinned_alloc(SIZE_MAX - 100, &p[0]));
     assert_null(p[0]);
 }
 
@@ -765,29 +765,29 @@ static void test_free_refuses_what_is_not_the_start_of_an_allocation(void **stat
 
     unsigned char *d = make(DEVICE0, N), *pin = make(PINNED, N), *reg = make(REGISTERED, N),
                   *plain = host_bytes(N);
-    refused(ds_free(d + 1), DS_ERR_INVALID_VALUE);
-    refused(ds_free(d + N), DS_ERR_INVALID_VALUE);
-    refused(ds_free(pin), DS_ERR_INVALID_VALUE);
-    refused(ds_free(reg), DS_ERR_INVALID_VALUE);
-    refused(ds_free(plain), DS_ERR_INVALID_VALUE);
-    refused(ds_host_free(pin + 1), DS_ERR_INVALID_VALUE);
-    refused(ds_host_free(d), DS_ERR_INVALID_VALUE);
-    refused(ds_host_free(reg), DS_ERR_INVALID_VALUE);
-    refused(ds_host_free(plain), DS_ERR_INVALID_VALUE);
-    refused(ds_host_unregister(reg + 1), DS_ERR_INVALID_VALUE);
-    refused(ds_host_unregister(pin), DS_ERR_INVALID_VALUE);
-    refused(ds_host_unregister(d), DS_ERR_INVALID_VALUE);
-    refused(ds_host_unregister(plain), DS_ERR_INVALID_VALUE);
+    refused(ds_device_free(d + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_device_free(d + N), DS_ERR_INVALID_VALUE);
+    refused(ds_device_free(pin), DS_ERR_INVALID_VALUE);
+    refused(ds_device_free(reg), DS_ERR_INVALID_VALUE);
+    refused(ds_device_free(plain), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_free(pin + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_free(d), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_free(reg), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_free(plain), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_unregister(reg + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_unregister(pin), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_unregister(d), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_unregister(plain), DS_ERR_INVALID_VALUE);
     /* all are still what they were */
     expect_pointer(d, DS_MEMORY_DEVICE, d, N);
     expect_pointer(pin, DS_MEMORY_PINNED, pin, N);
     expect_pointer(reg, DS_MEMORY_REGISTERED, reg, N);
-    ok(ds_free(d));
-    refused(ds_free(d), DS_ERR_INVALID_VALUE);
-    ok(ds_host_free(pin));
-    refused(ds_host_free(pin), DS_ERR_INVALID_VALUE);
-    ok(ds_host_unregister(reg));
-    refused(ds_host_unregister(reg), DS_ERR_INVALID_VALUE);
+    ok(ds_device_free(d));
+    refused(ds_device_free(d), DS_ERR_INVALID_VALUE);
+    ok(ds_pinned_free(pin));
+    refused(ds_pinned_free(pin), DS_ERR_INVALID_VALUE);
+    ok(ds_pinned_unregister(reg));
+    refused(ds_pinned_unregister(reg), DS_ERR_INVALID_VALUE);
     free(reg);
     free(plain);
 }
@@ -796,22 +796,22 @@ static void test_register_refuses_what_overlaps_a_known_range(void **state) {
     (void)state;
     const size_t N = harness_is_cpu() ? 1000 : 4096; /* CUDA counts in pages */
     unsigned char *p = whole_pages(4 * N), *pin = make(PINNED, N), *d = make(DEVICE0, N);
-    ok(ds_host_register(p + N, N));
-    refused(ds_host_register(p + N, N), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(p + N + 10, 10), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(p, N + 1), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(p + 2 * N - 1, N), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(p, 4 * N), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(pin + 5, 5), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(d, N), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(NULL, N), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(p + 3 * N, 0), DS_ERR_INVALID_VALUE);
-    refused(ds_host_register(p + 3 * N, SIZE_MAX), DS_ERR_INVALID_VALUE);
-    ok(ds_host_register(p + 3 * N, N));
-    ok(ds_host_unregister(p + N));
-    ok(ds_host_register(p, 3 * N - 1)); /* free again */
-    ok(ds_host_unregister(p));
-    ok(ds_host_unregister(p + 3 * N));
+    ok(ds_pinned_register(p + N, N));
+    refused(ds_pinned_register(p + N, N), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(p + N + 10, 10), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(p, N + 1), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(p + 2 * N - 1, N), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(p, 4 * N), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(pin + 5, 5), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(d, N), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(NULL, N), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(p + 3 * N, 0), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_register(p + 3 * N, SIZE_MAX), DS_ERR_INVALID_VALUE);
+    ok(ds_pinned_register(p + 3 * N, N));
+    ok(ds_pinned_unregister(p + N));
+    ok(ds_pinned_register(p, 3 * N - 1)); /* free again */
+    ok(ds_pinned_unregister(p));
+    ok(ds_pinned_unregister(p + 3 * N));
     drop(PINNED, pin);
     drop(DEVICE0, d);
     free(p);
@@ -821,24 +821,24 @@ static void memory_is_limited(const ds_init_desc *init, size_t limit) {
     size_t free0 = 0, free1 = 0, total = 0;
     void *a = NULL, *b = NULL, *c = &a;
     harness_restart(init);
-    ok(ds_device_memory_info(ds_cpu(0), &free0, &total));
+    ok(ds_device_get_memory_info(ds_cpu(0), &free0, &total));
     assert_int_equal(total, limit);
     assert_int_equal(free0, limit);
-    ok(ds_alloc(ds_cpu(0), (size_t)5 << 20, &a));
-    ok(ds_device_memory_info(ds_cpu(0), &free1, NULL));
+    ok(ds_device_alloc(ds_cpu(0), (size_t)5 << 20, &a));
+    ok(ds_device_get_memory_info(ds_cpu(0), &free1, NULL));
     assert_true(free1 <= free0 - ((size_t)5 << 20));
-    ok(ds_device_memory_info(ds_cpu(1), &free1, &total));
+    ok(ds_device_get_memory_info(ds_cpu(1), &free1, &total));
     assert_int_equal(free1, limit); /* each device has its own */
-    refused(ds_alloc(ds_cpu(0), (size_t)5 << 20, &c), DS_ERR_OUT_OF_MEMORY);
+    refused(ds_device_alloc(ds_cpu(0), (size_t)5 << 20, &c), DS_ERR_OUT_OF_MEMORY);
     assert_null(c);
-    refused(ds_alloc(ds_cpu(0), limit + 1, &c), DS_ERR_OUT_OF_MEMORY);
-    ok(ds_alloc(ds_cpu(1), (size_t)5 << 20, &b));
-    ok(ds_free(a));
-    ok(ds_device_memory_info(ds_cpu(0), &free1, NULL));
+    refused(ds_device_alloc(ds_cpu(0), limit + 1, &c), DS_ERR_OUT_OF_MEMORY);
+    ok(ds_device_alloc(ds_cpu(1), (size_t)5 << 20, &b));
+    ok(ds_device_free(a));
+    ok(ds_device_get_memory_info(ds_cpu(0), &free1, NULL));
     assert_int_equal(free1, free0);
-    ok(ds_alloc(ds_cpu(0), (size_t)5 << 20, &a)); /* there is room again */
-    ok(ds_free(a));
-    ok(ds_free(b));
+    ok(ds_device_alloc(ds_cpu(0), (size_t)5 << 20, &a)); /* there is room again */
+    ok(ds_device_free(a));
+    ok(ds_device_free(b));
     harness_shutdown();
 }
 
@@ -880,10 +880,10 @@ static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     ok(ds_device_can_access_peer(ds_cpu(1), ds_cpu(1), &can));
     assert_int_equal(can, 1);
     ok(ds_stream_create(NULL, &s));
-    ok(ds_alloc(ds_cpu(0), N, &p0));
-    ok(ds_alloc(ds_cpu(1), N, &p1));
-    ok(ds_alloc(ds_cpu(1), N, &p2));
-    ok(ds_host_alloc(N, &pin));
+    ok(ds_device_alloc(ds_cpu(0), N, &p0));
+    ok(ds_device_alloc(ds_cpu(1), N, &p1));
+    ok(ds_device_alloc(ds_cpu(1), N, &p2));
+    ok(ds_pinned_alloc(N, &pin));
     unsigned char *want = host_bytes(N), *got = pin;
     pattern(want, N, 99);
     ok(ds_copy(p0, want, N, s));
@@ -907,10 +907,10 @@ static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     }
     ok(ds_cpu_get_stats(&stats));
     assert_int_equal(stats.staged_copies, 3);
-    ok(ds_free(p0));
-    ok(ds_free(p1));
-    ok(ds_free(p2));
-    ok(ds_host_free(pin));
+    ok(ds_device_free(p0));
+    ok(ds_device_free(p1));
+    ok(ds_device_free(p2));
+    ok(ds_pinned_free(pin));
     ok(ds_stream_destroy(s));
     free(want);
     harness_restart(NULL);
@@ -934,22 +934,22 @@ static void test_peer_access_may_be_one_way(void **state) {
 static void expect_freed_memory_is_refused(size_t size) {
     void *d, *live, *h;
     ds_stream s = harness_stream(0, 0);
-    ok(ds_alloc(harness_device(0), size, &d));
-    ok(ds_alloc(harness_device(0), size, &live));
-    ok(ds_host_alloc(size, &h));
-    ok(ds_free(d));
+    ok(ds_device_alloc(harness_device(0), size, &d));
+    ok(ds_device_alloc(harness_device(0), size, &live));
+    ok(ds_pinned_alloc(size, &h));
+    ok(ds_device_free(d));
 
     refused(ds_copy(d, live, 4096, s), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "was freed (dst, 4096 bytes)"));
+    assert_non_null(strstr(ds_error_get_last(), "was freed (dst, 4096 bytes)"));
     refused(ds_copy(live, (char *)d + size - 4096, 4096, s), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "was freed (src, 4096 bytes)"));
+    assert_non_null(strstr(ds_error_get_last(), "was freed (src, 4096 bytes)"));
     refused(ds_copy_2d(live, 128, d, 128, 64, 10, s), DS_ERR_INVALID_VALUE);
     refused(ds_fill(d, 0, 4, 1024, s), DS_ERR_INVALID_VALUE);
-    ok(ds_host_free(h));
+    ok(ds_pinned_free(h));
     refused(ds_copy(live, h, 4096, s), DS_ERR_INVALID_VALUE);
 
     ok(ds_stream_synchronize(s)); /* nothing was put on the stream */
-    ok(ds_free(live));
+    ok(ds_device_free(live));
     ok(ds_stream_destroy(s));
 }
 
@@ -968,9 +968,9 @@ static void test_memory_of_the_program_where_a_devices_was_is_copied(void **stat
     void *d, *live;
     (void)state;
     ds_stream s = harness_stream(0, 0);
-    ok(ds_alloc(harness_device(0), 4096, &live));
-    ok(ds_alloc(harness_device(0), SIZE, &d));
-    ok(ds_free(d));
+    ok(ds_device_alloc(harness_device(0), 4096, &live));
+    ok(ds_device_alloc(harness_device(0), SIZE, &d));
+    ok(ds_device_free(d));
     char *whole = malloc(SIZE);
     assert_non_null(whole);
     char *own = whole + 8192; /* a malloc may put its own bytes in front of what it gives */
@@ -986,7 +986,7 @@ static void test_memory_of_the_program_where_a_devices_was_is_copied(void **stat
     assert_int_equal(own[0], 7);
     assert_int_equal(own[4095], 7);
     free(whole);
-    ok(ds_free(live));
+    ok(ds_device_free(live));
     ok(ds_stream_destroy(s));
 }
 

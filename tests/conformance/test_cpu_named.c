@@ -95,8 +95,8 @@ static void test_64_streams_blocked_in_host_functions_do_not_hold_the_65th(void 
     for (int i = 0; i < BLOCKED; i++)
         gate_wait_entered(&gates[i]);
     ok(ds_stream_create(NULL, &s));
-    ok(ds_host_alloc(N, &pin));
-    ok(ds_alloc(harness_device(0), N, &dev));
+    ok(ds_pinned_alloc(N, &pin));
+    ok(ds_device_alloc(harness_device(0), N, &dev));
     unsigned char *bytes = pin;
     for (int i = 0; i < N; i++)
         bytes[i] = (unsigned char)(i * 7 + i / 256);
@@ -107,7 +107,7 @@ static void test_64_streams_blocked_in_host_functions_do_not_hold_the_65th(void 
         fold(s, h, i);
         want = fold_host(want, i);
     }
-    ok(ds_launch_host_func(s, count_host, &ran, NULL)); /* a host function too */
+    ok(ds_stream_launch_host_func(s, count_host, &ran, NULL)); /* a host function too */
     ok(ds_stream_synchronize(s));
     assert_true(*h == want);
     assert_true(ran == 1);
@@ -123,8 +123,8 @@ static void test_64_streams_blocked_in_host_functions_do_not_hold_the_65th(void 
         ok(ds_stream_destroy(blocked[i]));
     }
     ok(ds_stream_destroy(s));
-    ok(ds_free(dev));
-    ok(ds_host_free(pin));
+    ok(ds_device_free(dev));
+    ok(ds_pinned_free(pin));
 }
 
 typedef struct locker {
@@ -151,17 +151,17 @@ static void test_synchronizing_a_under_a_lock_that_bs_host_function_wants_return
     ok(ds_stream_create(NULL, &a));
     ok(ds_stream_create(NULL, &b));
     pthread_mutex_lock(&m);
-    ok(ds_launch_host_func(b, take_lock, &early, NULL));
+    ok(ds_stream_launch_host_func(b, take_lock, &early, NULL));
     while (!early.entered)
         sched_yield();
-    ok(ds_launch_host_func(b, take_lock, &late, NULL));
+    ok(ds_stream_launch_host_func(b, take_lock, &late, NULL));
     for (uint64_t i = 0; i < 1000; i++) {
         fold(a, h, i);
         want = fold_host(want, i);
     }
     /* on CUDA b's may hold it up */
     if (harness_is_cpu())
-        ok(ds_launch_host_func(a, count_host, &ran, NULL));
+        ok(ds_stream_launch_host_func(a, count_host, &ran, NULL));
     /* must not run b's host function here: this thread has the lock */
     ok(ds_stream_synchronize(a));
     assert_true(*h == want);
@@ -184,8 +184,8 @@ static void test_a_timed_wait_of_1_ms_on_a_long_kernel_comes_back(void **state) 
     ds_stream s;
     ds_event e;
     ok(ds_stream_create(NULL, &s));
-    ok(ds_launch(spin, 1, &(spin_args){ flag(), release }, sizeof(spin_args), s));
-    ok(ds_stream_record_new(s, 0, &e));
+    ok(ds_kernel_launch(spin, 1, &(spin_args){ flag(), release }, sizeof(spin_args), s));
+    ok(ds_stream_record_event(s, 0, &e));
     uint64_t longest = 0;
     for (int i = 0; i < 20; i++) {
         uint64_t t0 = now_ns();
@@ -220,7 +220,7 @@ static void test_a_kernel_after_idleness_runs_although_nobody_calls(void **state
     for (uint64_t i = 0; i < ROUNDS; i++) {
         pause_ms(10); /* all threads have gone to sleep meanwhile */
         uint64_t t0 = now_ns();
-        ok(ds_launch(k, 1, &(count_args){ done, 1 }, sizeof(count_args), s));
+        ok(ds_kernel_launch(k, 1, &(count_args){ done, 1 }, sizeof(count_args), s));
         while (*done != i + 1)
             sched_yield();
         uint64_t t = now_ns() - t0;
@@ -261,7 +261,7 @@ static size_t pick(uint64_t *x, size_t n) {
 
 static void tolerate(ds_result r) {
     if (r != DS_OK && r != DS_NOT_READY && r != DS_ERR_INVALID_HANDLE) {
-        fprintf(stderr, "%s: %s\n", ds_result_name(r), ds_last_error());
+        fprintf(stderr, "%s: %s\n", ds_result_get_name(r), ds_error_get_last());
         abort();
     }
 }
@@ -296,13 +296,13 @@ static void use_arena(arena *a, uint64_t *x) {
         tolerate(ds_stream_synchronize_for(s, 10000));
         break;
     case 8:
-        r = ds_launch_host_func(s, count_host, &a->ran, NULL);
+        r = ds_stream_launch_host_func(s, count_host, &a->ran, NULL);
         tolerate(r);
         if (r == DS_OK)
             a->launched++;
         break;
     default:
-        r = ds_launch(a->k, 1, &(count_args){ a->kernels_ran, 1 }, sizeof(count_args), s);
+        r = ds_kernel_launch(a->k, 1, &(count_args){ a->kernels_ran, 1 }, sizeof(count_args), s);
         tolerate(r);
         if (r == DS_OK)
             a->kernels_launched++;
@@ -381,8 +381,8 @@ typedef struct short_lived {
 static void *short_lived_main(void *user) {
     short_lived *t = user;
     ds_stream own;
-    ok_thread(ds_stream_per_thread(harness_device(0), &own));
-    ok_thread(ds_launch(t->k, 1, &(count_args){ t->count, 1 }, sizeof(count_args), own));
+    ok_thread(ds_stream_get_per_thread(harness_device(0), &own));
+    ok_thread(ds_kernel_launch(t->k, 1, &(count_args){ t->count, 1 }, sizeof(count_args), own));
     if (t->wait)
         ok_thread(ds_stream_synchronize(own));
     return NULL; /* else with its work pending */
@@ -425,7 +425,7 @@ static void pending_exit(void) {
     ds_kernel k;
     void *flags;
     if (ds_stream_create(NULL, &s) < 0 || ds_stream_create(NULL, &t) < 0 ||
-        ds_host_alloc(8, &flags) < 0)
+        ds_pinned_alloc(8, &flags) < 0)
         _exit(3);
     if (ds_kernel_create(&(ds_kernel_desc){ .name = "spin",
                                             .cpu_fn = spin_kernel,
@@ -437,10 +437,10 @@ static void pending_exit(void) {
         _exit(4);
     memset(flags, 0, 8);
     _Atomic uint32_t *started = flags;
-    if (ds_launch(k, 1, &(spin_args){ started, started + 1 }, sizeof(spin_args), s) < 0)
+    if (ds_kernel_launch(k, 1, &(spin_args){ started, started + 1 }, sizeof(spin_args), s) < 0)
         _exit(5);
-    if (ds_launch_host_func(t, gate_fn, &never, NULL) < 0 ||
-        ds_launch_host_func(t, gate_fn, &never, NULL) < 0)
+    if (ds_stream_launch_host_func(t, gate_fn, &never, NULL) < 0 ||
+        ds_stream_launch_host_func(t, gate_fn, &never, NULL) < 0)
         _exit(6);
     while (!*started)
         sched_yield();
@@ -583,7 +583,7 @@ static void test_10000_streams_at_once_all_work(void **state) {
     assert_true(stats.streams >= STREAMS);
     for (int round = 0; round < 3; round++)
         for (int i = 0; i < STREAMS; i++) {
-            ok(ds_launch(k, 1, &(count_args){ count, 1 }, sizeof(count_args), s[i]));
+            ok(ds_kernel_launch(k, 1, &(count_args){ count, 1 }, sizeof(count_args), s[i]));
             if (round)
                 ok(ds_stream_wait_stream(s[i], s[(i + 4999) % STREAMS]));
         }
@@ -619,7 +619,7 @@ static void test_pending_operations_take_at_most_256_bytes_each(void **state) {
     gate_wait_entered(&g);
     ok(ds_cpu_get_stats(&idle));
     for (uint64_t i = 0; i < PENDING; i++)
-        ok(ds_launch(k, 1, &(count_args){ count, i }, sizeof(count_args), s));
+        ok(ds_kernel_launch(k, 1, &(count_args){ count, i }, sizeof(count_args), s));
     ok(ds_cpu_get_stats(&full));
     gate_open(&g);
     double each = (double)(full.queue_bytes - idle.queue_bytes) / PENDING;
@@ -719,7 +719,7 @@ static void test_inline_mode_is_done_at_every_return_and_right(void **state) {
         want = fold_host(want, i);
         assert_true(*h == want); /* before any synchronisation */
         assert_int_equal(ds_stream_query(s), DS_OK);
-        ok(ds_launch_host_func(s, count_host, &ran, NULL));
+        ok(ds_stream_launch_host_func(s, count_host, &ran, NULL));
         assert_true(ran == i + 1);
     }
     ok(ds_copy(&copy, h, 8, s));
@@ -779,19 +779,19 @@ static void test_ready_streams_run_by_priority_then_by_submission(void **state) 
               rank = harness_kernel("rank", rank_kernel, sizeof(rank_args), NULL, 0, 0);
     ds_stream first, s[N];
     int least, greatest, priority[N];
-    ok(ds_device_priority_range(ds_cpu(0), &least, &greatest));
+    ok(ds_device_get_priority_range(ds_cpu(0), &least, &greatest));
     assert_true(least == 0 && greatest == -5);
     ok(ds_stream_create(NULL, &first));
     for (int i = 0; i < N; i++) {
         priority[i] = -(i * 5 % LEVELS); /* 0 -5 -4 -3 -2 -1, and again */
         ok(ds_stream_create(&(ds_stream_desc){ .priority = priority[i] }, &s[i]));
     }
-    ok(ds_launch(spin, 1, &(spin_args){ &started, &release }, sizeof(spin_args), first));
+    ok(ds_kernel_launch(spin, 1, &(spin_args){ &started, &release }, sizeof(spin_args), first));
     /* the only worker is held */
     while (!started)
         sched_yield();
     for (int i = 0; i < N; i++)
-        ok(ds_launch(rank, 1, &(rank_args){ &next, &place[i] }, sizeof(rank_args), s[i]));
+        ok(ds_kernel_launch(rank, 1, &(rank_args){ &next, &place[i] }, sizeof(rank_args), s[i]));
     for (int i = 0; i < N; i++)
         assert_int_equal(ds_stream_query(s[i]), DS_NOT_READY);
     release = 1;

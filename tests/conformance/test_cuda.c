@@ -10,8 +10,8 @@ static ds_stream made(int device) {
 }
 
 static void expect_text(const char *text) {
-    if (!strstr(ds_last_error(), text))
-        fail_msg("\"%s\" does not say %s", ds_last_error(), text);
+    if (!strstr(ds_error_get_last(), text))
+        fail_msg("\"%s\" does not say %s", ds_error_get_last(), text);
 }
 
 /* ---- images ---- */
@@ -45,7 +45,7 @@ static ds_kernel store_from(const char *name, const void *image, const char *ent
 static void expect_store_works(ds_stream s) {
     uint64_t *out = word(0);
     ds_kernel k = harness_kernel("store", store_kernel, sizeof(store_args), store_params, 2, 0);
-    ok(ds_launch(k, 1, &(store_args){ out, 5 }, sizeof(store_args), s));
+    ok(ds_kernel_launch(k, 1, &(store_args){ out, 5 }, sizeof(store_args), s));
     ok(ds_stream_synchronize(s));
     assert_int_equal(*out, 5);
     ok(ds_kernel_destroy(k));
@@ -63,10 +63,10 @@ static void test_an_image_that_cannot_be_assembled_is_refused_with_its_kernels_n
         store_args args = { word(0), 1 };
         ds_kernel k = store_from("crooked", images[i], "store");
         for (int again = 0; again < 2; again++) {
-            refused(ds_launch(k, 1, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+            refused(ds_kernel_launch(k, 1, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
             expect_text("crooked");
             expect_text("218"); /* CUDA's code for it */
-            refused(ds_launch_grid(k, &(ds_grid){ .grid = { 1 } }, &args, sizeof args, s),
+            refused(ds_kernel_launch_grid(k, &(ds_grid){ .grid = { 1 } }, &args, sizeof args, s),
                     DS_ERR_INVALID_VALUE);
             refused(ds_kernel_load(k, harness_device(0)), DS_ERR_INVALID_VALUE);
             expect_text("crooked");
@@ -84,7 +84,7 @@ static void test_an_entry_that_is_not_in_the_image_is_refused_by_its_name(void *
     ds_stream s = made(0);
     store_args args = { word(0), 1 };
     ds_kernel k = store_from("lost", harness_cuda_form("store").image, "no_such_entry");
-    refused(ds_launch(k, 1, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch(k, 1, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
     expect_text("lost");
     expect_text("no_such_entry");
     refused(ds_kernel_load(k, harness_device(0)), DS_ERR_INVALID_VALUE);
@@ -98,9 +98,9 @@ static void test_a_kernel_without_cuda_form_is_refused_at_launch(void **state) {
     store_args args = { word(0), 1 };
     ds_stream s = made(0);
     ds_kernel k = harness_kernel("cpu only", store_kernel, sizeof args, store_params, 2, 0);
-    refused(ds_launch(k, 1, &args, sizeof args, s), DS_ERR_UNSUPPORTED);
+    refused(ds_kernel_launch(k, 1, &args, sizeof args, s), DS_ERR_UNSUPPORTED);
     expect_text("cpu only");
-    refused(ds_launch_grid(k, &(ds_grid){ .grid = { 1 } }, &args, sizeof args, s),
+    refused(ds_kernel_launch_grid(k, &(ds_grid){ .grid = { 1 } }, &args, sizeof args, s),
             DS_ERR_UNSUPPORTED);
     refused(ds_kernel_load(k, harness_device(0)), DS_ERR_UNSUPPORTED);
     ok(ds_stream_synchronize(s));
@@ -120,7 +120,7 @@ static void test_kernels_are_loaded_ahead_on_any_device(void **state) {
     for (int round = 0; round < 2; round++)
         for (int i = harness_device_count() - 1; i >= 0; i--)
             ok(ds_kernel_load(good, harness_device(i)));
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     ok(ds_kernel_load(good, ds_device_current()));
     ok(ds_kernel_load(good, ds_cpu(0)));
     ok(ds_kernel_load(cpu_only, ds_cpu(0)));
@@ -152,9 +152,9 @@ static void test_a_kernel_runs_on_all_devices_in_turn(void **state) {
         s[i] = made(i);
     for (uint64_t round = 1; round <= ROUNDS; round++)
         for (int i = 0; i < count; i++) {
-            ok(ds_device_set(harness_device((int)round))); /* whichever is current */
-            ok(ds_launch(k, 1, &(store_args){ out + i, round * 10 + (uint64_t)i },
-                         sizeof(store_args), s[i]));
+            ok(ds_device_set_current(harness_device((int)round))); /* whichever is current */
+            ok(ds_kernel_launch(k, 1, &(store_args){ out + i, round * 10 + (uint64_t)i },
+                                sizeof(store_args), s[i]));
         }
     for (int i = 0; i < count; i++) {
         ok(ds_stream_synchronize(s[i]));
@@ -169,24 +169,24 @@ static void test_kernels_reach_pinned_and_registered_memory_of_any_age_on_any_de
     uint64_t *registered = aligned_alloc(4096, 4096);
     (void)state;
     assert_non_null(registered);
-    ok(ds_device_set(harness_device(0)));
-    ok(ds_host_alloc(4096, &pinned));
-    ok(ds_host_register(registered, 4096));
+    ok(ds_device_set_current(harness_device(0)));
+    ok(ds_pinned_alloc(4096, &pinned));
+    ok(ds_pinned_register(registered, 4096));
     ds_kernel k = harness_kernel("store", store_kernel, sizeof(store_args), store_params, 2, 0);
     for (int i = 0; i < harness_device_count(); i++) {
         ds_stream s = made(i);
-        ok(ds_launch(k, 1, &(store_args){ (uint64_t *)pinned + 9, 40 + (uint64_t)i },
-                     sizeof(store_args), s));
-        ok(ds_launch(k, 1, &(store_args){ registered + 9, 50 + (uint64_t)i }, sizeof(store_args),
-                     s));
+        ok(ds_kernel_launch(k, 1, &(store_args){ (uint64_t *)pinned + 9, 40 + (uint64_t)i },
+                            sizeof(store_args), s));
+        ok(ds_kernel_launch(k, 1, &(store_args){ registered + 9, 50 + (uint64_t)i },
+                            sizeof(store_args), s));
         ok(ds_stream_synchronize(s));
         assert_int_equal(((uint64_t *)pinned)[9], 40 + i);
         assert_int_equal(registered[9], 50 + i);
         ok(ds_stream_destroy(s));
     }
     ok(ds_kernel_destroy(k));
-    ok(ds_host_free(pinned));
-    ok(ds_host_unregister(registered));
+    ok(ds_pinned_free(pinned));
+    ok(ds_pinned_unregister(registered));
     free(registered);
 }
 
@@ -203,7 +203,7 @@ static void test_a_grid_has_three_dimensions_of_blocks_and_threads(void **state)
     uint64_t *out = zeroed_words(24 * 30), n = 0;
     ds_stream s = made(0);
     ds_kernel k = harness_kernel("whereabouts", NULL, sizeof(where_args), params, 1, 0);
-    ok(ds_launch_grid(k, &g, &(where_args){ out }, sizeof(where_args), s));
+    ok(ds_kernel_launch_grid(k, &g, &(where_args){ out }, sizeof(where_args), s));
     ok(ds_stream_synchronize(s));
     for (uint64_t bz = 0; bz < 4; bz++)
         for (uint64_t by = 0; by < 2; by++)
@@ -249,11 +249,11 @@ static void test_blocks_get_their_dynamic_shared_memory(void **state) {
                         &k));
     for (uint32_t i = 0; i < BLOCK * BLOCKS; i++)
         args.v[i] = i;
-    ok(ds_launch(k, BLOCK * BLOCKS, &args, sizeof args, s));
+    ok(ds_kernel_launch(k, BLOCK * BLOCKS, &args, sizeof args, s));
     ok(ds_stream_synchronize(s));
     expect_turned_around(args.v, BLOCKS, BLOCK);
-    ok(ds_launch_grid(k, &(ds_grid){ { BLOCK * BLOCKS / 32 }, { 32 }, 32 * 4 }, &args, sizeof args,
-                      s));
+    ok(ds_kernel_launch_grid(k, &(ds_grid){ { BLOCK * BLOCKS / 32 }, { 32 }, 32 * 4 }, &args,
+                             sizeof args, s));
     ok(ds_stream_synchronize(s));
     expect_turned_around(args.v, BLOCK * BLOCKS / 32, 32);
     ok(ds_kernel_destroy(k));
@@ -284,8 +284,8 @@ static void test_first_and_count_may_have_four_bytes(void **state) {
     ds_kernel k = harness_kernel("step4", step_kernel, sizeof(step_args), step4_params, 4, 0);
     for (size_t c = 0; c < 5; c++) {
         memset(v, 0, 5002 * sizeof *v);
-        ok(ds_launch(k, counts[c], &(step_args){ v, 3 }, sizeof(step_args), s));
-        ok(ds_launch(k, counts[c], &(step_args){ v, 4 }, sizeof(step_args), s));
+        ok(ds_kernel_launch(k, counts[c], &(step_args){ v, 3 }, sizeof(step_args), s));
+        ok(ds_kernel_launch(k, counts[c], &(step_args){ v, 4 }, sizeof(step_args), s));
         ok(ds_stream_synchronize(s));
         for (size_t i = 0; i < 5002; i++)
             assert_int_equal(v[i], i < counts[c] ? 3 * 31 + 4 : 0);
@@ -340,8 +340,8 @@ static void test_blocks_share_items_and_take_turns(void **state) {
                    needed = (counts[c] + form.items_per_block - 1) / form.items_per_block;
             size_t most = (size_t)device.multiprocessors * cases[i].limit;
             memset(v, 0, 6000 * sizeof *v);
-            ok(ds_launch(k, counts[c], &(rows_args){ v, cases[i].width, blocks }, sizeof(rows_args),
-                         s));
+            ok(ds_kernel_launch(k, counts[c], &(rows_args){ v, cases[i].width, blocks },
+                                sizeof(rows_args), s));
             ok(ds_stream_synchronize(s));
             for (size_t w = 0; w < 6000; w++)
                 assert_int_equal(v[w], w < words ? 1 : 0);
@@ -362,7 +362,7 @@ typedef struct refusal {
 static void *load_refused(void *user) {
     refusal *f = user;
     f->result = ds_kernel_load(f->kernel, harness_device(0));
-    snprintf(f->sentence, sizeof f->sentence, "%s", ds_last_error());
+    snprintf(f->sentence, sizeof f->sentence, "%s", ds_error_get_last());
     return NULL;
 }
 
@@ -399,14 +399,15 @@ static void test_launches_that_a_gpu_cannot_have_are_refused_and_nothing_fails(v
     ds_kernel k = harness_kernel("store", store_kernel, sizeof args, store_params, 2, 0);
     ds_kernel narrow = harness_kernel("step4", step_kernel, sizeof(step_args), step4_params, 4, 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        ds_result r = ds_launch_grid(k, &wrong[i], &args, sizeof args, s);
+        ds_result r = ds_kernel_launch_grid(k, &wrong[i], &args, sizeof args, s);
         if (r >= 0)
-            fail_msg("grid %zu gives %s", i, ds_result_name(r));
+            fail_msg("grid %zu gives %s", i, ds_result_get_name(r));
         expect_text("store");
     }
-    refused(ds_launch(k, SIZE_MAX, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch(narrow, (size_t)1 << 33, &(step_args){ NULL, 1 }, sizeof(step_args), s),
-            DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch(k, SIZE_MAX, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(
+        ds_kernel_launch(narrow, (size_t)1 << 33, &(step_args){ NULL, 1 }, sizeof(step_args), s),
+        DS_ERR_INVALID_VALUE);
     ok(ds_stream_synchronize(s));
     assert_int_equal(*args.out, 0);
     expect_store_works(s);
@@ -437,8 +438,8 @@ static int count_kernel(size_t first, size_t count, const void *args) {
 static void *short_lived_main(void *user) {
     short_lived *t = user;
     ds_stream own;
-    ok_thread(ds_stream_per_thread(harness_device(0), &own));
-    ok_thread(ds_launch(t->k, 1, &(count_args){ t->count, 1 }, sizeof(count_args), own));
+    ok_thread(ds_stream_get_per_thread(harness_device(0), &own));
+    ok_thread(ds_kernel_launch(t->k, 1, &(count_args){ t->count, 1 }, sizeof(count_args), own));
     if (t->wait)
         ok_thread(ds_stream_synchronize(own));
     return NULL; /* else with its work pending */
@@ -473,7 +474,7 @@ static void test_cuda_devices_are_named_and_described(void **state) {
     ds_device_properties p;
     ds_device d;
     (void)state;
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         d = (ds_device){ 99, 99 };
         ok(ds_device_parse(names[i], &d));
@@ -493,14 +494,14 @@ static void test_memory_that_is_not_there_is_refused_and_the_rest_works(void **s
     size_t total = 0;
     void *p = &total;
     (void)state;
-    ok(ds_device_memory_info(harness_device(0), NULL, &total));
-    refused(ds_alloc(harness_device(0), total + 1, &p), DS_ERR_OUT_OF_MEMORY);
+    ok(ds_device_get_memory_info(harness_device(0), NULL, &total));
+    refused(ds_device_alloc(harness_device(0), total + 1, &p), DS_ERR_OUT_OF_MEMORY);
     assert_null(p);
     p = &total;
-    refused(ds_alloc(harness_device(0), total * 2, &p), DS_ERR_OUT_OF_MEMORY);
+    refused(ds_device_alloc(harness_device(0), total * 2, &p), DS_ERR_OUT_OF_MEMORY);
     assert_null(p);
-    ok(ds_alloc(harness_device(0), 4096, &p));
-    ok(ds_free(p));
+    ok(ds_device_alloc(harness_device(0), 4096, &p));
+    ok(ds_device_free(p));
     ds_stream s = made(0);
     expect_store_works(s);
     ok(ds_stream_destroy(s));
@@ -528,8 +529,8 @@ static void test_copies_between_devices_that_cannot_reach_each_other_keep_the_da
     assert_true(want && got);
     put_pattern(want, N, 3);
     ds_stream s = made(0), t = made(1);
-    ok(ds_alloc(harness_device(0), N, &p0));
-    ok(ds_alloc(harness_device(1), N, &p1));
+    ok(ds_device_alloc(harness_device(0), N, &p0));
+    ok(ds_device_alloc(harness_device(1), N, &p1));
     ok(ds_copy(p0, want, N, s));
     ok(ds_copy(p1, p0, N, s));
     ok(ds_fill(p0, 0, 1, N, s)); /* the order of the stream holds */
@@ -544,8 +545,8 @@ static void test_copies_between_devices_that_cannot_reach_each_other_keep_the_da
         if (got[i] != (i >= 950 && i < 960 ? 9 : copied ? want[i] : 0))
             fail_msg("byte %zu is %d", i, got[i]);
     }
-    ok(ds_free(p0));
-    ok(ds_free(p1));
+    ok(ds_device_free(p0));
+    ok(ds_device_free(p1));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
     free(want);
@@ -558,18 +559,18 @@ static void test_without_a_driver_there_are_cpu_devices_and_a_reason(void **stat
     ds_stream s;
     int count = -1;
     (void)state;
-    ok(ds_device_count(DS_DEVICE_CUDA, &count));
+    ok(ds_device_get_count(DS_DEVICE_CUDA, &count));
     /* a real driver, which heeds no setting */
     if (count)
         skip();
-    ok(ds_backend_get(0, &info));
+    ok(ds_backend_get_info(0, &info));
     assert_string_equal(info.name, "cuda");
     assert_int_equal(info.available, 0);
     assert_non_null(strstr(info.reason, "35"));
-    ok(ds_device_get(&d));
+    ok(ds_device_get_current(&d));
     assert_int_equal(d.type, DS_DEVICE_CPU);
     refused(ds_device_parse("cuda", &d), DS_ERR_NO_DEVICE);
-    refused(ds_device_set(ds_cuda(0)), DS_ERR_NO_DEVICE);
+    refused(ds_device_set_current(ds_cuda(0)), DS_ERR_NO_DEVICE);
     ok(ds_stream_create(NULL, &s));
     ok(ds_stream_synchronize(s));
     ok(ds_stream_destroy(s));
@@ -584,14 +585,14 @@ static void copy_across(ds_stream s, gate *g, size_t n) {
     void *gpu[3], *cpu_memory;
     unsigned char *want[3], *got = malloc(n);
     assert_non_null(got);
-    ok(ds_alloc(ds_cpu(0), n, &cpu_memory));
+    ok(ds_device_alloc(ds_cpu(0), n, &cpu_memory));
     unsigned char *cpu = cpu_memory;
     ds_stream filler = made(0);
     for (unsigned i = 0; i < 3; i++) {
         want[i] = malloc(n);
         assert_non_null(want[i]);
         put_pattern(want[i], n, 50 * i);
-        ok(ds_alloc(harness_device(i == 1), n, &gpu[i]));
+        ok(ds_device_alloc(harness_device(i == 1), n, &gpu[i]));
         ok(ds_copy(gpu[i], want[i], n, filler));
     }
     ok(ds_stream_synchronize(filler));
@@ -608,10 +609,10 @@ static void copy_across(ds_stream s, gate *g, size_t n) {
     ok(ds_copy(got, gpu[1], n, filler));
     assert_memory_equal(got, want[0], n);
     for (int i = 0; i < 3; i++) {
-        ok(ds_free(gpu[i]));
+        ok(ds_device_free(gpu[i]));
         free(want[i]);
     }
-    ok(ds_free(cpu_memory));
+    ok(ds_device_free(cpu_memory));
     ok(ds_stream_destroy(filler));
     free(got);
 }
@@ -626,7 +627,7 @@ static void test_copies_between_gpu_and_cpu_devices_keep_the_order_of_streams_of
         gate g = { 0 }, h = { 0 };
         gate_close(on_gpu, &g);
         copy_across(on_gpu, &g, sizes[i]);
-        ok(ds_launch_host_func(on_cpu, gate_fn, &h, NULL));
+        ok(ds_stream_launch_host_func(on_cpu, gate_fn, &h, NULL));
         copy_across(on_cpu, &h, sizes[i]);
     }
     ok(ds_stream_destroy(on_gpu));
@@ -640,9 +641,9 @@ static void copy_rows_across(ds_stream s, size_t width, size_t height, size_t gp
     void *gpu, *back, *cpu_memory;
     assert_true(image && got);
     put_pattern(image, gpu_size, 1);
-    ok(ds_alloc(harness_device(0), gpu_size, &gpu));
-    ok(ds_alloc(harness_device(0), gpu_size, &back));
-    ok(ds_alloc(ds_cpu(0), cpu_size, &cpu_memory));
+    ok(ds_device_alloc(harness_device(0), gpu_size, &gpu));
+    ok(ds_device_alloc(harness_device(0), gpu_size, &back));
+    ok(ds_device_alloc(ds_cpu(0), cpu_size, &cpu_memory));
     unsigned char *cpu = cpu_memory;
     ds_stream plain = made(0);
     ok(ds_copy(gpu, image, gpu_size, plain));
@@ -660,9 +661,9 @@ static void copy_rows_across(ds_stream s, size_t width, size_t height, size_t gp
     for (size_t i = 0; i < gpu_size; i++)
         if (got[i] != (i % gpu_pitch < width ? image[i] : 0xaa))
             fail_msg("byte %zu differs on the way back", i);
-    ok(ds_free(gpu));
-    ok(ds_free(back));
-    ok(ds_free(cpu_memory));
+    ok(ds_device_free(gpu));
+    ok(ds_device_free(back));
+    ok(ds_device_free(cpu_memory));
     ok(ds_stream_destroy(plain));
     free(image);
     free(got);
@@ -692,8 +693,8 @@ static void test_a_stream_of_the_cpu_has_done_its_copies_to_a_gpu_when_it_says_s
     put_pattern(want, N, 9);
     ds_stream cpu;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
-    ok(ds_host_alloc(N, &pinned));
-    ok(ds_alloc(harness_device(0), N, &gpu));
+    ok(ds_pinned_alloc(N, &pinned));
+    ok(ds_device_alloc(harness_device(0), N, &gpu));
     memcpy(pinned, want, N);
     ok(ds_copy(gpu, pinned, N, cpu));
     ok(ds_stream_synchronize(cpu));
@@ -703,8 +704,8 @@ static void test_a_stream_of_the_cpu_has_done_its_copies_to_a_gpu_when_it_says_s
     ok(ds_copy(pinned, gpu, N, cpu));
     ok(ds_stream_synchronize(cpu));
     assert_memory_equal(pinned, want, N);
-    ok(ds_free(gpu));
-    ok(ds_host_free(pinned));
+    ok(ds_device_free(gpu));
+    ok(ds_pinned_free(pinned));
     ok(ds_stream_destroy(cpu));
     free(want);
     free(got);
@@ -718,10 +719,10 @@ static void test_waits_records_and_fills_across_drivers_are_refused(void **state
     (void)state;
     ds_stream gpu = made(0), cpu;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
-    ok(ds_stream_record_new(gpu, DS_EVENT_TIMING, &on_gpu));
-    ok(ds_stream_record_new(cpu, DS_EVENT_TIMING, &on_cpu));
-    ok(ds_alloc(harness_device(0), 64, &gpu_memory));
-    ok(ds_alloc(ds_cpu(0), 64, &cpu_memory));
+    ok(ds_stream_record_event(gpu, DS_EVENT_TIMING, &on_gpu));
+    ok(ds_stream_record_event(cpu, DS_EVENT_TIMING, &on_cpu));
+    ok(ds_device_alloc(harness_device(0), 64, &gpu_memory));
+    ok(ds_device_alloc(ds_cpu(0), 64, &cpu_memory));
     ok(ds_event_synchronize(on_gpu));
     ok(ds_event_synchronize(on_cpu));
     refused(ds_stream_wait_event(gpu, on_cpu), DS_ERR_CROSS_DRIVER);
@@ -735,7 +736,7 @@ static void test_waits_records_and_fills_across_drivers_are_refused(void **state
     refused(ds_fill_2d(gpu_memory, 8, 0, 1, 8, 8, cpu), DS_ERR_CROSS_DRIVER);
     refused_any(ds_event_record(on_gpu, cpu));
     refused_any(ds_event_record(on_cpu, gpu));
-    refused_any(ds_event_elapsed_ms(on_gpu, on_cpu, &ms));
+    refused_any(ds_event_get_elapsed_ms(on_gpu, on_cpu, &ms));
     /* neither is delayed by the other */
     gate_close(gpu, &g);
     ok(ds_stream_synchronize(cpu));
@@ -745,8 +746,8 @@ static void test_waits_records_and_fills_across_drivers_are_refused(void **state
     assert_false(ds_stream_equal(gpu, cpu));
     ok(ds_event_destroy(on_gpu));
     ok(ds_event_destroy(on_cpu));
-    ok(ds_free(gpu_memory));
-    ok(ds_free(cpu_memory));
+    ok(ds_device_free(gpu_memory));
+    ok(ds_device_free(cpu_memory));
     ok(ds_stream_destroy(gpu));
     ok(ds_stream_destroy(cpu));
 }
@@ -756,19 +757,19 @@ static void test_each_driver_has_a_current_stream_of_its_own(void **state) {
     ds_device d;
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
-    ok(ds_stream_use(gpu, 0, NULL));
+    ok(ds_stream_set_current(gpu, 0, NULL));
     DS_STREAM_SCOPE(cpu) {
-        ok(ds_device_get(&d));
+        ok(ds_device_get_current(&d));
         assert_int_equal(d.type, DS_DEVICE_CPU);
-        ok(ds_stream_current(harness_device(0), &now));
+        ok(ds_stream_get_current(harness_device(0), &now));
         assert_true(ds_stream_equal(now, gpu));
     }
-    ok(ds_device_get(&d));
+    ok(ds_device_get_current(&d));
     assert_int_equal(d.type, DS_DEVICE_CUDA);
-    ok(ds_stream_current(ds_device_current(), &now));
+    ok(ds_stream_get_current(ds_device_current(), &now));
     assert_true(ds_stream_equal(now, gpu));
-    ok(ds_stream_default(harness_device(0), &now));
-    ok(ds_stream_use(now, 0, NULL));
+    ok(ds_stream_get_default(harness_device(0), &now));
+    ok(ds_stream_set_current(now, 0, NULL));
     ok(ds_stream_destroy(gpu));
     ok(ds_stream_destroy(cpu));
 }

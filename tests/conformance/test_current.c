@@ -13,19 +13,19 @@ static int same(ds_device a, ds_device b) {
 
 static ds_stream default_of(int device) {
     ds_stream s;
-    ok(ds_stream_default(harness_device(device), &s));
+    ok(ds_stream_get_default(harness_device(device), &s));
     return s;
 }
 
 static ds_stream current_of(int device) {
     ds_stream s;
-    ok(ds_stream_current(harness_device(device), &s));
+    ok(ds_stream_get_current(harness_device(device), &s));
     return s;
 }
 
 static ds_device current_device(void) {
     ds_device d;
-    ok(ds_device_get(&d));
+    ok(ds_device_get_current(&d));
     return d;
 }
 
@@ -34,7 +34,7 @@ static void expect_current(int device, ds_stream want) {
     ds_stream s;
     assert_true(same(current_device(), harness_device(device)));
     assert_int_equal(current_of(device).id, want.id);
-    ok(ds_stream_current(nothing, &s));
+    ok(ds_stream_get_current(nothing, &s));
     assert_int_equal(s.id, want.id);
 }
 
@@ -68,15 +68,15 @@ static void test_all_ways_to_name_the_device_give_the_same_stream(void **state) 
     ds_stream by_name, by_zero;
     (void)state;
     ds_stream s = made(1);
-    ok(ds_stream_use(s, 0, NULL));
-    ok(ds_device_print(harness_device(1), name, sizeof name));
+    ok(ds_stream_set_current(s, 0, NULL));
+    ok(ds_device_format(harness_device(1), name, sizeof name));
     ok(ds_device_parse(name, &d));
-    ok(ds_stream_current(d, &by_name)); /* (dev.) Paddle's old namespace refuses strings */
-    ok(ds_stream_current(nothing, &by_zero));
+    ok(ds_stream_get_current(d, &by_name)); /* (dev.) Paddle's old namespace refuses strings */
+    ok(ds_stream_get_current(nothing, &by_zero));
     assert_int_equal(by_name.id, s.id);
     assert_int_equal(by_zero.id, s.id);
     assert_int_equal(current_of(1).id, s.id);
-    ok(ds_stream_use(default_of(1), 0, NULL));
+    ok(ds_stream_set_current(default_of(1), 0, NULL));
     ok(ds_stream_destroy(s));
 }
 
@@ -85,13 +85,13 @@ static void test_current_of_what_is_no_device_with_streams_is_refused(void **sta
     ds_stream s = { 7 };
     (void)state;
     beyond.index = harness_device_count();
-    refused(ds_stream_current(beyond, &s), DS_ERR_DEVICE_RANGE);
+    refused(ds_stream_get_current(beyond, &s), DS_ERR_DEVICE_RANGE);
     assert_int_equal(s.id, 0);
-    refused(ds_stream_current((ds_device){ 77, 0 }, &s), DS_ERR_INVALID_DEVICE);
+    refused(ds_stream_get_current((ds_device){ 77, 0 }, &s), DS_ERR_INVALID_DEVICE);
     s.id = 7;
-    refused_any(ds_stream_current((ds_device){ DS_DEVICE_HOST, 0 }, &s));
+    refused_any(ds_stream_get_current((ds_device){ DS_DEVICE_HOST, 0 }, &s));
     assert_int_equal(s.id, 0);
-    refused(ds_stream_current(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_current(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
 }
 
 /* ---- use ---- */
@@ -100,18 +100,18 @@ static void test_use_replaces_the_current_stream_and_gives_the_previous_one(void
     ds_stream previous;
     (void)state;
     ds_stream a = made(0), b = made(0), first = default_of(0);
-    ok(ds_stream_use(a, 0, &previous));
+    ok(ds_stream_set_current(a, 0, &previous));
     assert_int_equal(previous.id, first.id);
     expect_current(0, a);
-    ok(ds_stream_use(b, 0, &previous));
+    ok(ds_stream_set_current(b, 0, &previous));
     assert_int_equal(previous.id, a.id);
     expect_current(0, b);
-    ok(ds_stream_use(b, 0, &previous)); /* idempotent, the identical handle */
+    ok(ds_stream_set_current(b, 0, &previous)); /* idempotent, the identical handle */
     assert_int_equal(previous.id, b.id);
     expect_current(0, b);
-    ok(ds_stream_use(current_of(0), 0, NULL));
+    ok(ds_stream_set_current(current_of(0), 0, NULL));
     expect_current(0, b);
-    ok(ds_stream_use(first, 0, NULL));
+    ok(ds_stream_set_current(first, 0, NULL));
     expect_current(0, first);
     ok(ds_stream_destroy(a));
     ok(ds_stream_destroy(b));
@@ -122,18 +122,18 @@ static void test_use_makes_the_streams_device_current_and_leaves_other_devices_a
     (void)state;
     two_devices();
     ds_stream zero = made(0), one = made(1);
-    ok(ds_stream_use(zero, 0, NULL));
-    ok(ds_stream_use(one, 0, &previous)); /* (dev.) CuPy refuses, Paddle keeps the device */
+    ok(ds_stream_set_current(zero, 0, NULL));
+    ok(ds_stream_set_current(one, 0, &previous)); /* (dev.) CuPy refuses, Paddle keeps the device */
     assert_int_equal(previous.id, default_of(1).id); /* of that device */
     expect_current(1, one);
     assert_int_equal(current_of(0).id, zero.id);
     ok(ds_device_synchronize(harness_device(0)));
     expect_current(1, one);
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     expect_current(0, zero); /* valid again on return */
     assert_int_equal(current_of(1).id, one.id);
-    ok(ds_stream_use(default_of(1), 0, NULL));
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(1), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(zero));
     ok(ds_stream_destroy(one));
 }
@@ -143,19 +143,19 @@ static void test_use_refuses_what_is_no_stream_and_changes_nothing(void **state)
     (void)state;
     ds_stream s = made(0), gone = made(0);
     ok(ds_stream_destroy(gone));
-    ok(ds_stream_use(s, 0, NULL));
+    ok(ds_stream_set_current(s, 0, NULL));
     /* (dev.) torch: no-op */
-    refused(ds_stream_use(no_stream, 0, &previous), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_set_current(no_stream, 0, &previous), DS_ERR_INVALID_HANDLE);
     assert_int_equal(previous.id, 0);
     previous.id = 7;
-    refused(ds_stream_use(gone, 0, &previous), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_set_current(gone, 0, &previous), DS_ERR_INVALID_HANDLE);
     assert_int_equal(previous.id, 0);
     previous.id = 7;
-    refused(ds_stream_use(s, DS_PUSH_WAIT_PREV, &previous), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_set_current(s, DS_PUSH_WAIT_PREV, &previous), DS_ERR_INVALID_VALUE);
     assert_int_equal(previous.id, 0);
-    refused(ds_stream_use(s, 0x80, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_set_current(s, 0x80, NULL), DS_ERR_INVALID_VALUE);
     expect_current(0, s);
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(s));
 }
 
@@ -164,8 +164,8 @@ static void test_strict_refuses_a_stream_of_another_device(void **state) {
     (void)state;
     two_devices();
     ds_stream one = made(1);
-    ok(ds_device_set(harness_device(0)));
-    refused(ds_stream_use(one, DS_PUSH_STRICT, &previous), DS_ERR_DEVICE_MISMATCH);
+    ok(ds_device_set_current(harness_device(0)));
+    refused(ds_stream_set_current(one, DS_PUSH_STRICT, &previous), DS_ERR_DEVICE_MISMATCH);
     assert_int_equal(previous.id, 0);
     refused(ds_stream_push(one, DS_PUSH_STRICT), DS_ERR_DEVICE_MISMATCH);
     refused(ds_stream_push(one, DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK),
@@ -176,10 +176,10 @@ static void test_strict_refuses_a_stream_of_another_device(void **state) {
     expect_no_frames();
     expect_current(0, default_of(0));
     assert_int_equal(current_of(1).id, default_of(1).id);
-    ok(ds_device_set(harness_device(1)));
-    ok(ds_stream_use(one, DS_PUSH_STRICT, &previous));
+    ok(ds_device_set_current(harness_device(1)));
+    ok(ds_stream_set_current(one, DS_PUSH_STRICT, &previous));
     assert_int_equal(previous.id, default_of(1).id);
-    ok(ds_stream_use(previous, DS_PUSH_STRICT, NULL));
+    ok(ds_stream_set_current(previous, DS_PUSH_STRICT, NULL));
     ok(ds_stream_push(one, DS_PUSH_STRICT));
     expect_current(1, one);
     ok(ds_stream_pop());
@@ -207,14 +207,14 @@ static void test_pop_restores_the_stream_at_entry(void **state) {
 static void test_a_stream_that_was_used_before_is_restored(void **state) {
     (void)state;
     ds_stream used = made(0), pushed = made(0);
-    ok(ds_stream_use(used, 0, NULL));
+    ok(ds_stream_set_current(used, 0, NULL));
     ok(ds_stream_push(pushed, 0));
     ok(ds_stream_push(default_of(0), 0));
     expect_current(0, default_of(0));
     ok(ds_stream_pop());
     ok(ds_stream_pop());
     expect_current(0, used); /* (dev.) CuPy: forgotten */
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(used));
     ok(ds_stream_destroy(pushed));
 }
@@ -222,15 +222,15 @@ static void test_a_stream_that_was_used_before_is_restored(void **state) {
 static void test_use_inside_a_frame_lasts_until_its_pop(void **state) {
     (void)state;
     ds_stream s1 = made(0), s2 = made(0), s3 = made(0), before = made(0);
-    ok(ds_stream_use(before, 0, NULL));
+    ok(ds_stream_set_current(before, 0, NULL));
     ok(ds_stream_push(s1, 0));
-    ok(ds_stream_use(s2, 0, NULL));
+    ok(ds_stream_set_current(s2, 0, NULL));
     ok(ds_stream_push(s3, 0));
     ok(ds_stream_pop());
     expect_current(0, s2); /* (dev.) CuPy: s1 */
     ok(ds_stream_pop());
     expect_current(0, before); /* (dev.) CuPy: null */
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(s1));
     ok(ds_stream_destroy(s2));
     ok(ds_stream_destroy(s3));
@@ -271,8 +271,8 @@ static void test_a_push_switches_the_device_and_its_pop_restores_both(void **sta
     (void)state;
     two_devices();
     ds_stream zero = made(0), one = made(1), other = made(1);
-    ok(ds_stream_use(other, 0, NULL));
-    ok(ds_stream_use(zero, 0, NULL));
+    ok(ds_stream_set_current(other, 0, NULL));
+    ok(ds_stream_set_current(zero, 0, NULL));
     ok(ds_stream_push(one, 0));
     expect_current(1, one);
     assert_int_equal(current_of(0).id, zero.id);
@@ -285,8 +285,8 @@ static void test_a_push_switches_the_device_and_its_pop_restores_both(void **sta
     ok(ds_stream_pop());
     expect_current(0, zero);
     assert_int_equal(current_of(1).id, other.id);
-    ok(ds_stream_use(default_of(1), 0, NULL));
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(1), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(zero));
     ok(ds_stream_destroy(one));
     ok(ds_stream_destroy(other));
@@ -296,9 +296,9 @@ static void test_a_pop_restores_the_device_although_another_was_set_inside(void 
     (void)state;
     two_devices();
     ds_stream zero = made(0);
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     ok(ds_stream_push(zero, 0));
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     expect_current(1, default_of(1)); /* of the device that is current now */
     assert_int_equal(current_of(0).id, zero.id);
     ok(ds_stream_pop());
@@ -311,7 +311,7 @@ static void test_a_zeroed_stream_pushes_a_frame_that_changes_nothing(void **stat
     static const unsigned flags[] = { 0, DS_PUSH_STRICT, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK };
     (void)state;
     ds_stream s = made(1);
-    ok(ds_stream_use(s, 0, NULL));
+    ok(ds_stream_set_current(s, 0, NULL));
     for (int i = 0; i < 3; i++) {
         ok(ds_stream_push(no_stream, flags[i]));
         expect_current(1, s);
@@ -326,7 +326,7 @@ static void test_a_zeroed_stream_pushes_a_frame_that_changes_nothing(void **stat
     }
     assert_int_equal(entered, 1);
     expect_no_frames();
-    ok(ds_stream_use(default_of(1), 0, NULL));
+    ok(ds_stream_set_current(default_of(1), 0, NULL));
     ok(ds_stream_destroy(s));
 }
 
@@ -389,19 +389,19 @@ static void test_a_destroyed_current_stream_keeps_its_handle_and_refuses_work(vo
     ds_stream previous;
     (void)state;
     ds_stream s = made(0);
-    ok(ds_stream_use(s, 0, NULL));
+    ok(ds_stream_set_current(s, 0, NULL));
     fold(s, h, 2);
     ok(ds_stream_destroy(s));
     assert_int_equal(current_of(0).id, s.id);
     refused(ds_stream_query(current_of(0)), DS_ERR_INVALID_HANDLE);
-    refused(ds_stream_record_new(current_of(0), 0, &e), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_record_event(current_of(0), 0, &e), DS_ERR_INVALID_HANDLE);
     for (int i = 0; i < 20; i++) { /* its place is not taken by another */
         ds_stream t = made(0);
         assert_int_equal(current_of(0).id, s.id);
         refused(ds_stream_query(current_of(0)), DS_ERR_INVALID_HANDLE);
         ok(ds_stream_destroy(t));
     }
-    ok(ds_stream_use(default_of(0), 0, &previous)); /* one can go back to the default */
+    ok(ds_stream_set_current(default_of(0), 0, &previous)); /* one can go back to the default */
     assert_int_equal(previous.id, s.id);
     expect_current(0, default_of(0));
     ok(ds_device_synchronize(harness_device(0)));
@@ -411,14 +411,14 @@ static void test_a_destroyed_current_stream_keeps_its_handle_and_refuses_work(vo
 static void test_frames_unwind_over_destroyed_streams(void **state) {
     (void)state;
     ds_stream used = made(0), pushed = made(0);
-    ok(ds_stream_use(used, 0, NULL));
+    ok(ds_stream_set_current(used, 0, NULL));
     ok(ds_stream_push(pushed, 0));
     ok(ds_stream_destroy(pushed));
     ok(ds_stream_destroy(used));
     ok(ds_stream_pop());
     assert_int_equal(current_of(0).id, used.id); /* exactly the state at entry */
     refused(ds_stream_query(current_of(0)), DS_ERR_INVALID_HANDLE);
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     expect_no_frames();
 }
 
@@ -439,14 +439,14 @@ static void take_turn(visitor *v, int turn) {
 
 static void *visit(void *user) {
     visitor *v = user;
-    ok_thread(ds_device_get(&v->first_device));
-    ok_thread(ds_stream_current(harness_device(0), &v->first));
-    ok_thread(ds_stream_default(harness_device(0), &v->first_default));
+    ok_thread(ds_device_get_current(&v->first_device));
+    ok_thread(ds_stream_get_current(harness_device(0), &v->first));
+    ok_thread(ds_stream_get_default(harness_device(0), &v->first_default));
     v->pop = ds_stream_pop();
-    ok_thread(ds_stream_use(v->use, 0, NULL));
+    ok_thread(ds_stream_set_current(v->use, 0, NULL));
     v->turn = 1;
     take_turn(v, 2);
-    ok_thread(ds_stream_current(harness_device(0), &v->seen));
+    ok_thread(ds_stream_get_current(harness_device(0), &v->seen));
     if (v->h)
         fold(v->seen, v->h, 3);
     ok_thread(ds_stream_synchronize(v->seen));
@@ -457,7 +457,7 @@ static void test_a_new_thread_begins_with_the_default_stream_and_no_frames(void 
     (void)state;
     ds_stream mine = made(0), theirs = made(0), pushed = made(1);
     visitor v = { .use = theirs };
-    ok(ds_stream_use(mine, 0, NULL));
+    ok(ds_stream_set_current(mine, 0, NULL));
     ok(ds_stream_push(pushed, 0));
     pthread_t thread = spawn(visit, &v);
     take_turn(&v, 1);
@@ -470,7 +470,7 @@ static void test_a_new_thread_begins_with_the_default_stream_and_no_frames(void 
     assert_int_equal(v.seen.id, theirs.id);
     ok(ds_stream_pop());
     expect_current(0, mine);
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(mine));
     ok(ds_stream_destroy(theirs));
     ok(ds_stream_destroy(pushed));
@@ -480,8 +480,8 @@ static void test_a_stream_may_be_current_in_two_threads_and_each_may_drop_it(voi
     uint64_t *h = word(1);
     (void)state;
     ds_stream s = made(0);
-    ok(ds_stream_retain(s)); /* one ownership for each thread */
-    ok(ds_stream_use(s, 0, NULL));
+    ok(ds_stream_ref(s)); /* one ownership for each thread */
+    ok(ds_stream_set_current(s, 0, NULL));
     visitor v = { .use = s, .h = h };
     pthread_t thread = spawn(visit, &v);
     take_turn(&v, 1);
@@ -495,20 +495,20 @@ static void test_a_stream_may_be_current_in_two_threads_and_each_may_drop_it(voi
     fold(current_of(0), h, 4); /* although the other thread has ended */
     ok(ds_stream_synchronize(s));
     assert_int_equal(*h, fold_host(fold_host(fold_host(1, 2), 3), 4));
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(s));
 }
 
 static void *switch_often(void *user) {
     ds_stream mine = *(ds_stream *)user, first, now;
-    ok_thread(ds_stream_current(harness_device(0), &first));
+    ok_thread(ds_stream_get_current(harness_device(0), &first));
     for (int i = 0; i < 500; i++) {
         ok_thread(ds_stream_push(mine, 0));
-        ok_thread(ds_stream_current(nothing, &now));
+        ok_thread(ds_stream_get_current(nothing, &now));
         if (now.id != mine.id)
             return "another thread's stream is current";
         ok_thread(ds_stream_pop());
-        ok_thread(ds_stream_current(harness_device(0), &now));
+        ok_thread(ds_stream_get_current(harness_device(0), &now));
         if (now.id != first.id)
             return "another stream came back";
     }
@@ -557,7 +557,7 @@ static void test_a_stream_scope_is_left_however_the_block_is(void **state) {
             entered++;
         }
         expect_current(0, s);
-        ok(ds_stream_use(t, 0, NULL));
+        ok(ds_stream_set_current(t, 0, NULL));
     }
     expect_current(0, first);
     assert_int_equal(entered, 2);
@@ -594,11 +594,11 @@ static void test_a_scope_of_an_invalid_stream_is_not_entered_and_says_why(void *
     (void)state;
     ds_stream gone = made(0);
     ok(ds_stream_destroy(gone));
-    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_current(NULL), DS_ERR_INVALID_VALUE);
     DS_STREAM_SCOPE(gone)
         fail();
-    assert_non_null(strstr(ds_last_error(), "test_current.c"));
-    assert_null(strstr(ds_last_error(), "ds_device_get"));
+    assert_non_null(strstr(ds_error_get_last(), "test_current.c"));
+    assert_null(strstr(ds_error_get_last(), "ds_device_get_current"));
     expect_no_frames();
     expect_current(0, default_of(0));
 }
@@ -616,7 +616,7 @@ static void test_scopes_of_streams_and_devices_nest(void **state) {
             assert_int_equal(current_of(1).id, one.id);
         }
         expect_current(1, one);
-        ok(ds_device_set(harness_device(0)));
+        ok(ds_device_set_current(harness_device(0)));
     }
     expect_current(0, default_of(0));
     assert_int_equal(current_of(1).id, default_of(1).id);
@@ -632,7 +632,7 @@ static void test_work_in_a_scope_gives_what_it_gives_outside(void **state) {
     DS_STREAM_SCOPE(s) {
         for (uint64_t i = 0; i < 100; i++)
             fold(current_of(0), inside, i);
-        ok(ds_stream_record_new(current_of(0), 0, &e));
+        ok(ds_stream_record_event(current_of(0), 0, &e));
     }
     for (uint64_t i = 0; i < 100; i++)
         fold(current_of(0), outside, i);
@@ -659,7 +659,7 @@ static void test_a_record_after_the_scope_still_orders_another_stream(void **sta
         fold(current_of(0), h, 2);
     }
     expect_current(0, default_of(0));
-    ok(ds_stream_record_new(s1, 0, &e));
+    ok(ds_stream_record_event(s1, 0, &e));
     ok(ds_stream_wait_event(s2, e));
     DS_STREAM_SCOPE(s2)
         fold(current_of(0), h, 3);
@@ -679,7 +679,7 @@ static void test_a_push_orders_nothing_unless_asked(void **state) {
     uint64_t *h = word(1);
     (void)state;
     ds_stream outer = made(0), inner = made(0);
-    ok(ds_stream_use(outer, 0, NULL));
+    ok(ds_stream_set_current(outer, 0, NULL));
     gate_close(outer, &g);
     DS_STREAM_SCOPE(inner) {
         fold(inner, h, 2);
@@ -695,7 +695,7 @@ static void test_a_push_orders_nothing_unless_asked(void **state) {
     ok(ds_stream_synchronize(outer));
     gate_open(&g);
     ok(ds_stream_synchronize(inner));
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(outer));
     ok(ds_stream_destroy(inner));
 }
@@ -705,7 +705,7 @@ static void test_wait_prev_orders_the_pushed_stream_after_the_previous_one(void 
     uint64_t *h = word(1);
     (void)state;
     ds_stream outer = made(0), inner = made(0);
-    ok(ds_stream_use(outer, 0, NULL));
+    ok(ds_stream_set_current(outer, 0, NULL));
     gate_close(outer, &g);
     fold(outer, h, 2);
     DS_STREAM_SCOPE_FLAGS(inner, DS_PUSH_WAIT_PREV) {
@@ -724,7 +724,7 @@ static void test_wait_prev_orders_the_pushed_stream_after_the_previous_one(void 
     ok(ds_stream_synchronize(outer)); /* there is no wait back */
     gate_open(&g);
     ok(ds_stream_synchronize(inner));
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(outer));
     ok(ds_stream_destroy(inner));
 }
@@ -734,7 +734,7 @@ static void test_wait_back_orders_the_restored_stream_after_the_pushed_one(void 
     uint64_t *h = word(1);
     (void)state;
     ds_stream outer = made(0), inner = made(0);
-    ok(ds_stream_use(outer, 0, NULL));
+    ok(ds_stream_set_current(outer, 0, NULL));
     ok(ds_stream_push(inner, DS_POP_WAIT_BACK));
     ok(ds_stream_query(inner));
     gate_close(inner, &g);
@@ -746,7 +746,7 @@ static void test_wait_back_orders_the_restored_stream_after_the_pushed_one(void 
     gate_open(&g);
     ok(ds_stream_synchronize(outer));
     assert_int_equal(*h, fold_host(fold_host(1, 2), 3));
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(outer));
     ok(ds_stream_destroy(inner));
 }
@@ -756,8 +756,8 @@ static void test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device(
     (void)state;
     two_devices();
     ds_stream zero = made(0), outer = made(1), inner = made(1);
-    ok(ds_stream_use(outer, 0, NULL));
-    ok(ds_stream_use(zero, 0, NULL));
+    ok(ds_stream_set_current(outer, 0, NULL));
+    ok(ds_stream_set_current(zero, 0, NULL));
     gate_close(zero, &elsewhere);
     gate_close(outer, &before);
     ok(ds_stream_push(inner, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK));
@@ -774,8 +774,8 @@ static void test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device(
     ok(ds_stream_query(zero));
     gate_open(&inside);
     ok(ds_stream_synchronize(outer));
-    ok(ds_stream_use(default_of(1), 0, NULL));
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(1), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(zero));
     ok(ds_stream_destroy(outer));
     ok(ds_stream_destroy(inner));
@@ -787,7 +787,7 @@ static void test_a_chain_of_scopes_that_wait_keeps_one_order(void **state) {
     uint64_t *h = word(1), want = 1, n = 0;
     (void)state;
     ds_stream outer = made(0), inner = made(0);
-    ok(ds_stream_use(outer, 0, NULL));
+    ok(ds_stream_set_current(outer, 0, NULL));
     for (int i = 0; i < ROUNDS; i++) {
         fold(current_of(0), h, n++);
         DS_STREAM_SCOPE_FLAGS(inner, DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)
@@ -797,7 +797,7 @@ static void test_a_chain_of_scopes_that_wait_keeps_one_order(void **state) {
         want = fold_host(want, i);
     ok(ds_stream_synchronize(outer));
     assert_int_equal(*h, want);
-    ok(ds_stream_use(default_of(0), 0, NULL));
+    ok(ds_stream_set_current(default_of(0), 0, NULL));
     ok(ds_stream_destroy(outer));
     ok(ds_stream_destroy(inner));
 }
@@ -805,10 +805,10 @@ static void test_a_chain_of_scopes_that_wait_keeps_one_order(void **state) {
 static void *take_over(void *stream) {
     ds_stream s = *(ds_stream *)stream, now;
     ds_device device, of_stream;
-    ok_thread(ds_stream_use(s, 0, NULL));
-    ok_thread(ds_device_get(&device));
-    ok_thread(ds_stream_device(s, &of_stream));
-    ok_thread(ds_stream_current((ds_device){ 0, 0 }, &now));
+    ok_thread(ds_stream_set_current(s, 0, NULL));
+    ok_thread(ds_device_get_current(&device));
+    ok_thread(ds_stream_get_device(s, &of_stream));
+    ok_thread(ds_stream_get_current((ds_device){ 0, 0 }, &now));
     return device.index == of_stream.index && ds_stream_equal(now, s) ? stream : NULL;
 }
 
@@ -818,11 +818,11 @@ static void test_a_thread_that_wants_to_takes_over_another_ones_stream(void **st
     void *taken = NULL;
     (void)state;
     ds_stream s = made(1);
-    ok(ds_stream_use(s, 0, NULL));
+    ok(ds_stream_set_current(s, 0, NULL));
     assert_int_equal(pthread_create(&thread, NULL, take_over, &s), 0);
     pthread_join(thread, &taken);
     assert_non_null(taken);
-    ok(ds_stream_use(default_of(1), 0, NULL));
+    ok(ds_stream_set_current(default_of(1), 0, NULL));
     ok(ds_stream_destroy(s));
 }
 

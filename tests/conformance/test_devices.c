@@ -16,7 +16,7 @@ static int same(ds_device a, ds_device b) {
 
 static ds_device current(void) {
     ds_device d;
-    ok(ds_device_get(&d));
+    ok(ds_device_get_current(&d));
     return d;
 }
 
@@ -39,53 +39,53 @@ static ds_device host(void) {
 
 static void test_every_result_has_a_name_and_a_text(void **state) {
     (void)state;
-#define EXPECT(result, value, meaning)                    \
-    assert_string_equal(ds_result_name(result), #result); \
-    assert_string_equal(ds_result_text(result), meaning); \
+#define EXPECT(result, value, meaning)                        \
+    assert_string_equal(ds_result_get_name(result), #result); \
+    assert_string_equal(ds_result_get_text(result), meaning); \
     assert_int_equal(result, value);
     DS_RESULTS(EXPECT)
-    assert_non_null(strstr(ds_result_text(DS_ERR_OUT_OF_MEMORY), "memory"));
-    assert_non_null(ds_result_name((ds_result)-99));
-    assert_non_null(ds_result_text((ds_result)12345));
+    assert_non_null(strstr(ds_result_get_text(DS_ERR_OUT_OF_MEMORY), "memory"));
+    assert_non_null(ds_result_get_name((ds_result)-99));
+    assert_non_null(ds_result_get_text((ds_result)12345));
 }
 
 static void test_an_error_names_the_line_and_the_function_that_was_called(void **state) {
     char place[60];
     (void)state;
-    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_current(NULL), DS_ERR_INVALID_VALUE);
     snprintf(place, sizeof place, "test_devices.c:%d", __LINE__ - 1);
-    assert_non_null(strstr(ds_last_error(), place));
-    assert_non_null(strstr(ds_last_error(), "ds_device_get"));
+    assert_non_null(strstr(ds_error_get_last(), place));
+    assert_non_null(strstr(ds_error_get_last(), "ds_device_get_current"));
 }
 
 static void test_a_plain_call_does_not_inherit_the_line_of_the_call_before(void **state) {
     ds_device d;
     (void)state;
-    ok(ds_device_get(&d));
-    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
-    assert_null(strstr(ds_last_error(), "test_devices.c"));
-    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
-    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
-    assert_null(strstr(ds_last_error(), "test_devices.c"));
+    ok(ds_device_get_current(&d));
+    refused((ds_device_get_current)(NULL), DS_ERR_INVALID_VALUE);
+    assert_null(strstr(ds_error_get_last(), "test_devices.c"));
+    refused(ds_device_get_current(NULL), DS_ERR_INVALID_VALUE);
+    refused((ds_device_get_current)(NULL), DS_ERR_INVALID_VALUE);
+    assert_null(strstr(ds_error_get_last(), "test_devices.c"));
 }
 
 static void test_a_site_that_is_set_counts_for_one_call(void **state) {
     (void)state;
 
     ds_site_set("binding.py", 7);
-    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "binding.py:7: ds_device_get"));
+    refused((ds_device_get_current)(NULL), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "binding.py:7: ds_device_get_current"));
 
-    refused((ds_device_get)(NULL), DS_ERR_INVALID_VALUE);
-    assert_null(strstr(ds_last_error(), "binding.py"));
+    refused((ds_device_get_current)(NULL), DS_ERR_INVALID_VALUE);
+    assert_null(strstr(ds_error_get_last(), "binding.py"));
 }
 
 static void *find_no_error_then_make_one(void *found) {
     ds_device d;
     int *lengths = found;
-    lengths[0] = (int)strlen(ds_last_error());
+    lengths[0] = (int)strlen(ds_error_get_last());
     DS_IGNORE(ds_device_parse("nonsense", &d));
-    lengths[1] = (int)strlen(ds_last_error());
+    lengths[1] = (int)strlen(ds_error_get_last());
     return NULL;
 }
 
@@ -94,13 +94,13 @@ static void test_the_last_error_belongs_to_its_thread_and_outlives_successes(voi
     int lengths[2];
     ds_device d;
     (void)state;
-    refused(ds_device_set(with_index(100)), DS_ERR_DEVICE_RANGE);
-    snprintf(before, sizeof before, "%s", ds_last_error());
+    refused(ds_device_set_current(with_index(100)), DS_ERR_DEVICE_RANGE);
+    snprintf(before, sizeof before, "%s", ds_error_get_last());
     join(spawn(find_no_error_then_make_one, lengths));
     assert_int_equal(lengths[0], 0);
     assert_true(lengths[1] > 0);
-    ok(ds_device_get(&d));
-    assert_string_equal(ds_last_error(), before);
+    ok(ds_device_get_current(&d));
+    assert_string_equal(ds_error_get_last(), before);
 }
 
 static void test_an_index_without_a_type_is_refused(void **state) {
@@ -110,18 +110,18 @@ static void test_an_index_without_a_type_is_refused(void **state) {
     ds_graph_node n;
     void *p;
     (void)state;
-    ok(ds_device_get(&before));
+    ok(ds_device_get_current(&before));
     ok(ds_graph_create(NULL, &g));
 
-    refused(ds_device_set(second), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "the device has index 1 without a type"));
+    refused(ds_device_set_current(second), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "the device has index 1 without a type"));
     refused(ds_device_push(second), DS_ERR_INVALID_VALUE);
-    refused(ds_alloc(second, 64, &p), DS_ERR_INVALID_VALUE);
+    refused(ds_device_alloc(second, 64, &p), DS_ERR_INVALID_VALUE);
     ds_node_desc kernel = { .kind = DS_NODE_KERNEL, .device = second };
     refused(ds_graph_add(g, &kernel, NULL, 0, &n), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "the device has index 1 without a type"));
+    assert_non_null(strstr(ds_error_get_last(), "the device has index 1 without a type"));
 
-    ok(ds_device_get(&d));
+    ok(ds_device_get_current(&d));
     assert_int_equal(d.type, before.type);
     assert_int_equal(d.index, before.index);
     ok(ds_graph_destroy(g));
@@ -136,8 +136,8 @@ static void test_backends_say_what_they_have_or_why_not(void **state) {
     for (int i = 0; i < DS_BACKEND_COUNT; i++) {
         ds_backend_info info;
         int count;
-        ok(ds_backend_get(i, &info));
-        ok(ds_device_count(types[i], &count));
+        ok(ds_backend_get_info(i, &info));
+        ok(ds_device_get_count(types[i], &count));
         assert_string_equal(info.name, names[i]);
         assert_int_equal(info.type, types[i]);
         assert_int_equal(info.device_count, count);
@@ -149,16 +149,16 @@ static void test_backends_say_what_they_have_or_why_not(void **state) {
 static void test_backends_of_other_numbers_are_refused(void **state) {
     ds_backend_info info;
     (void)state;
-    refused(ds_backend_get(-1, &info), DS_ERR_INVALID_VALUE);
-    refused(ds_backend_get(DS_BACKEND_COUNT, &info), DS_ERR_INVALID_VALUE);
-    refused(ds_backend_get(0, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_get_info(-1, &info), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_get_info(DS_BACKEND_COUNT, &info), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_get_info(0, NULL), DS_ERR_INVALID_VALUE);
 }
 
 static void test_the_report_has_a_line_per_backend_and_fits_any_size(void **state) {
     char text[1000], small[8];
     int lines = 1;
     (void)state;
-    ok(ds_backend_report(text, sizeof text));
+    ok(ds_backend_format(text, sizeof text));
     size_t length = strlen(text);
     assert_true(length > 0);
     for (size_t i = 0; i + 1 < length; i++)
@@ -167,12 +167,12 @@ static void test_the_report_has_a_line_per_backend_and_fits_any_size(void **stat
     assert_non_null(strstr(text, "cuda"));
     assert_non_null(strstr(text, "cpu"));
     memset(small, 'x', sizeof small);
-    ok(ds_backend_report(small, 5));
+    ok(ds_backend_format(small, 5));
     assert_memory_equal(small, text, 4);
     assert_int_equal(small[4], 0);
     assert_int_equal(small[5], 'x');
-    refused(ds_backend_report(NULL, 100), DS_ERR_INVALID_VALUE);
-    refused(ds_backend_report(text, 0), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_format(NULL, 100), DS_ERR_INVALID_VALUE);
+    refused(ds_backend_format(text, 0), DS_ERR_INVALID_VALUE);
 }
 
 /* ---- counts and names ---- */
@@ -180,14 +180,14 @@ static void test_the_report_has_a_line_per_backend_and_fits_any_size(void **stat
 static void test_device_counts_go_by_type(void **state) {
     int of_type, of_current, none = 5;
     (void)state;
-    ok(ds_device_set(harness_device(0)));
-    ok(ds_device_count(DS_DEVICE_CURRENT, &of_current));
+    ok(ds_device_set_current(harness_device(0)));
+    ok(ds_device_get_count(DS_DEVICE_CURRENT, &of_current));
     assert_int_equal(of_current, harness_device_count());
-    ok(ds_device_count(DS_DEVICE_CPU, &of_type));
+    ok(ds_device_get_count(DS_DEVICE_CPU, &of_type));
     assert_true(of_type >= 1);
-    refused(ds_device_count((ds_device_type)77, &none), DS_ERR_INVALID_DEVICE);
+    refused(ds_device_get_count((ds_device_type)77, &none), DS_ERR_INVALID_DEVICE);
     assert_int_equal(none, 0);
-    refused(ds_device_count(DS_DEVICE_CPU, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_count(DS_DEVICE_CPU, NULL), DS_ERR_INVALID_VALUE);
 }
 
 static void test_device_names_are_read(void **state) {
@@ -213,8 +213,8 @@ static void test_device_names_are_read(void **state) {
 
     int count;
     (void)state;
-    ok(ds_device_set(ds_cpu(0)));
-    ok(ds_device_count(DS_DEVICE_CPU, &count));
+    ok(ds_device_set_current(ds_cpu(0)));
+    ok(ds_device_get_count(DS_DEVICE_CPU, &count));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         ds_device d = { 99, 99 };
         if (names[i].index >= count)
@@ -279,8 +279,8 @@ static void test_malformed_device_names_are_refused(void **state) {
         ds_device d = { 99, 99 };
         ds_result r = ds_device_parse(names[i], &d);
         if (r != DS_ERR_INVALID_DEVICE)
-            fail_msg("\"%s\" gives %s", names[i], ds_result_name(r));
-        harness_sentence(ds_last_error(), names[i]);
+            fail_msg("\"%s\" gives %s", names[i], ds_result_get_name(r));
+        harness_sentence(ds_error_get_last(), names[i]);
         assert_true(same(d, nothing));
     }
 }
@@ -290,12 +290,12 @@ static void test_device_names_without_a_device_behind_them_are_refused(void **st
     int cuda, cpu;
     char range[40];
     (void)state;
-    ok(ds_device_count(DS_DEVICE_CUDA, &cuda));
-    ok(ds_device_count(DS_DEVICE_CPU, &cpu));
+    ok(ds_device_get_count(DS_DEVICE_CUDA, &cuda));
+    ok(ds_device_get_count(DS_DEVICE_CPU, &cpu));
     refused(ds_device_parse("cpu:100", &d), DS_ERR_DEVICE_RANGE);
     assert_true(same(d, nothing));
     snprintf(range, sizeof range, "%d", cpu); /* the message says how many there are */
-    assert_non_null(strstr(ds_last_error(), range));
+    assert_non_null(strstr(ds_error_get_last(), range));
     refused(ds_device_parse("custom_cpu:2147483647", &d), DS_ERR_DEVICE_RANGE);
     refused_any(ds_device_parse("cpu:99999999999999999999", &d));
     refused_any(ds_device_parse("cpu:4294967296", &d));
@@ -317,12 +317,12 @@ static void test_a_name_without_an_index_means_the_current_one(void **state) {
     char name[DS_DEVICE_NAME_SIZE];
     ds_device d;
     (void)state;
-    ok(ds_device_set(harness_device(1)));
-    ok(ds_device_print(nothing, name, sizeof name));
+    ok(ds_device_set_current(harness_device(1)));
+    ok(ds_device_format(nothing, name, sizeof name));
     *strchr(name, ':') = 0;
     ok(ds_device_parse(name, &d));
     assert_true(same(d, harness_device(1)));
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     ok(ds_device_parse(name, &d));
     assert_true(same(d, harness_device(0)));
 }
@@ -332,29 +332,29 @@ static void test_names_are_printed_as_they_are_read(void **state) {
     ds_device d;
     (void)state;
     for (int i = 0; i < harness_device_count(); i++) {
-        ok(ds_device_print(harness_device(i), name, sizeof name));
+        ok(ds_device_format(harness_device(i), name, sizeof name));
         ok(ds_device_parse(name, &d));
         assert_true(same(d, harness_device(i)));
     }
-    ok(ds_device_print(ds_cpu(0), name, sizeof name));
+    ok(ds_device_format(ds_cpu(0), name, sizeof name));
     assert_string_equal(name, "cpu:0");
-    ok(ds_device_print(host(), name, sizeof name));
+    ok(ds_device_format(host(), name, sizeof name));
     assert_string_equal(name, "host");
-    ok(ds_device_set(harness_device(1)));
-    ok(ds_device_print(nothing, name, sizeof name));
-    ok(ds_device_print(harness_device(1), again, sizeof again));
+    ok(ds_device_set_current(harness_device(1)));
+    ok(ds_device_format(nothing, name, sizeof name));
+    ok(ds_device_format(harness_device(1), again, sizeof again));
     assert_string_equal(name, again);
 }
 
 static void test_print_refuses_small_buffers_and_what_is_no_device(void **state) {
     char name[DS_DEVICE_NAME_SIZE] = "untouched";
     (void)state;
-    ok(ds_device_print(ds_cpu(0), name, 6));
+    ok(ds_device_format(ds_cpu(0), name, 6));
     assert_string_equal(name, "cpu:0");
-    refused(ds_device_print(ds_cpu(0), name, 5), DS_ERR_INVALID_VALUE);
-    refused(ds_device_print(ds_cpu(0), name, 0), DS_ERR_INVALID_VALUE);
-    refused(ds_device_print(ds_cpu(0), NULL, sizeof name), DS_ERR_INVALID_VALUE);
-    refused(ds_device_print(unknown_type(), name, sizeof name), DS_ERR_INVALID_DEVICE);
+    refused(ds_device_format(ds_cpu(0), name, 5), DS_ERR_INVALID_VALUE);
+    refused(ds_device_format(ds_cpu(0), name, 0), DS_ERR_INVALID_VALUE);
+    refused(ds_device_format(ds_cpu(0), NULL, sizeof name), DS_ERR_INVALID_VALUE);
+    refused(ds_device_format(unknown_type(), name, sizeof name), DS_ERR_INVALID_DEVICE);
     assert_string_equal(name, "");
 }
 
@@ -363,20 +363,20 @@ static void test_print_refuses_small_buffers_and_what_is_no_device(void **state)
 static void test_set_and_get_agree(void **state) {
     (void)state;
     for (int i = harness_device_count() - 1; i >= 0; i--) {
-        ok(ds_device_set(harness_device(i)));
+        ok(ds_device_set_current(harness_device(i)));
         assert_true(same(current(), harness_device(i)));
-        ok(ds_device_set(harness_device(i)));
+        ok(ds_device_set_current(harness_device(i)));
         assert_true(same(current(), harness_device(i)));
     }
-    refused(ds_device_get(NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_current(NULL), DS_ERR_INVALID_VALUE);
 }
 
 static void test_a_zeroed_device_or_a_negative_index_sets_nothing(void **state) {
     (void)state;
-    ok(ds_device_set(harness_device(1)));
-    ok(ds_device_set(nothing));
-    ok(ds_device_set(with_index(-1)));
-    ok(ds_device_set((ds_device){ DS_DEVICE_CURRENT, -1 }));
+    ok(ds_device_set_current(harness_device(1)));
+    ok(ds_device_set_current(nothing));
+    ok(ds_device_set_current(with_index(-1)));
+    ok(ds_device_set_current((ds_device){ DS_DEVICE_CURRENT, -1 }));
     assert_true(same(current(), harness_device(1)));
     ok(ds_device_push(nothing));
     assert_true(same(current(), harness_device(1)));
@@ -390,20 +390,20 @@ static void test_a_zeroed_device_or_a_negative_index_sets_nothing(void **state) 
 static void test_devices_that_are_not_there_are_not_set(void **state) {
     int cuda;
     (void)state;
-    ok(ds_device_count(DS_DEVICE_CUDA, &cuda));
-    ok(ds_device_set(harness_device(1)));
-    refused(ds_device_set(with_index(100)), DS_ERR_DEVICE_RANGE);
-    refused(ds_device_set(with_index(harness_device_count())), DS_ERR_DEVICE_RANGE);
-    refused(ds_device_set(unknown_type()), DS_ERR_INVALID_DEVICE);
-    refused_any(ds_device_set(host()));
+    ok(ds_device_get_count(DS_DEVICE_CUDA, &cuda));
+    ok(ds_device_set_current(harness_device(1)));
+    refused(ds_device_set_current(with_index(100)), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_set_current(with_index(harness_device_count())), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_set_current(unknown_type()), DS_ERR_INVALID_DEVICE);
+    refused_any(ds_device_set_current(host()));
     if (!cuda)
-        refused(ds_device_set(ds_cuda(0)), DS_ERR_NO_DEVICE);
+        refused(ds_device_set_current(ds_cuda(0)), DS_ERR_NO_DEVICE);
     assert_true(same(current(), harness_device(1)));
 }
 
 static void test_a_push_that_fails_leaves_no_frame(void **state) {
     (void)state;
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     refused(ds_device_push(with_index(100)), DS_ERR_DEVICE_RANGE);
     refused(ds_device_push(unknown_type()), DS_ERR_INVALID_DEVICE);
     refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
@@ -416,14 +416,14 @@ static void test_a_push_that_fails_leaves_no_frame(void **state) {
 static void test_pop_restores_the_device_at_entry_whatever_was_set_inside(void **state) {
     ds_device zero = harness_device(0), one = harness_device(1);
     (void)state;
-    ok(ds_device_set(one));
+    ok(ds_device_set_current(one));
     ok(ds_device_push(zero));
     ok(ds_device_push(one));
-    ok(ds_device_set(zero));
+    ok(ds_device_set_current(zero));
     ok(ds_device_pop());
     assert_true(same(current(), zero));
-    ok(ds_device_set(one));
-    ok(ds_device_set(zero));
+    ok(ds_device_set_current(one));
+    ok(ds_device_set_current(zero));
     ok(ds_device_pop());
     assert_true(same(current(), one));
     refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
@@ -434,7 +434,7 @@ static void test_frames_nest_deeply(void **state) {
     enum { DEPTH = 1000 };
 
     (void)state;
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     for (int i = 0; i < DEPTH; i++)
         ok(ds_device_push(harness_device(i)));
     for (int i = DEPTH - 1; i >= 0; i--) {
@@ -456,14 +456,14 @@ static void test_a_device_scope_is_left_however_the_block_is(void **state) {
     ds_device zero = harness_device(0), one = harness_device(1);
     int entered = 0;
     (void)state;
-    ok(ds_device_set(zero));
+    ok(ds_device_set_current(zero));
     DS_DEVICE_SCOPE(one) {
         assert_true(same(current(), one));
         entered++;
         DS_DEVICE_SCOPE(zero) {
             assert_true(same(current(), zero));
             entered++;
-            ok(ds_device_set(one));
+            ok(ds_device_set_current(one));
         }
         assert_true(same(current(), one));
     }
@@ -500,10 +500,10 @@ out:
 
 static void test_a_scope_of_a_missing_device_is_not_entered(void **state) {
     (void)state;
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     DS_DEVICE_SCOPE(with_index(100))
         fail();
-    harness_sentence(ds_last_error(), "DS_DEVICE_SCOPE");
+    harness_sentence(ds_error_get_last(), "DS_DEVICE_SCOPE");
     assert_true(same(current(), harness_device(0)));
     refused(ds_device_pop(), DS_ERR_ILLEGAL_STATE);
 }
@@ -521,7 +521,7 @@ static void take_turn(visitor *v, int turn) {
 
 static ds_device current_there(void) {
     ds_device d;
-    ok_thread(ds_device_get(&d));
+    ok_thread(ds_device_get_current(&d));
     return d;
 }
 
@@ -542,14 +542,14 @@ static void *visit(void *user) {
 
 static void test_two_threads_have_devices_and_frames_of_their_own(void **state) {
     (void)state;
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     ok(ds_device_push(harness_device(1)));
     visitor v = { .mine = harness_device(1) };
     pthread_t thread = spawn(visit, &v);
     take_turn(&v, 1);
     assert_int_equal(v.first.index, 0); /* not inherited */
     assert_true(same(current(), harness_device(1)));
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     v.turn = 2;
     take_turn(&v, 3);
     join(thread);
@@ -565,7 +565,7 @@ static void test_properties_are_the_same_by_every_way_to_name_the_device(void **
     ds_device_properties by_name, by_zero;
     (void)state;
     for (int i = 0; i < harness_device_count(); i++) {
-        ok(ds_device_set(harness_device(i)));
+        ok(ds_device_set_current(harness_device(i)));
         memset(&by_name, 0, sizeof by_name);
         memset(&by_zero, 0, sizeof by_zero);
         ok(ds_device_get_properties(harness_device(i), &by_name));
@@ -597,7 +597,7 @@ static void test_uuids_differ_and_print_as_36_characters(void **state) {
     char text[40];
     (void)state;
     ok(ds_device_get_properties(harness_device(0), &a));
-    ok(ds_uuid_print(a.uuid, text, 37));
+    ok(ds_uuid_format(a.uuid, text, 37));
     assert_int_equal(strlen(text), 36);
     for (int i = 0; i < 36; i++)
         if (i == 8 || i == 13 || i == 18 || i == 23)
@@ -610,11 +610,11 @@ static void test_uuids_differ_and_print_as_36_characters(void **state) {
     }
     static const unsigned char known[16] = { 0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
                                              0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff };
-    ok(ds_uuid_print(known, text, sizeof text));
+    ok(ds_uuid_format(known, text, sizeof text));
     assert_string_equal(text, "00112233-4455-6677-8899-aabbccddeeff");
-    refused(ds_uuid_print(a.uuid, text, 36), DS_ERR_INVALID_VALUE);
-    refused(ds_uuid_print(a.uuid, NULL, 37), DS_ERR_INVALID_VALUE);
-    refused(ds_uuid_print(NULL, text, 37), DS_ERR_INVALID_VALUE);
+    refused(ds_uuid_format(a.uuid, text, 36), DS_ERR_INVALID_VALUE);
+    refused(ds_uuid_format(a.uuid, NULL, 37), DS_ERR_INVALID_VALUE);
+    refused(ds_uuid_format(NULL, text, 37), DS_ERR_INVALID_VALUE);
 }
 
 static void test_functions_of_a_device_refuse_what_is_none(void **state) {
@@ -628,14 +628,14 @@ static void test_functions_of_a_device_refuse_what_is_none(void **state) {
         memset(&p, 1, sizeof p);
         refused_any(ds_device_get_properties(d, &p));
         assert_true(p.total_memory == 0 && p.name[0] == 0);
-        refused_any(ds_device_memory_info(d, &free_bytes, &total));
+        refused_any(ds_device_get_memory_info(d, &free_bytes, &total));
         assert_true(free_bytes == 0 && total == 0);
         refused_any(ds_device_synchronize(d));
         refused_any(ds_device_reset(d));
         refused_any(ds_device_can_access_peer(d, harness_device(0), &yes));
         assert_int_equal(yes, 0);
         refused_any(ds_device_can_access_peer(harness_device(0), d, &yes));
-        refused_any(ds_device_priority_range(d, &least, &greatest));
+        refused_any(ds_device_get_priority_range(d, &least, &greatest));
         assert_true(least == 0 && greatest == 0);
     }
     refused(ds_device_synchronize(with_index(100)), DS_ERR_DEVICE_RANGE);
@@ -647,7 +647,7 @@ static void test_functions_of_a_device_refuse_what_is_none(void **state) {
 
 static void test_a_device_reaches_itself_and_questions_do_not_move_the_current_one(void **state) {
     (void)state;
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     for (int i = 0; i < harness_device_count(); i++)
         for (int j = 0; j < harness_device_count(); j++) {
             int yes = -1;
@@ -663,7 +663,7 @@ static void test_a_device_reaches_itself_and_questions_do_not_move_the_current_o
 static void test_the_priority_range_goes_from_zero_to_a_negative_number(void **state) {
     int least = 7, greatest = 7;
     (void)state;
-    ok(ds_device_priority_range(harness_device(1), &least, &greatest));
+    ok(ds_device_get_priority_range(harness_device(1), &least, &greatest));
     assert_int_equal(least, 0);
     assert_true(greatest < 0);
     if (harness_is_cpu())
@@ -675,12 +675,12 @@ static void test_the_priority_range_goes_from_zero_to_a_negative_number(void **s
 static void test_memory_info_is_two_positive_numbers(void **state) {
     size_t free_bytes = 0, total = 0, again = 0;
     (void)state;
-    ok(ds_device_memory_info(nothing, &free_bytes, &total));
+    ok(ds_device_get_memory_info(nothing, &free_bytes, &total));
     assert_true(free_bytes > 0 && total > 0 && free_bytes <= total);
-    ok(ds_device_memory_info(harness_device(0), NULL, &again));
+    ok(ds_device_get_memory_info(harness_device(0), NULL, &again));
     assert_int_equal(again, total);
-    ok(ds_device_memory_info(harness_device(0), &free_bytes, NULL));
-    ok(ds_device_memory_info(harness_device(0), NULL, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &free_bytes, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), NULL, NULL));
 }
 
 static void test_an_allocation_takes_from_its_own_device_only(void **state) {
@@ -690,16 +690,16 @@ static void test_an_allocation_takes_from_its_own_device_only(void **state) {
     void *p;
     (void)state;
     two_devices();
-    ok(ds_device_set(harness_device(0))); /* device 1 is not the current one */
+    ok(ds_device_set_current(harness_device(0))); /* device 1 is not the current one */
     for (int target = 0; target < 2; target++) {
         for (int i = 0; i < 2; i++)
-            ok(ds_device_memory_info(harness_device(i), &before[i], &total[i]));
-        ok(ds_alloc(harness_device(target), BYTES, &p));
+            ok(ds_device_get_memory_info(harness_device(i), &before[i], &total[i]));
+        ok(ds_device_alloc(harness_device(target), BYTES, &p));
         for (int i = 0; i < 2; i++)
-            ok(ds_device_memory_info(harness_device(i), &during[i], &total_during[i]));
-        ok(ds_free(p));
+            ok(ds_device_get_memory_info(harness_device(i), &during[i], &total_during[i]));
+        ok(ds_device_free(p));
         for (int i = 0; i < 2; i++)
-            ok(ds_device_memory_info(harness_device(i), &after[i], NULL));
+            ok(ds_device_get_memory_info(harness_device(i), &after[i], NULL));
         assert_true(before[target] - during[target] >= BYTES && before[target] > during[target]);
         assert_int_equal(during[1 - target], before[1 - target]);
         assert_int_equal(after[target], before[target]);
@@ -714,10 +714,10 @@ static void test_device_synchronize_takes_every_way_to_name_the_device(void **st
     char name[DS_DEVICE_NAME_SIZE];
     ds_device d;
     (void)state;
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     ok(ds_device_synchronize(nothing));
     ok(ds_device_synchronize(harness_device(0)));
-    ok(ds_device_print(harness_device(1), name, sizeof name));
+    ok(ds_device_format(harness_device(1), name, sizeof name));
     ok(ds_device_parse(name, &d));
     ok(ds_device_synchronize(d));
     if (harness_is_cpu()) {
@@ -733,8 +733,8 @@ static void test_device_synchronize_covers_all_kinds_of_streams(void **state) {
     (void)state;
     s[0] = harness_stream(0, DS_STREAM_NON_BLOCKING);
     s[1] = harness_stream(0, DS_STREAM_BLOCKING);
-    ok(ds_stream_per_thread(harness_device(0), &s[2]));
-    ok(ds_stream_legacy(harness_device(0), &s[3]));
+    ok(ds_stream_get_per_thread(harness_device(0), &s[2]));
+    ok(ds_stream_get_legacy(harness_device(0), &s[3]));
     for (int i = 0; i < 4; i++) {
         gate g = { 0 };
         h[i] = 1;
@@ -754,7 +754,7 @@ static void test_device_synchronize_does_not_wait_for_another_device(void **stat
     (void)state;
     two_devices();
     ds_stream other = harness_stream(1, DS_STREAM_BLOCKING);
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     gate_close(other, &g);
     ok(ds_device_synchronize(harness_device(0))); /* a hang here is the failure */
     assert_true(same(current(), harness_device(1)));
@@ -798,7 +798,7 @@ static int cpu_devices_with(const char *value, int *first_index) {
     snprintf(before, sizeof before, "%s", old ? old : "");
     harness_shutdown();
     setenv("DEVSTREAM_CPU_DEVICES", value, 1);
-    ds_result counted = ds_device_count(DS_DEVICE_CPU, &count), got = ds_device_get(&d),
+    ds_result counted = ds_device_get_count(DS_DEVICE_CPU, &count), got = ds_device_get_current(&d),
               down = ds_shutdown();
     if (old)
         setenv("DEVSTREAM_CPU_DEVICES", before, 1);
@@ -814,7 +814,7 @@ static int cpu_devices_with(const char *value, int *first_index) {
 static void test_the_environment_is_read_at_the_first_call_not_before(void **state) {
     int first;
     (void)state;
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     assert_int_equal(cpu_devices_with("3", &first), 3);
     assert_int_equal(first, 0); /* a fresh start: nothing is left of the device that was set */
     assert_int_equal(cpu_devices_with("1", &first), 1);
@@ -833,7 +833,7 @@ static void test_init_configures_the_first_use_and_is_refused_after_it(void **st
     int count = 0;
     (void)state;
     harness_restart(&(ds_init_desc){ .cpu = &cpu });
-    ds_result counted = ds_device_count(DS_DEVICE_CPU, &count), late = ds_init(NULL);
+    ds_result counted = ds_device_get_count(DS_DEVICE_CPU, &count), late = ds_init(NULL);
     ok(ds_shutdown());
     ok(counted);
     assert_int_equal(count, 4);
@@ -858,7 +858,7 @@ static void test_init_refuses_wrong_descriptions_and_changes_nothing(void **stat
     ds_result down = ds_shutdown();
     for (int i = 0; i < 5; i++)
         if (r[i] != DS_ERR_INVALID_VALUE)
-            fail_msg("description %d gives %s", i, ds_result_name(r[i]));
+            fail_msg("description %d gives %s", i, ds_result_get_name(r[i]));
     assert_int_equal(r[5], DS_OK);
     ok(down);
     int want = atoi(getenv("DEVSTREAM_CPU_DEVICES"));

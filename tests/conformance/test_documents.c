@@ -30,7 +30,7 @@ static int device_is(ds_device d, ds_device want) {
 
 static int is_on(ds_stream s, ds_device want) {
     ds_device d;
-    ok(ds_stream_device(s, &d));
+    ok(ds_stream_get_device(s, &d));
     return device_is(d, want);
 }
 
@@ -67,9 +67,9 @@ static void test_torch_makes_a_stream(void **state) {
     (void)state;
     ds_stream s_cuda = torch_stream();
     assert_true(is_on(s_cuda, device_named("cpu", "cuda")));
-    ok(ds_stream_priority(s_cuda, NULL, &priority)); /* "by default, streams have priority 0" */
+    ok(ds_stream_get_priority(s_cuda, NULL, &priority)); /* "by default, streams have priority 0" */
     assert_int_equal(priority, 0);
-    ok(ds_stream_flags(s_cuda, &flags));
+    ok(ds_stream_get_flags(s_cuda, &flags));
     assert_int_equal(flags, DS_STREAM_NON_BLOCKING);
     uint64_t *h = word(3); /* "in first in first out order" */
     for (uint64_t i = 0; i < 100; i++)
@@ -101,7 +101,7 @@ static void test_torch_records_a_new_event_on_a_stream(void **state) {
     (void)state;
     ds_stream s_cuda = torch_stream();
     gate_close(s_cuda, &g);
-    ok(ds_stream_record_new(s_cuda, DS_EVENT_DEFAULT, &e_cuda));
+    ok(ds_stream_record_event(s_cuda, DS_EVENT_DEFAULT, &e_cuda));
     assert_int_equal(ds_event_query(e_cuda), DS_NOT_READY);
     gate_open(&g);
     ok(ds_event_synchronize(e_cuda));
@@ -127,7 +127,7 @@ static void test_torch_synchronizes_a_stream(void **state) {
 
 static void torch_wait_event(ds_stream s2_cuda, ds_stream s1_cuda) {
     ds_event e_cuda;
-    ok(ds_stream_record_new(s1_cuda, DS_EVENT_DEFAULT, &e_cuda));
+    ok(ds_stream_record_event(s1_cuda, DS_EVENT_DEFAULT, &e_cuda));
     ok(ds_stream_wait_event(s2_cuda, e_cuda));
     ok(ds_event_destroy(e_cuda));
 }
@@ -166,7 +166,7 @@ static void test_cupy_captures_a_graph_and_launches_it_on_any_stream(void **stat
         harness_watch(s1);
         fold(s1, h, 1);
         fold(s1, h, 2);
-        ok(ds_capture_query(s1, &status)); /* is_capturing() */
+        ok(ds_capture_get_status(s1, &status)); /* is_capturing() */
         assert_int_equal(status, DS_CAPTURE_ACTIVE);
         ok(ds_capture_end(s1, &graph));
         ok(ds_graph_instantiate(graph, NULL, &g)); /* CuPy's end_capture() does both */
@@ -179,7 +179,7 @@ static void test_cupy_captures_a_graph_and_launches_it_on_any_stream(void **stat
     assert_true(*h == once);
     s2 = stream_of(ds_stream_desc_cupy()); /* cp.cuda.Stream() */
     DS_STREAM_SCOPE(s2) {
-        ok(ds_stream_current(ds_device_current(), &now));
+        ok(ds_stream_get_current(ds_device_current(), &now));
         assert_true(ds_stream_equal(now, s2));
         ok(ds_graph_launch(g, now)); /* g.launch() */
     }
@@ -232,7 +232,7 @@ static ds_stream paddle_stream(const char *place) {
 }
 
 static void paddle_set_device(void) {
-    ok(ds_device_set(device_named("custom_cpu", "gpu")));
+    ok(ds_device_set_current(device_named("custom_cpu", "gpu")));
 }
 
 static void test_paddle_makes_streams_in_four_ways(void **state) {
@@ -249,10 +249,10 @@ static void test_paddle_makes_streams_in_four_ways(void **state) {
         int priority, normal;
         unsigned flags;
         assert_true(is_on(s[i], place));
-        ok(ds_priority_from_paddle(2, &normal)); /* "None: 2, normal" */
-        ok(ds_stream_priority(s[i], NULL, &priority));
+        ok(ds_stream_priority_from_paddle(2, &normal)); /* "None: 2, normal" */
+        ok(ds_stream_get_priority(s[i], NULL, &priority));
         assert_int_equal(priority, normal);
-        ok(ds_stream_flags(s[i], &flags)); /* "blocking: False" */
+        ok(ds_stream_get_flags(s[i], &flags)); /* "blocking: False" */
         assert_int_equal(flags, DS_STREAM_NON_BLOCKING);
         for (int k = 0; k < i; k++)
             assert_false(ds_stream_equal(s[i], s[k]));
@@ -267,9 +267,9 @@ static void test_paddle_records_a_new_event_and_a_given_one(void **state) {
     paddle_set_device();
     ds_stream s = paddle_stream(NULL);
     gate_close(s, &g);
-    ok(ds_stream_record_new(s, DS_EVENT_DEFAULT, &e1)); /* e1 = s.record_event() */
-    ok(ds_event_create(DS_EVENT_DEFAULT, NULL, &e2));   /* e2 = paddle.device.Event() */
-    ok(ds_event_record(e2, s));                         /* s.record_event(e2) */
+    ok(ds_stream_record_event(s, DS_EVENT_DEFAULT, &e1)); /* e1 = s.record_event() */
+    ok(ds_event_create(DS_EVENT_DEFAULT, NULL, &e2));     /* e2 = paddle.device.Event() */
+    ok(ds_event_record(e2, s));                           /* s.record_event(e2) */
     assert_int_equal(ds_event_query(e1), DS_NOT_READY);
     assert_int_equal(ds_event_query(e2), DS_NOT_READY);
     gate_open(&g);
@@ -396,12 +396,13 @@ static void end_ops(void) {
 
 static void matmul(ds_tensor *c, const ds_tensor *a, const ds_tensor *b) {
     matmul_args m = { c->data, a->data, b->data, (uint32_t)a->shape[1], (uint32_t)b->shape[1] };
-    ok(ds_launch(ops.matmul, (size_t)ds_tensor_count(c), &m, sizeof m, current(c->device)));
+    ok(ds_kernel_launch(ops.matmul, (size_t)ds_tensor_get_count(c), &m, sizeof m,
+                        current(c->device)));
 }
 
 static void elementwise(ds_kernel op, ds_tensor *c, const ds_tensor *a, const ds_tensor *b) {
     floats_args f = { c->data, a->data, b->data };
-    ok(ds_launch(op, (size_t)ds_tensor_count(c), &f, sizeof f, current(c->device)));
+    ok(ds_kernel_launch(op, (size_t)ds_tensor_get_count(c), &f, sizeof f, current(c->device)));
 }
 
 /* Tensor(np.full(shape, value), float32), which is there when the call returns, as in MindSpore. */
@@ -410,14 +411,14 @@ static ds_tensor *full(float value, int64_t rows, int64_t columns) {
     ds_tensor *t = on(d, ds_float32(), 2, SHAPE(rows, columns));
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    ok(ds_fill(t->data, bits, 4, (size_t)ds_tensor_count(t), current(d)));
+    ok(ds_fill(t->data, bits, 4, (size_t)ds_tensor_get_count(t), current(d)));
     ok(ds_stream_synchronize(current(d)));
     return t;
 }
 
 static void expect_full(const ds_tensor *t, float value) {
     float *x = (float *)(void *)contents(t);
-    for (int64_t i = 0; i < ds_tensor_count(t); i++)
+    for (int64_t i = 0; i < ds_tensor_get_count(t); i++)
         if (x[i] != value)
             fail_msg("element %d is %g, not %g", (int)i, (double)x[i], (double)value);
     free(x);
@@ -433,7 +434,7 @@ static ds_stream mindspore_stream(void) {
    interpreter of PTX short. The same program stands there under query() and under synchronize(). */
 static void multiply_and_wait(int query_before) {
     begin(PRESET_DEFAULT);
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     make_ops();
     ds_tensor *a = full(1, 64, 128), *b = full(1, 128, 256),
               *c = on(harness_device(0), ds_float32(), 2, SHAPE(64, 256));
@@ -474,7 +475,7 @@ static void add_wait_and_add(int gate_before_event) {
     ds_event event;
     gate g = { 0 };
     begin(PRESET_DEFAULT);
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     make_ops();
     ds_tensor *a = full(1, 3, 3), *b = full(1, 3, 3), *three = full(3, 3, 3), *c = full(100, 3, 3),
               *d = full(100, 3, 3), *e = full(100, 3, 3);
@@ -483,12 +484,12 @@ static void add_wait_and_add(int gate_before_event) {
         gate_close(s1, &g);
     DS_STREAM_SCOPE(s1) {
         elementwise(ops.add, c, a, b);
-        ok(ds_stream_record_new(s1, DS_EVENT_DEFAULT, &event));
+        ok(ds_stream_record_event(s1, DS_EVENT_DEFAULT, &event));
         if (!gate_before_event)
             gate_close(s1, &g);
         elementwise(ops.multiply, d, a, b);
     }
-    ok(ds_stream_current(harness_device(0), &cur_stream)); /* ms.hal.current_stream() */
+    ok(ds_stream_get_current(harness_device(0), &cur_stream)); /* ms.hal.current_stream() */
     ok(ds_stream_wait_event(cur_stream, event));
     elementwise(ops.add, e, c, three);
     if (gate_before_event) {
@@ -523,7 +524,7 @@ static void test_mindspore_makes_a_stream_wait_for_a_stream(void **state) {
     gate g = { 0 };
     (void)state;
     begin(PRESET_DEFAULT);
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     make_ops();
     ds_stream s1 = mindspore_stream(), s2 = mindspore_stream();
     ds_tensor *a = full(1, 1, 2), *b = full(1, 2, 2), *c = full(100, 1, 2), *d = full(100, 1, 2);
@@ -553,11 +554,11 @@ static void test_torch_cuda_starts_by_itself(void **state) {
     harness_shutdown();
     assert_false(ds_is_initialized());
     /* "initialize CUDA state on-demand" */
-    ok(ds_device_count((ds_device_type)harness_device(0).type, &count));
+    ok(ds_device_get_count((ds_device_type)harness_device(0).type, &count));
     assert_true(ds_is_initialized() && count > 0);
-    assert_true(ds_is_available((ds_device_type)harness_device(0).type));
+    assert_true(ds_backend_is_available((ds_device_type)harness_device(0).type));
     /* "you can always import it, and use is_available()" */
-    int was_there = ds_is_available(DS_DEVICE_CUDA);
+    int was_there = ds_backend_is_available(DS_DEVICE_CUDA);
     assert_true(harness_is_cpu() || was_there);
 }
 
@@ -569,8 +570,8 @@ static void test_torch_cuda_tells_what_a_device_is(void **state) {
     for (int i = 0; i < harness_device_count(); i++) {
         ds_device d = harness_device(i);
         ok(ds_device_get_properties(d, &p));
-        ok(ds_device_name(d, name, sizeof name));
-        ok(ds_device_capability(d, &major, &minor));
+        ok(ds_device_get_name(d, name, sizeof name));
+        ok(ds_device_get_capability(d, &major, &minor));
         assert_string_equal(name, p.name);
         assert_true(*name && major == p.major && minor == p.minor && p.total_memory > 0);
         assert_true(harness_is_cpu() ? major == 0 : major > 0);
@@ -581,7 +582,7 @@ static void test_torch_cuda_tells_what_a_device_is(void **state) {
 
 static void expect_device(ds_device want) {
     ds_device now;
-    ok(ds_device_get(&now));
+    ok(ds_device_get_current(&now));
     assert_true(device_is(now, want));
 }
 
@@ -589,7 +590,7 @@ static void test_torch_cuda_selects_devices_for_a_while(void **state) {
     void *p;
     ds_device zero = harness_device(0), one = harness_device(1);
     (void)state;
-    ok(ds_device_set(zero));
+    ok(ds_device_set_current(zero));
     DS_DEVICE_SCOPE(one)
         expect_device(one); /* with torch.cuda.device(1) */
     expect_device(zero);
@@ -598,37 +599,37 @@ static void test_torch_cuda_selects_devices_for_a_while(void **state) {
         expect_device(zero);
     DS_DEVICE_SCOPE(ds_device_current())
         expect_device(zero);
-    ok(ds_device_set((ds_device){ one.type, -1 }));
+    ok(ds_device_set_current((ds_device){ one.type, -1 }));
     expect_device(zero);
-    ok(ds_alloc(one, 64, &p));
+    ok(ds_device_alloc(one, 64, &p));
     DS_DEVICE_OF_SCOPE(p)
         expect_device(one); /* with torch.cuda.device_of(tensor) */
     int here = 0;
     DS_DEVICE_OF_SCOPE(&here)
         expect_device(zero); /* "not allocated on a GPU: a no-op" */
     expect_device(zero);
-    ok(ds_free(p));
+    ok(ds_device_free(p));
 }
 
 static void test_torch_cuda_selects_streams_for_a_while(void **state) {
     ds_stream now, first, none = { 0 };
     (void)state;
     ds_device zero = harness_device(0), one = harness_device(1);
-    ok(ds_device_set(zero));
-    ok(ds_stream_current(zero, &first));
+    ok(ds_device_set_current(zero));
+    ok(ds_stream_get_current(zero, &first));
     ds_stream s = harness_stream(1, DS_STREAM_NON_BLOCKING);
     /* "if the selected stream is not on the current device, this will also change the current
        device" */
     DS_STREAM_SCOPE(s) {
         expect_device(one);
-        ok(ds_stream_current(ds_device_current(), &now));
+        ok(ds_stream_get_current(ds_device_current(), &now));
         assert_true(ds_stream_equal(now, s));
     }
     expect_device(zero);
     int entered = 0;
     DS_STREAM_SCOPE(none) { /* "a no-op if it is None" */
         entered = 1;
-        ok(ds_stream_current(ds_device_current(), &now));
+        ok(ds_stream_get_current(ds_device_current(), &now));
         assert_true(ds_stream_equal(now, first));
     }
     assert_int_equal(entered, 1);
@@ -673,7 +674,7 @@ static void test_torch_cuda_times_work_with_events(void **state) {
     }
     gate_open(&g);
     ok(ds_event_synchronize(end));
-    ok(ds_event_elapsed_ms(start, end, &ms));
+    ok(ds_event_get_elapsed_ms(start, end, &ms));
     assert_true(ms >= (getenv("DS_TEST_FABRIC") ? 0 : 1.9));
     ok(ds_event_destroy(start));
     ok(ds_event_destroy(end));
@@ -687,7 +688,7 @@ static void test_torch_cuda_records_on_one_device_and_waits_on_any(void **state)
     ds_stream s[2] = { harness_stream(0, DS_STREAM_NON_BLOCKING),
                        harness_stream(1, DS_STREAM_NON_BLOCKING) };
     expect_order(s[1], s[0], torch_wait_event); /* "streams on any device can wait on the event" */
-    ok(ds_stream_record_new(s[0], DS_EVENT_DEFAULT, &event));
+    ok(ds_stream_record_event(s[0], DS_EVENT_DEFAULT, &event));
     /* "only streams on the same device may record the event" */
     refused(ds_event_record(event, s[1]), DS_ERR_DEVICE_MISMATCH);
     ok(ds_event_destroy(event));
@@ -706,18 +707,18 @@ static void test_torch_cuda_measures_the_peak_of_each_iteration(void **state) {
         /* each "resets all peak memory stats" */
         ok(step & 1 ? ds_mem_reset_max_allocated(d) : ds_mem_reset_max_cached(d));
         void *activations = block(step * MIB, s), *gradients = block(step * MIB, s);
-        assert_int_equal(ds_mem_allocated(d), 2 * step * MIB);
+        assert_int_equal(ds_mem_get_allocated(d), 2 * step * MIB);
         ok(ds_mem_free(gradients));
         ok(ds_mem_free(activations));
-        assert_int_equal(ds_mem_allocated(d), 0);
-        assert_int_equal(ds_mem_max_allocated(d), 2 * step * MIB);
+        assert_int_equal(ds_mem_get_allocated(d), 0);
+        assert_int_equal(ds_mem_get_max_allocated(d), 2 * step * MIB);
         /* "some unused memory can be held by the caching allocator" */
-        assert_true(ds_mem_reserved(d) >= 2 * step * MIB);
-        assert_int_equal(ds_mem_max_reserved(d), ds_mem_reserved(d));
-        assert_int_equal(ds_mem_cached(d), ds_mem_reserved(d));
-        assert_int_equal(ds_mem_max_cached(d), ds_mem_max_reserved(d));
+        assert_true(ds_mem_get_reserved(d) >= 2 * step * MIB);
+        assert_int_equal(ds_mem_get_max_reserved(d), ds_mem_get_reserved(d));
+        assert_int_equal(ds_mem_cached(d), ds_mem_get_reserved(d));
+        assert_int_equal(ds_mem_max_cached(d), ds_mem_get_max_reserved(d));
         ok(ds_mem_empty_cache(d, NULL)); /* "releases all unoccupied cached memory" */
-        assert_int_equal(ds_mem_reserved(d), 0);
+        assert_int_equal(ds_mem_get_reserved(d), 0);
     }
     end_streams(1, &s);
     finish();
@@ -734,12 +735,12 @@ static int keep_text(const char *text, size_t size, void *user) {
    such a parameter. */
 static void expect_figures(ds_device d, size_t bytes) {
     ds_mem_stats stats = { 0 };
-    assert_int_equal(ds_mem_allocated(d), bytes);
-    assert_int_equal(ds_mem_max_allocated(d), bytes);
-    assert_int_equal(!ds_mem_reserved(d), !bytes);
-    assert_int_equal(ds_mem_max_reserved(d), ds_mem_reserved(d));
-    assert_int_equal(ds_mem_cached(d), ds_mem_reserved(d));
-    assert_int_equal(ds_mem_max_cached(d), ds_mem_reserved(d));
+    assert_int_equal(ds_mem_get_allocated(d), bytes);
+    assert_int_equal(ds_mem_get_max_allocated(d), bytes);
+    assert_int_equal(!ds_mem_get_reserved(d), !bytes);
+    assert_int_equal(ds_mem_get_max_reserved(d), ds_mem_get_reserved(d));
+    assert_int_equal(ds_mem_cached(d), ds_mem_get_reserved(d));
+    assert_int_equal(ds_mem_max_cached(d), ds_mem_get_reserved(d));
     ok(ds_mem_get_stats(d, &stats));
     assert_int_equal(stats.allocated_bytes[DS_STAT_ALL].current, bytes);
 }
@@ -753,10 +754,10 @@ static void expect_the_same_device(ds_device none, ds_device d) {
     ok(ds_device_get_properties(d, &q));
     assert_memory_equal(p.uuid, q.uuid, sizeof p.uuid);
     for (int i = 0; i < 2; i++) {
-        ok(ds_device_name(i ? d : none, name[i], sizeof name[i]));
-        ok(ds_device_capability(i ? d : none, &major[i], &minor[i]));
-        ok(ds_stream_current(i ? d : none, &s[i]));
-        ok(ds_stream_default(i ? d : none, &s[2 + i]));
+        ok(ds_device_get_name(i ? d : none, name[i], sizeof name[i]));
+        ok(ds_device_get_capability(i ? d : none, &major[i], &minor[i]));
+        ok(ds_stream_get_current(i ? d : none, &s[i]));
+        ok(ds_stream_get_default(i ? d : none, &s[2 + i]));
     }
     assert_string_equal(name[0], name[1]);
     assert_true(major[0] == major[1] && minor[0] == minor[1] && ds_stream_equal(s[0], s[1]) &&
@@ -773,7 +774,7 @@ static void test_torch_cuda_means_the_current_device_where_none_is_named(void **
     begin(PRESET_TORCH);
     for (int i = 0; i < 2; i++) {
         ds_device d = harness_device(i), other = harness_device(1 - i);
-        ok(ds_device_set(d));
+        ok(ds_device_set_current(d));
         expect_the_same_device(none, d);
         ds_stream s = harness_stream(i, DS_STREAM_NON_BLOCKING);
         void *p = block(MIB, s);
@@ -784,11 +785,11 @@ static void test_torch_cuda_means_the_current_device_where_none_is_named(void **
             expect_figures(other, 0);
         text[0][0] = text[1][0] = 0;
         for (int k = 0; k < 2; k++)
-            ok(ds_mem_summary(k ? d : none, 0, keep_text, text[k]));
+            ok(ds_mem_write_summary(k ? d : none, 0, keep_text, text[k]));
         assert_string_equal(text[0], text[1]);
         text[0][0] = text[1][0] = 0;
         for (int k = 0; k < 2; k++)
-            ok(ds_mem_list_processes(k ? d : none, keep_text, text[k]));
+            ok(ds_mem_write_processes(k ? d : none, keep_text, text[k]));
         assert_string_equal(text[0], text[1]);
         gate g = { 0 };
         uint64_t *h = word(1);
@@ -798,8 +799,8 @@ static void test_torch_cuda_means_the_current_device_where_none_is_named(void **
         gate_open(&g);
         ok(ds_device_synchronize(none));
         assert_true(*h == fold_host(1, 1));
-        ok(ds_rng_manual_seed(none, 100 + (uint64_t)i));
-        ok(ds_rng_initial_seed(d, &seed));
+        ok(ds_rng_set_device_seed(none, 100 + (uint64_t)i));
+        ok(ds_rng_get_device_seed(d, &seed));
         assert_int_equal(seed, 100 + i);
         ok(ds_mem_set_fraction(none, 0.5));
         ok(ds_mem_get_fraction(d, &fraction));
@@ -835,7 +836,7 @@ static void test_torch_cuda_names_its_statistics(void **state) {
         for (size_t m = 0; m < 4; m++) {
             for (size_t p = 0; p < 3; p++) {
                 snprintf(name, sizeof name, "%s.%s.%s", quantity[q], pool[p], metric[m]);
-                ok(ds_mem_stat_by_name(&stats, name, &value[p]));
+                ok(ds_mem_stats_get_by_name(&stats, name, &value[p]));
                 assert_true(value[p] >= 0); /* "each of which is a non-negative integer" */
             }
             /* "combined statistics across all memory pools" */
@@ -843,12 +844,12 @@ static void test_torch_cuda_names_its_statistics(void **state) {
                 assert_int_equal(value[0], value[1] + value[2]);
         }
     for (size_t i = 0; i < 2; i++) {
-        ok(ds_mem_stat_by_name(&stats, counter[i], value));
+        ok(ds_mem_stats_get_by_name(&stats, counter[i], value));
         assert_int_equal(value[0], 0);
     }
-    ok(ds_mem_stat_by_name(&stats, "allocated.small_pool.current", value));
+    ok(ds_mem_stats_get_by_name(&stats, "allocated.small_pool.current", value));
     assert_int_equal(value[0], 1);
-    ok(ds_mem_stat_by_name(&stats, "allocated_bytes.all.current", value));
+    ok(ds_mem_stats_get_by_name(&stats, "allocated_bytes.all.current", value));
     assert_int_equal(value[0], (int64_t)(1024 + 3 * MIB));
     ok(ds_mem_free(small));
     ok(ds_mem_free(large));
@@ -866,7 +867,7 @@ static void test_torch_cuda_prints_memory_when_a_limit_is_reached(void **state) 
     begin(PRESET_TORCH);
     ds_device d = harness_device(0);
     ds_stream s = harness_stream(0, DS_STREAM_NON_BLOCKING);
-    ok(ds_device_memory_info(d, NULL, &total));
+    ok(ds_device_get_memory_info(d, NULL, &total));
     ok(ds_mem_set_fraction(d, 1e-2)); /* "allowed memory equals total_memory * fraction" */
     ok(ds_mem_get_limit(d, &limit));
     assert_int_equal(limit, (size_t)(1e-2 * (double)total));
@@ -874,9 +875,9 @@ static void test_torch_cuda_prints_memory_when_a_limit_is_reached(void **state) 
     no_memory(ds_mem_alloc(limit + 1, s, &p));
     assert_null(p);
     summary[0] = processes[0] = 0;
-    ok(ds_mem_summary(d, 1, keep_text, summary));
+    ok(ds_mem_write_summary(d, 1, keep_text, summary));
     assert_non_null(strstr(summary, "CUDA OOMs: 1 "));
-    ok(ds_mem_list_processes(d, keep_text, processes));
+    ok(ds_mem_write_processes(d, keep_text, processes));
     assert_true(*processes);
     ok(ds_mem_set_fraction(d, 1));
     end_streams(1, &s);
@@ -885,7 +886,7 @@ static void test_torch_cuda_prints_memory_when_a_limit_is_reached(void **state) 
 
 static ds_rng generator_of(ds_device d) {
     ds_rng rng;
-    ok(ds_rng_default(d, &rng));
+    ok(ds_rng_get_default(d, &rng));
     return rng;
 }
 
@@ -893,12 +894,12 @@ static ds_rng generator_of(ds_device d) {
 static void draw(ds_device d, float *out) {
     void *p;
     ds_stream s;
-    ok(ds_stream_current(d, &s));
-    ok(ds_alloc(d, 64, &p));
+    ok(ds_stream_get_current(d, &s));
+    ok(ds_device_alloc(d, 64, &p));
     ok(ds_rng_uniform((ds_rng){ 0 }, ds_float32(), p, 16, 0, 1, s));
     ok(ds_copy(out, p, 64, s));
     ok(ds_stream_synchronize(s));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
 }
 
 static void test_torch_cuda_seeds_generators_and_sets_their_states(void **state) {
@@ -909,12 +910,12 @@ static void test_torch_cuda_seeds_generators_and_sets_their_states(void **state)
     (void)state;
     ds_device d[2] = { harness_device(0), harness_device(1) };
     ds_device_type type = (ds_device_type)d[0].type;
-    ok(ds_device_set(d[0]));
-    ok(ds_rng_manual_seed(ds_device_current(), 42)); /* "for the current GPU" */
-    ok(ds_rng_initial_seed(d[0], &seed));
+    ok(ds_device_set_current(d[0]));
+    ok(ds_rng_set_device_seed(ds_device_current(), 42)); /* "for the current GPU" */
+    ok(ds_rng_get_device_seed(d[0], &seed));
     assert_int_equal(seed, 42);
     draw(d[0], x[0]);
-    ok(ds_rng_manual_seed(d[0], 42));
+    ok(ds_rng_set_device_seed(d[0], 42));
     draw(d[0], y[0]);
     assert_memory_equal(x[0], y[0], sizeof x[0]);
     ok(ds_rng_get_state(generator_of(d[0]), one, sizeof one)); /* get_rng_state(device) */
@@ -923,9 +924,9 @@ static void test_torch_cuda_seeds_generators_and_sets_their_states(void **state)
     ok(ds_rng_set_state(generator_of(d[0]), one, sizeof one));
     draw(d[0], y[0]);
     assert_memory_equal(x[0], y[0], sizeof x[0]);
-    ok(ds_rng_manual_seed_all(7)); /* "to seed all GPUs" */
+    ok(ds_rng_set_seed_all(7)); /* "to seed all GPUs" */
     for (int i = 0; i < 2; i++) {
-        ok(ds_rng_initial_seed(d[i], &seed));
+        ok(ds_rng_get_device_seed(d[i], &seed));
         assert_int_equal(seed, 7);
     }
     ok(ds_rng_get_state_all(type, all, 64, &count)); /* "the random number states of all devices" */
@@ -936,17 +937,17 @@ static void test_torch_cuda_seeds_generators_and_sets_their_states(void **state)
     for (int i = 0; i < 2; i++)
         draw(d[i], y[i]);
     assert_memory_equal(x, y, sizeof x);
-    ok(ds_rng_seed(d[0], &seed)); /* "to a random number for the current GPU" */
-    ok(ds_rng_seed(d[0], &was));
+    ok(ds_rng_reseed_device(d[0], &seed)); /* "to a random number for the current GPU" */
+    ok(ds_rng_reseed_device(d[0], &was));
     assert_true(seed != was); /* once in 2^64 */
-    ok(ds_rng_seed_all(&seed));
+    ok(ds_rng_reseed_all(&seed));
     for (int i = 0; i < 2; i++) {
-        ok(ds_rng_initial_seed(d[i], &was));
+        ok(ds_rng_get_device_seed(d[i], &was));
         assert_true(was == seed);
     }
     /* "if CUDA is not available, silently ignored" */
-    if (!ds_is_available(DS_DEVICE_CUDA))
-        ok(ds_rng_manual_seed(ds_cuda(0), 1));
+    if (!ds_backend_is_available(DS_DEVICE_CUDA))
+        ok(ds_rng_set_device_seed(ds_cuda(0), 1));
 }
 
 static void test_torch_cuda_broadcasts_and_adds_up(void **state) {
@@ -1017,7 +1018,7 @@ static void test_torch_cuda_scatters_and_gathers(void **state) {
         ok(ds_comm_gather_into(INPUTS(out), 2, 1, into, NULL));
         expect_equal(t, into);
         for (int i = 0; i < 2; i++)
-            ok(ds_fill(out[i]->data, 0, 4, (size_t)ds_tensor_count(out[i]), current(to[i])));
+            ok(ds_fill(out[i]->data, 0, 4, (size_t)ds_tensor_get_count(out[i]), current(to[i])));
         /* "will be inferred from sizes of out" */
         ok(ds_comm_scatter_into(t, INPUTS(out), 2, 1, NULL));
         ok(ds_comm_gather_into(INPUTS(out), 2, 1, into, NULL));
@@ -1036,9 +1037,9 @@ static void hear_mark(const ds_range_event *event, void *user) {
 static void test_torch_cuda_marks_a_moment(void **state) {
     int heard = 0;
     (void)state;
-    ok(ds_range_hook(hear_mark, &heard));
+    ok(ds_range_set_hook(hear_mark, &heard));
     ok(ds_range_mark("ASCII message"));
-    ok(ds_range_hook(NULL, NULL));
+    ok(ds_range_set_hook(NULL, NULL));
     assert_int_equal(heard, 1);
 }
 

@@ -31,7 +31,7 @@ static ds_event event_of(unsigned flags) {
 
 static ds_device device_of(ds_event e) {
     ds_device d = { 7, 7 };
-    ok(ds_event_device(e, &d));
+    ok(ds_event_get_device(e, &d));
     return d;
 }
 
@@ -48,7 +48,7 @@ static void test_events_are_created_with_all_sensible_flags(void **state) {
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         unsigned got = 99;
         ds_event e = event_of(flags[i]);
-        ok(ds_event_flags(e, &got));
+        ok(ds_event_get_flags(e, &got));
         assert_int_equal(got, flags[i]);
         ok(ds_event_destroy(e));
     }
@@ -63,11 +63,11 @@ static void test_flags_that_do_not_go_together_are_refused(void **state) {
         refused(ds_event_create(flags[i], "odd", &e), DS_ERR_INVALID_VALUE);
         assert_int_equal(e.id, 0);
         e.id = 7;
-        refused(ds_stream_record_new(s, flags[i], &e), DS_ERR_INVALID_VALUE);
+        refused(ds_stream_record_event(s, flags[i], &e), DS_ERR_INVALID_VALUE);
         assert_int_equal(e.id, 0);
     }
     refused(ds_event_create(0, NULL, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_record_new(s, 0, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_record_event(s, 0, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_stream_query(s));
     ok(ds_stream_destroy(s));
 }
@@ -93,7 +93,7 @@ static void test_an_event_gets_its_device_with_the_first_record_and_keeps_it(voi
     (void)state;
     ds_event e = event_of(0);
     ds_stream s = made(1);
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     ok(ds_event_record(e, s));
     assert_true(same(device_of(e), harness_device(1)));
     ok(ds_event_synchronize(e));
@@ -116,9 +116,9 @@ static void test_a_record_on_another_device_is_refused_and_the_old_one_stays(voi
     ok(ds_event_record(e, zero));
     refused(ds_event_record(e, one), DS_ERR_DEVICE_MISMATCH);
     snprintf(place, sizeof place, "test_events.c:%d", __LINE__ - 1);
-    assert_non_null(strstr(ds_last_error(), place));
-    assert_non_null(strstr(ds_last_error(), "ds_event_record"));
-    assert_non_null(strstr(ds_last_error(), "probe"));
+    assert_non_null(strstr(ds_error_get_last(), place));
+    assert_non_null(strstr(ds_error_get_last(), "ds_event_record"));
+    assert_non_null(strstr(ds_error_get_last(), "probe"));
     expect_not_reached(e);
     assert_true(same(device_of(e), harness_device(0)));
     ok(ds_stream_query(one));
@@ -144,14 +144,14 @@ static void expect_invalid(ds_event e) {
     refused(ds_event_query(e), DS_ERR_INVALID_HANDLE);
     refused(ds_event_synchronize(e), DS_ERR_INVALID_HANDLE);
     refused(ds_event_synchronize_for(e, 0), DS_ERR_INVALID_HANDLE);
-    refused(ds_event_elapsed_ms(e, good, &ms), DS_ERR_INVALID_HANDLE);
+    refused(ds_event_get_elapsed_ms(e, good, &ms), DS_ERR_INVALID_HANDLE);
     assert_true(ms == 0);
     ms = 7;
-    refused(ds_event_elapsed_ms(good, e, &ms), DS_ERR_INVALID_HANDLE);
+    refused(ds_event_get_elapsed_ms(good, e, &ms), DS_ERR_INVALID_HANDLE);
     assert_true(ms == 0);
-    refused(ds_event_device(e, &d), DS_ERR_INVALID_HANDLE);
+    refused(ds_event_get_device(e, &d), DS_ERR_INVALID_HANDLE);
     assert_true(same(d, nothing));
-    refused(ds_event_flags(e, &flags), DS_ERR_INVALID_HANDLE);
+    refused(ds_event_get_flags(e, &flags), DS_ERR_INVALID_HANDLE);
     assert_int_equal(flags, 0);
     ok(ds_stream_query(s)); /* nothing was enqueued */
     ok(ds_stream_destroy(s));
@@ -177,9 +177,9 @@ static void test_zeroed_invented_and_destroyed_events_are_refused(void **state) 
 static void test_functions_of_an_event_refuse_missing_outputs(void **state) {
     (void)state;
     ds_event e = event_of(DS_EVENT_TIMING);
-    refused(ds_event_device(e, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_event_flags(e, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_event_elapsed_ms(e, e, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_event_get_device(e, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_event_get_flags(e, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_event_get_elapsed_ms(e, e, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_event_destroy(e));
 }
 
@@ -216,7 +216,7 @@ static void test_a_record_covers_what_was_put_before_it_only(void **state) {
     ds_stream s = made(0);
     for (uint64_t i = 0; i < 3; i++)
         fold(s, h, i);
-    ok(ds_stream_record_new(s, 0, &e));
+    ok(ds_stream_record_event(s, 0, &e));
     gate_close(s, &g);
     ok(ds_event_synchronize(e)); /* a hang here is the failure */
     assert_int_equal(*h, fold_host(fold_host(fold_host(1, 0), 1), 2));
@@ -260,16 +260,16 @@ static void test_record_new_gives_an_event_with_its_flags_on_any_stream(void **s
     ds_stream s[3];
     (void)state;
     s[0] = made(0);
-    ok(ds_stream_default(harness_device(0), &s[1]));
-    ok(ds_stream_current(nothing, &s[2]));
+    ok(ds_stream_get_default(harness_device(0), &s[1]));
+    ok(ds_stream_get_current(nothing, &s[2]));
     for (int i = 0; i < 3; i++) {
         ds_event e;
         ds_device d;
         unsigned flags = 9;
-        ok(ds_stream_record_new(s[i], DS_EVENT_TIMING, &e));
-        ok(ds_event_flags(e, &flags));
+        ok(ds_stream_record_event(s[i], DS_EVENT_TIMING, &e));
+        ok(ds_event_get_flags(e, &flags));
         assert_int_equal(flags, DS_EVENT_TIMING);
-        ok(ds_stream_device(s[i], &d));
+        ok(ds_stream_get_device(s[i], &d));
         assert_true(same(device_of(e), d));
         ok(ds_event_synchronize(e));
         ok(ds_event_query(e));
@@ -311,9 +311,9 @@ static void test_a_wait_holds_later_work_only(void **state) {
     (void)state;
     ds_stream s1 = made(0), s2 = made(0);
     gate_close(s1, &g);
-    ok(ds_stream_record_new(s1, 0, &e));
+    ok(ds_stream_record_event(s1, 0, &e));
     fold(s2, before, 2);
-    ok(ds_stream_record_new(s2, 0, &passed));
+    ok(ds_stream_record_event(s2, 0, &passed));
     ok(ds_stream_wait_event(s2, e));
     fold(s2, after, 3);
     ok(ds_event_synchronize(passed));
@@ -411,7 +411,7 @@ static void test_a_stream_on_another_device_may_wait(void **state) {
     two_devices();
     ds_event e = event_of(0);
     ds_stream producer = made(0), consumer = made(1);
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     gate_close(producer, &g);
     fold(producer, h, 2);
     ok(ds_event_record(e, producer));
@@ -464,7 +464,7 @@ static void test_many_streams_may_wait_for_one_event(void **state) {
     ds_stream producer = made(0);
     gate_close(producer, &g);
     fold(producer, shared, 2);
-    ok(ds_stream_record_new(producer, 0, &e));
+    ok(ds_stream_record_event(producer, 0, &e));
     for (int i = 0; i < MANY; i++) {
         s[i] = made(i);
         h[i] = (uint64_t)i;
@@ -512,7 +512,7 @@ static void test_a_stream_may_wait_for_its_own_event(void **state) {
     (void)state;
     ds_stream s = made(0);
     gate_close(s, &g);
-    ok(ds_stream_record_new(s, 0, &e));
+    ok(ds_stream_record_event(s, 0, &e));
     ok(ds_stream_wait_event(s, e));
     expect_pending(s);
     gate_open(&g);
@@ -527,11 +527,11 @@ static void test_wait_in_a_scope_is_with_the_current_stream(void **state) {
     (void)state;
     ds_event e = event_of(0);
     ds_stream producer = made(0), consumer = made(0), null;
-    ok(ds_stream_default(harness_device(0), &null));
+    ok(ds_stream_get_default(harness_device(0), &null));
     gate_close(producer, &g);
     ok(ds_event_record(e, producer));
     DS_STREAM_SCOPE(consumer) {
-        ok(ds_stream_current(nothing, &current));
+        ok(ds_stream_get_current(nothing, &current));
         ok(ds_stream_wait_event(current, e));
     }
     expect_pending(consumer);
@@ -557,8 +557,8 @@ static void test_events_and_streams_of_all_kinds_work_together(void **state) {
     ok(ds_stream_export(made_here, &native));
     ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &w));
     s[0] = w;
-    ok(ds_stream_legacy(harness_device(0), &s[1]));
-    ok(ds_stream_per_thread(harness_device(0), &s[2]));
+    ok(ds_stream_get_legacy(harness_device(0), &s[1]));
+    ok(ds_stream_get_per_thread(harness_device(0), &s[2]));
     s[3] = harness_stream(0, DS_STREAM_BLOCKING);
     ds_event e = event_of(DS_EVENT_TIMING);
     gate_close(s[0], &g);
@@ -589,7 +589,7 @@ static void test_destroying_an_event_does_not_release_its_waiters(void **state) 
     ds_stream producer = made(0), consumer = made(0);
     gate_close(producer, &g);
     fold(producer, h, 2);
-    ok(ds_stream_record_new(producer, DS_EVENT_TIMING, &e));
+    ok(ds_stream_record_event(producer, DS_EVENT_TIMING, &e));
     ok(ds_stream_wait_event(consumer, e));
     ok(ds_event_destroy(e)); /* at once */
     refused(ds_event_query(e), DS_ERR_INVALID_HANDLE);
@@ -608,7 +608,7 @@ static void test_a_record_outlives_its_stream(void **state) {
     (void)state;
     ds_stream s = made(0), waiter = made(0);
     gate_close(s, &g);
-    ok(ds_stream_record_new(s, 0, &e));
+    ok(ds_stream_record_event(s, 0, &e));
     ok(ds_stream_destroy(s));
     expect_not_reached(e);
     ok(ds_stream_wait_event(waiter, e));
@@ -639,7 +639,7 @@ static void test_synchronize_returns_when_the_record_is_reached(void **state) {
         ds_event e;
         gate_close(s, &g);
         fold(s, h, 2);
-        ok(ds_stream_record_new(s, flags[i % 3], &e));
+        ok(ds_stream_record_event(s, flags[i % 3], &e));
         pthread_t opener = spawn(open_when_entered, &g);
         ok(i & 1 ? ds_event_synchronize_for(e, UINT64_MAX) : ds_event_synchronize(e));
         assert_int_equal(*h, fold_host(1, 2));
@@ -655,7 +655,7 @@ static void test_a_timed_synchronize_gives_up_in_time(void **state) {
     (void)state;
     ds_stream s = made(0);
     gate_close(s, &g);
-    ok(ds_stream_record_new(s, DS_EVENT_BLOCKING_WAIT, &e));
+    ok(ds_stream_record_event(s, DS_EVENT_BLOCKING_WAIT, &e));
     assert_int_equal(ds_event_synchronize_for(e, 0), DS_NOT_READY);
     uint64_t start = now_ns();
     assert_int_equal(ds_event_synchronize_for(e, 2000000), DS_NOT_READY);
@@ -688,7 +688,7 @@ static void test_threads_may_wait_for_one_event_while_others_work(void **state) 
     (void)state;
     ds_stream s = made(0), mine = made(1);
     gate_close(s, &g);
-    ok(ds_stream_record_new(s, 0, &e));
+    ok(ds_stream_record_event(s, 0, &e));
     for (int i = 0; i < 4; i++) {
         w[i].e = e;
         w[i].back = 0;
@@ -697,7 +697,7 @@ static void test_threads_may_wait_for_one_event_while_others_work(void **state) 
     for (uint64_t i = 0; i < 100; i++) {
         ds_event step;
         fold(mine, h, i);
-        ok(ds_stream_record_new(mine, 0, &step));
+        ok(ds_stream_record_event(mine, 0, &step));
         ok(ds_event_synchronize(step));
         ok(ds_event_destroy(step));
     }
@@ -720,9 +720,9 @@ static void test_events_are_asked_and_awaited_from_any_device(void **state) {
             gate g = { 0 };
             ds_event e;
             ds_stream s = made(i);
-            ok(ds_device_set(harness_device(at)));
+            ok(ds_device_set_current(harness_device(at)));
             gate_close(s, &g);
-            ok(ds_stream_record_new(s, 0, &e));
+            ok(ds_stream_record_event(s, 0, &e));
             expect_not_reached(e);
             gate_open(&g);
             ok(ds_event_synchronize(e));
@@ -744,40 +744,40 @@ static void test_elapsed_names_the_first_thing_that_is_missing(void **state) {
              pending = event_of(DS_EVENT_TIMING);
     ds_stream zero = made(0), slow = made(0);
     /* and they are not recorded either */
-    refused(ds_event_elapsed_ms(untimed, other_untimed, &ms), DS_ERR_NO_TIMING);
+    refused(ds_event_get_elapsed_ms(untimed, other_untimed, &ms), DS_ERR_NO_TIMING);
     assert_true(ms == 0);
     ok(ds_event_record(untimed, zero));
     ok(ds_event_record(timed, zero));
     gate_close(slow, &g);
     ok(ds_event_record(pending, slow));
     ok(ds_stream_synchronize(zero));
-    refused(ds_event_elapsed_ms(timed, untimed, &ms), DS_ERR_NO_TIMING);
-    refused(ds_event_elapsed_ms(untimed, timed, &ms), DS_ERR_NO_TIMING);
-    refused(ds_event_elapsed_ms(unrecorded, untimed, &ms), DS_ERR_NO_TIMING);
-    refused(ds_event_elapsed_ms(untimed, pending, &ms), DS_ERR_NO_TIMING);
+    refused(ds_event_get_elapsed_ms(timed, untimed, &ms), DS_ERR_NO_TIMING);
+    refused(ds_event_get_elapsed_ms(untimed, timed, &ms), DS_ERR_NO_TIMING);
+    refused(ds_event_get_elapsed_ms(unrecorded, untimed, &ms), DS_ERR_NO_TIMING);
+    refused(ds_event_get_elapsed_ms(untimed, pending, &ms), DS_ERR_NO_TIMING);
     ms = 7;
-    refused(ds_event_elapsed_ms(unrecorded, timed, &ms), DS_ERR_NOT_RECORDED);
+    refused(ds_event_get_elapsed_ms(unrecorded, timed, &ms), DS_ERR_NOT_RECORDED);
     assert_true(ms == 0);
-    refused(ds_event_elapsed_ms(timed, unrecorded, &ms), DS_ERR_NOT_RECORDED);
-    refused(ds_event_elapsed_ms(unrecorded, pending, &ms), DS_ERR_NOT_RECORDED);
-    assert_int_equal(ds_event_elapsed_ms(timed, pending, &ms), DS_NOT_READY);
-    assert_int_equal(ds_event_elapsed_ms(pending, timed, &ms), DS_NOT_READY);
+    refused(ds_event_get_elapsed_ms(timed, unrecorded, &ms), DS_ERR_NOT_RECORDED);
+    refused(ds_event_get_elapsed_ms(unrecorded, pending, &ms), DS_ERR_NOT_RECORDED);
+    assert_int_equal(ds_event_get_elapsed_ms(timed, pending, &ms), DS_NOT_READY);
+    assert_int_equal(ds_event_get_elapsed_ms(pending, timed, &ms), DS_NOT_READY);
     if (harness_device_count() > 1) {
         ds_stream one = made(1);
         ds_event elsewhere = event_of(DS_EVENT_TIMING);
-        refused(ds_event_elapsed_ms(unrecorded, elsewhere, &ms), DS_ERR_NOT_RECORDED);
+        refused(ds_event_get_elapsed_ms(unrecorded, elsewhere, &ms), DS_ERR_NOT_RECORDED);
         ok(ds_event_record(elsewhere, one));
         ok(ds_event_synchronize(elsewhere));
-        assert_int_equal(ds_event_elapsed_ms(elsewhere, pending, &ms), DS_NOT_READY);
+        assert_int_equal(ds_event_get_elapsed_ms(elsewhere, pending, &ms), DS_NOT_READY);
         ms = 7;
-        refused(ds_event_elapsed_ms(timed, elsewhere, &ms), DS_ERR_DEVICE_MISMATCH);
+        refused(ds_event_get_elapsed_ms(timed, elsewhere, &ms), DS_ERR_DEVICE_MISMATCH);
         assert_true(ms == 0);
         ok(ds_event_destroy(elsewhere));
         ok(ds_stream_destroy(one));
     }
     gate_open(&g);
     ok(ds_event_synchronize(pending));
-    ok(ds_event_elapsed_ms(timed, pending, &ms));
+    ok(ds_event_get_elapsed_ms(timed, pending, &ms));
     assert_true(ms > 0);
     ok(ds_event_destroy(untimed));
     ok(ds_event_destroy(other_untimed));
@@ -800,7 +800,7 @@ static void test_elapsed_measures_the_time_between_the_records(void **state) {
     ds_event start = event_of(DS_EVENT_TIMING),
              end = event_of(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT);
     ds_stream s = made(1);
-    ok(ds_device_set(harness_device(0))); /* any current device will do */
+    ok(ds_device_set_current(harness_device(0))); /* any current device will do */
     uint64_t before = now_ns();
     ok(ds_event_record(start, s));
     gate_close(s, &g);
@@ -810,11 +810,11 @@ static void test_elapsed_measures_the_time_between_the_records(void **state) {
     gate_open(&g);
     ok(ds_event_synchronize(end));
     double wall = (double)(now_ns() - before) * 1e-6;
-    ok(ds_event_elapsed_ms(start, end, &ms));
+    ok(ds_event_get_elapsed_ms(start, end, &ms));
     assert_true(ms >= 5 && ms <= wall);
-    ok(ds_event_elapsed_ms(end, start, &back));
+    ok(ds_event_get_elapsed_ms(end, start, &back));
     assert_true(back == -ms);
-    ok(ds_event_elapsed_ms(end, end, &none));
+    ok(ds_event_get_elapsed_ms(end, end, &none));
     assert_true(none == 0);
     ok(ds_event_destroy(start));
     ok(ds_event_destroy(end));
@@ -829,12 +829,12 @@ static void test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_
     (void)state;
     ds_stream s = made(0);
     gate_close(s, &g);
-    ok(ds_stream_record_new(s, DS_EVENT_TIMING, &start));
+    ok(ds_stream_record_event(s, DS_EVENT_TIMING, &start));
     let_pass(200000000);
-    ok(ds_stream_record_new(s, DS_EVENT_TIMING, &end));
+    ok(ds_stream_record_event(s, DS_EVENT_TIMING, &end));
     gate_open(&g);
     ok(ds_event_synchronize(end));
-    ok(ds_event_elapsed_ms(start, end, &ms));
+    ok(ds_event_get_elapsed_ms(start, end, &ms));
     assert_true(ms >= 0 && ms < 200);
     ok(ds_event_destroy(start));
     ok(ds_event_destroy(end));
@@ -845,18 +845,18 @@ static void test_elapsed_of_work_is_positive_on_every_kind_of_stream(void **stat
     ds_stream s[3];
     (void)state;
     s[0] = made(0);
-    ok(ds_stream_legacy(harness_device(0), &s[1]));
-    ok(ds_stream_per_thread(harness_device(0), &s[2]));
+    ok(ds_stream_get_legacy(harness_device(0), &s[1]));
+    ok(ds_stream_get_per_thread(harness_device(0), &s[2]));
     for (int i = 0; i < 3; i++) {
         uint64_t *h = word(1);
         double ms = 0;
         ds_event start, end;
-        ok(ds_stream_record_new(s[i], DS_EVENT_CUPY, &start));
+        ok(ds_stream_record_event(s[i], DS_EVENT_CUPY, &start));
         for (uint64_t n = 0; n < 200; n++)
             fold(s[i], h, n);
-        ok(ds_stream_record_new(s[i], DS_EVENT_CUPY, &end));
+        ok(ds_stream_record_event(s[i], DS_EVENT_CUPY, &end));
         ok(ds_stream_synchronize(s[i]));
-        ok(ds_event_elapsed_ms(start, end, &ms));
+        ok(ds_event_get_elapsed_ms(start, end, &ms));
         assert_true(ms > 0);
         ok(ds_event_destroy(start));
         ok(ds_event_destroy(end));
@@ -872,11 +872,11 @@ static void test_a_new_record_replaces_the_time(void **state) {
     ok(ds_event_record(start, s));
     ok(ds_event_record(end, s));
     ok(ds_event_synchronize(end));
-    ok(ds_event_elapsed_ms(start, end, &first));
+    ok(ds_event_get_elapsed_ms(start, end, &first));
     let_pass(2000000);
     ok(ds_event_record(end, s));
     ok(ds_event_synchronize(end));
-    ok(ds_event_elapsed_ms(start, end, &second));
+    ok(ds_event_get_elapsed_ms(start, end, &second));
     assert_true(second >= first + 2);
     ok(ds_event_destroy(start));
     ok(ds_event_destroy(end));

@@ -31,19 +31,19 @@ static ds_kernel make_explode(void) {
 static void expect_cause(int line) {
     char where[64];
     if (!harness_is_cpu()) {
-        if (!strstr(ds_last_error(), "cuda") || !strstr(ds_last_error(), "71"))
-            fail_msg("\"%s\" has not what CUDA says", ds_last_error());
+        if (!strstr(ds_error_get_last(), "cuda") || !strstr(ds_error_get_last(), "71"))
+            fail_msg("\"%s\" has not what CUDA says", ds_error_get_last());
         return;
     }
     snprintf(where, sizeof where, "test_failure.c:%d", line);
-    if (!strstr(ds_last_error(), "explode") || !strstr(ds_last_error(), where))
-        fail_msg("\"%s\" names neither explode nor %s", ds_last_error(), where);
+    if (!strstr(ds_error_get_last(), "explode") || !strstr(ds_error_get_last(), where))
+        fail_msg("\"%s\" names neither explode nor %s", ds_error_get_last(), where);
 }
 
 /* apart from the suite's own: it is freed after a failure */
 static uint64_t *pinned_word(uint64_t value) {
     void *p;
-    ok(ds_host_alloc(sizeof(uint64_t), &p));
+    ok(ds_pinned_alloc(sizeof(uint64_t), &p));
     *(uint64_t *)p = value;
     return p;
 }
@@ -61,20 +61,20 @@ static void test_a_failure_is_sticky_for_its_device_and_names_its_cause(void **s
     ds_event e;
     uint64_t *h = pinned_word(1);
     int line;
-    ok(ds_stream_legacy(device(0), &legacy));
+    ok(ds_stream_get_legacy(device(0), &legacy));
     ok(ds_event_create(0, NULL, &e));
     line = __LINE__ + 1;
-    ok(ds_launch(k, 1, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     expect_cause(line);
     refused(ds_stream_query(s), DS_ERR_FAILED);
     expect_cause(line);
     /* a later failure does not become the cause */
-    refused(ds_launch(k, 1, NULL, 0, s), DS_ERR_FAILED);
+    refused(ds_kernel_launch(k, 1, NULL, 0, s), DS_ERR_FAILED);
     expect_cause(line);
     refused(ds_fill(h, 0, 4, 1, s), DS_ERR_FAILED);
     expect_cause(line);
-    refused(ds_launch_host_func(s, gate_fn, NULL, NULL), DS_ERR_FAILED);
+    refused(ds_stream_launch_host_func(s, gate_fn, NULL, NULL), DS_ERR_FAILED);
     expect_cause(line);
     /* other streams of the device */
     refused(ds_fill(h, 0, 4, 1, other), DS_ERR_FAILED);
@@ -92,7 +92,7 @@ static void test_a_failure_is_sticky_for_its_device_and_names_its_cause(void **s
     ended(ds_stream_destroy(s));
     ended(ds_stream_destroy(other));
     ended(ds_kernel_destroy(k));
-    ended(ds_host_free(h));
+    ended(ds_pinned_free(h));
     harness_recover(0);
 }
 
@@ -106,22 +106,22 @@ static void test_work_behind_a_failure_does_not_run(void **state) {
     ds_stream s = stream_on(0);
     uint64_t *before = pinned_word(1), *after = pinned_word(1);
     void *dev;
-    ok(ds_alloc(device(0), 64, &dev));
+    ok(ds_device_alloc(device(0), 64, &dev));
     gate_close(s, &g);
     fold(s, before, 3);
-    ok(ds_launch(k, 1, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
     fold(s, after, 3);
     ok(ds_copy(after, before, 8, s));
     ok(ds_fill(after, 9, 4, 2, s));
-    ok(ds_launch_host_func(s, payload_run, &skipped, payload_destroy));
-    ok(ds_add_callback(s, payload_callback, &called, payload_destroy));
+    ok(ds_stream_launch_host_func(s, payload_run, &skipped, payload_destroy));
+    ok(ds_stream_add_callback(s, payload_callback, &called, payload_destroy));
     gate_open(&g);
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     assert_true(*before == fold_host(1, 3));
     assert_true(*after == 1);
-    ended(ds_free(dev)); /* waits for the device, and does not mind that it failed */
-    ended(ds_host_free(before));
-    ended(ds_host_free(after));
+    ended(ds_device_free(dev)); /* waits for the device, and does not mind that it failed */
+    ended(ds_pinned_free(before));
+    ended(ds_pinned_free(after));
     ended(ds_stream_destroy(s));
     ended(ds_kernel_destroy(k));
     harness_recover(0);
@@ -142,7 +142,7 @@ static void test_other_streams_of_the_device_stop_and_other_devices_do_not(void 
     gate_close(sibling, &g);
     fold(sibling, a, 5);
     gate_wait_entered(&g);
-    ok(ds_launch(k, 1, NULL, 0, failing));
+    ok(ds_kernel_launch(k, 1, NULL, 0, failing));
     refused(ds_stream_synchronize(failing), DS_ERR_FAILED);
     gate_open(&g); /* the failure has happened, and only now the sibling may go on */
     refused(ds_stream_synchronize(sibling), DS_ERR_FAILED);
@@ -155,8 +155,8 @@ static void test_other_streams_of_the_device_stop_and_other_devices_do_not(void 
     ended(ds_stream_destroy(sibling));
     ended(ds_stream_destroy(elsewhere));
     ended(ds_kernel_destroy(k));
-    ended(ds_host_free(a));
-    ended(ds_host_free(b));
+    ended(ds_pinned_free(a));
+    ended(ds_pinned_free(b));
     harness_recover(0);
 }
 
@@ -172,8 +172,8 @@ static void test_a_stream_elsewhere_that_waits_on_failed_work_does_not_run(void 
     int line;
     gate_close(failing, &g);
     line = __LINE__ + 1;
-    ok(ds_launch(k, 1, NULL, 0, failing));
-    ok(ds_stream_record_new(failing, 0, &e));
+    ok(ds_kernel_launch(k, 1, NULL, 0, failing));
+    ok(ds_stream_record_event(failing, 0, &e));
     ok(ds_stream_wait_event(by_event, e));
     fold(by_event, a, 5);
     ok(ds_stream_wait_stream(by_stream, failing));
@@ -199,9 +199,9 @@ static void test_a_stream_elsewhere_that_waits_on_failed_work_does_not_run(void 
     ok(ds_stream_destroy(by_stream));
     ok(ds_stream_destroy(free_one));
     ok(ds_kernel_destroy(k));
-    ok(ds_host_free(a));
-    ok(ds_host_free(b));
-    ok(ds_host_free(c));
+    ok(ds_pinned_free(a));
+    ok(ds_pinned_free(b));
+    ok(ds_pinned_free(c));
     ok(ds_device_reset(device(0)));
     ok(ds_device_reset(device(1)));
 }
@@ -219,8 +219,8 @@ static void test_a_wait_for_work_that_has_failed_already_does_not_pass(void **st
         ds_event e;
         gate g = { 0 };
         gate_close(failing, &g);
-        ok(ds_launch(k, 1, NULL, 0, failing));
-        ok(ds_stream_record_new(failing, 0, &e));
+        ok(ds_kernel_launch(k, 1, NULL, 0, failing));
+        ok(ds_stream_record_event(failing, 0, &e));
         gate_open(&g);
         refused(ds_event_synchronize(e), DS_ERR_FAILED);
         /* the workers sleep by now, and the wait wakes one */
@@ -245,7 +245,7 @@ static void test_a_wait_for_work_that_has_failed_already_does_not_pass(void **st
         ok(ds_device_reset(device(1)));
     }
     ok(ds_kernel_destroy(k));
-    ok(ds_host_free(a));
+    ok(ds_pinned_free(a));
 }
 
 static void test_small_work_submitted_while_the_stream_fails_does_not_run(void **state) {
@@ -254,7 +254,7 @@ static void test_small_work_submitted_while_the_stream_fails_does_not_run(void *
     ds_stream s = stream_on(0);
     uint64_t *a = pinned_word(1);
     for (int round = 0; round < (harness_is_cpu() ? 5000 : 1); round++) {
-        ok(ds_launch(k, 1, NULL, 0, s));
+        ok(ds_kernel_launch(k, 1, NULL, 0, s));
         /* at many distances from the failure */
         for (int i = 0; i < round % 50; i++)
             (void)now_ns();
@@ -268,7 +268,7 @@ static void test_small_work_submitted_while_the_stream_fails_does_not_run(void *
     }
     ended(ds_stream_destroy(s));
     ended(ds_kernel_destroy(k));
-    ended(ds_host_free(a));
+    ended(ds_pinned_free(a));
     harness_recover(0);
 }
 
@@ -277,9 +277,9 @@ static void test_events_reached_before_a_failure_do_not_hang(void **state) {
     ds_kernel k = make_explode();
     ds_stream s = stream_on(0);
     ds_event e;
-    ok(ds_stream_record_new(s, DS_EVENT_TIMING, &e));
+    ok(ds_stream_record_event(s, DS_EVENT_TIMING, &e));
     ok(ds_event_synchronize(e));
-    ok(ds_launch(k, 1, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     ds_result q = ds_event_query(e), w = ds_event_synchronize(e),
               t = ds_event_synchronize_for(e, 1000000);
@@ -297,10 +297,10 @@ static void test_reset_makes_a_failed_device_usable_again(void **state) {
     ds_kernel k = make_explode();
     ds_stream s = stream_on(0), other = stream_on(0), legacy;
     uint64_t *h = pinned_word(1), want = 1;
-    ok(ds_stream_legacy(device(0), &legacy));
+    ok(ds_stream_get_legacy(device(0), &legacy));
     for (uint64_t round = 0; round < 3; round++) { /* it can fail again, with its own cause */
         int line = __LINE__ + 1;
-        ok(ds_launch(k, 1, NULL, 0, s));
+        ok(ds_kernel_launch(k, 1, NULL, 0, s));
         refused(ds_stream_synchronize(s), DS_ERR_FAILED);
         expect_cause(line);
         ok(ds_device_reset(device(0)));
@@ -319,7 +319,7 @@ static void test_reset_makes_a_failed_device_usable_again(void **state) {
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(other));
     ok(ds_kernel_destroy(k));
-    ok(ds_host_free(h));
+    ok(ds_pinned_free(h));
 }
 
 static void test_reset_waits_for_the_work_that_still_runs(void **state) {
@@ -333,7 +333,7 @@ static void test_reset_waits_for_the_work_that_still_runs(void **state) {
     ok(ds_device_reset(device(0)));
     assert_int_equal(ds_stream_query(s), DS_OK);
     assert_true(*h == want);
-    ok(ds_host_free(h));
+    ok(ds_pinned_free(h));
     ok(ds_stream_destroy(s));
 }
 
@@ -342,7 +342,7 @@ static void test_a_large_split_kernel_fails_once(void **state) {
     ds_kernel k = make_explode();
     ds_stream s = stream_on(0);
     int line = __LINE__ + 1;
-    ok(ds_launch(k, 1000000, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1000000, NULL, 0, s));
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     expect_cause(line);
     ended(ds_stream_destroy(s));
@@ -354,7 +354,7 @@ static void test_shutdown_reports_a_failed_device_and_frees_all_the_same(void **
     (void)state;
     ds_kernel k = make_explode();
     ds_stream s = stream_on(0);
-    ok(ds_launch(k, 1, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
     ended(ds_stream_destroy(s));
     ended(ds_kernel_destroy(k));
     refused(ds_shutdown(), DS_ERR_FAILED);
@@ -367,7 +367,7 @@ static void test_shutdown_reports_a_failed_device_and_frees_all_the_same(void **
     fold(s, h, 1);
     ok(ds_stream_synchronize(s));
     assert_true(*h == fold_host(1, 1));
-    ok(ds_host_free(h));
+    ok(ds_pinned_free(h));
     ok(ds_stream_destroy(s));
 }
 
@@ -377,7 +377,7 @@ static void test_an_unknown_layer_is_refused(void **state) {
     (void)state;
     harness_shutdown();
     refused(ds_init(&(ds_init_desc){ .layers = "no_such_layer" }), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "no_such_layer"));
+    assert_non_null(strstr(ds_error_get_last(), "no_such_layer"));
     refused(ds_init(&(ds_init_desc){ .layers = "fault,no_such_layer" }), DS_ERR_INVALID_VALUE);
     ds_stream s = stream_on(0); /* and nothing has been started or spoiled */
     ok(ds_stream_synchronize(s));
@@ -394,7 +394,7 @@ static void test_a_fault_at_a_driver_entry_fails_that_call_only(void **state) {
         ds_device d;
         snprintf(fault, sizeof fault, "stream_create:%d", n);
         harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
-        ok(ds_device_get(&d));
+        ok(ds_device_get_current(&d));
         if (harness_is_cpu())
             ok(ds_cpu_get_stats(&before));
         for (int i = 0; i < 4; i++) {
@@ -402,7 +402,7 @@ static void test_a_fault_at_a_driver_entry_fails_that_call_only(void **state) {
             ds_result r = ds_stream_create(NULL, &s);
             if (r < 0) {
                 failed++;
-                assert_true(ds_last_error()[0] != 0);
+                assert_true(ds_error_get_last()[0] != 0);
                 assert_true(s.id == 0);
                 continue;
             }
@@ -460,11 +460,11 @@ static void call_that_fails_inside(void *user) {
 static void test_a_refused_call_keeps_its_sentence(void **state) {
     (void)state;
     payload p = { 0 };
-    refused(ds_launch_host_func((ds_stream){ 0 }, payload_run, &p, call_that_fails_inside),
+    refused(ds_stream_launch_host_func((ds_stream){ 0 }, payload_run, &p, call_that_fails_inside),
             DS_ERR_INVALID_HANDLE);
     assert_int_equal(p.destroyed, 1);
-    if (!strstr(ds_last_error(), "ds_launch_host_func"))
-        fail_msg("\"%s\" is of the destructor's call", ds_last_error());
+    if (!strstr(ds_error_get_last(), "ds_stream_launch_host_func"))
+        fail_msg("\"%s\" is of the destructor's call", ds_error_get_last());
 }
 
 /* ---- a little program that uses everything once, for faults and for memory that runs out ---- */
@@ -530,7 +530,7 @@ static int wrong_result; /* programs that succeeded and computed something else 
 static unsigned char registered_memory[4096]; /* outlives whatever a fault leaves behind */
 
 static ds_result noted(ds_result r) {
-    if (r < 0 && !ds_last_error()[0])
+    if (r < 0 && !ds_error_get_last()[0])
         silent++;
     return r;
 }
@@ -556,8 +556,8 @@ static ds_result little_program(void) {
     STEP(ds_stream_create(
         &(ds_stream_desc){ .device = here, .label = "a", .flags = DS_STREAM_BLOCKING }, &a));
     STEP(ds_stream_create(&(ds_stream_desc){ .device = there, .label = "b" }, &b));
-    STEP(ds_stream_legacy(here, &legacy));
-    STEP(ds_stream_per_thread(here, &own));
+    STEP(ds_stream_get_legacy(here, &legacy));
+    STEP(ds_stream_get_per_thread(here, &own));
     STEP(ds_event_create(DS_EVENT_TIMING, "e", &e));
     STEP(ds_kernel_create(&(ds_kernel_desc){ .name = "add",
                                              .cpu_fn = add_kernel,
@@ -566,9 +566,9 @@ static ds_result little_program(void) {
                                              .param_count = 2,
                                              .cuda = harness_cuda_form("add") },
                           &k));
-    STEP(ds_alloc(here, 4096, &dev));
-    STEP(ds_host_alloc(4096, &pin));
-    STEP(ds_host_register(reg, 4096));
+    STEP(ds_device_alloc(here, 4096, &dev));
+    STEP(ds_pinned_alloc(4096, &pin));
+    STEP(ds_pinned_register(reg, 4096));
     registered = 1;
     h = pin;
     *h = 100;
@@ -576,15 +576,15 @@ static ds_result little_program(void) {
     pushed = 1;
     /* 780 */
     for (uint64_t i = 0; i < 40; i++)
-        STEP(ds_launch(k, 1, &(add_args){ h, i }, sizeof(add_args), a));
+        STEP(ds_kernel_launch(k, 1, &(add_args){ h, i }, sizeof(add_args), a));
     STEP(ds_event_record(e, a));
     STEP(ds_stream_wait_event(b, e));
-    STEP(ds_launch_host_func(b, add_one, h, NULL));
+    STEP(ds_stream_launch_host_func(b, add_one, h, NULL));
     STEP(ds_stream_wait_stream(legacy, b));
-    STEP(ds_add_callback(legacy, add_two, h, NULL));
+    STEP(ds_stream_add_callback(legacy, add_two, h, NULL));
     payloads_made++;
-    STEP(ds_launch_host_func(own, add_one, h, payload_gone)); /* behind the legacy stream */
-    STEP(ds_stream_record_new(own, 0, &e2));
+    STEP(ds_stream_launch_host_func(own, add_one, h, payload_gone)); /* behind the legacy stream */
+    STEP(ds_stream_record_event(own, 0, &e2));
     STEP(ds_stream_wait_event(a, e2));
     STEP(ds_copy(dev, pin, 4096, a));
     STEP(ds_fill(pin, 0, 4, 1024, a));
@@ -608,11 +608,11 @@ done:
         end = c;
     if (k.id && (c = noted(ds_kernel_destroy(k))) < 0)
         end = c;
-    if ((c = noted(ds_free(dev))) < 0)
+    if ((c = noted(ds_device_free(dev))) < 0)
         end = c;
-    if ((c = noted(ds_host_free(pin))) < 0)
+    if ((c = noted(ds_pinned_free(pin))) < 0)
         end = c;
-    if (registered && (c = noted(ds_host_unregister(reg))) < 0)
+    if (registered && (c = noted(ds_pinned_unregister(reg))) < 0)
         end = c;
     if ((c = noted(ds_shutdown())) < 0)
         end = c;
@@ -723,17 +723,17 @@ static void test_a_forked_child_is_told_so(void **state) {
         int bad = 0;
         if (ds_stream_query(s) != DS_ERR_FORKED)
             bad |= 1;
-        if (!ds_last_error()[0])
+        if (!ds_error_get_last()[0])
             bad |= 2;
         if (ds_stream_create(NULL, &t) != DS_ERR_FORKED)
             bad |= 4;
-        if (ds_alloc(d, 64, &p) != DS_ERR_FORKED)
+        if (ds_device_alloc(d, 64, &p) != DS_ERR_FORKED)
             bad |= 8;
         if (ds_stream_synchronize(s) != DS_ERR_FORKED)
             bad |= 16;
         if (ds_copy(h, &bad, sizeof bad, s) != DS_ERR_FORKED)
             bad |= 32;
-        if (!ds_result_text(DS_ERR_FORKED)[0])
+        if (!ds_result_get_text(DS_ERR_FORKED)[0])
             bad |= 64;
         _exit(bad);
     }
@@ -744,7 +744,7 @@ static void test_a_forked_child_is_told_so(void **state) {
     fold(s, h, 2); /* the parent is as it was */
     ok(ds_stream_synchronize(s));
     assert_true(*h == fold_host(fold_host(1, 1), 2));
-    ok(ds_host_free(h));
+    ok(ds_pinned_free(h));
     ok(ds_stream_destroy(s));
 }
 

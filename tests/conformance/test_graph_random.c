@@ -68,7 +68,7 @@ typedef struct program {
         ds_result must_result_ = (call);                                            \
         if (must_result_ != DS_OK)                                                  \
             fail_msg("seed %llu: %s is %s: %s", (unsigned long long)p->seed, #call, \
-                     ds_result_name(must_result_), ds_last_error());                \
+                     ds_result_get_name(must_result_), ds_error_get_last());        \
     } while (0)
 
 static void mix(uint64_t *h, uint64_t n, size_t first, size_t count) {
@@ -151,9 +151,9 @@ static void make_buffer(program *p, buffer *b, int device) {
     void *mem;
     b->device = device;
     if (device >= 0)
-        MUST(ds_alloc(harness_device(device), sizeof start, &mem));
+        MUST(ds_device_alloc(harness_device(device), sizeof start, &mem));
     else
-        MUST(ds_host_alloc(sizeof start, &mem));
+        MUST(ds_pinned_alloc(sizeof start, &mem));
     b->p = mem;
     for (int i = 0; i < WORDS; i++)
         b->oracle[i] = start[i] = draw(&p->rng);
@@ -338,7 +338,7 @@ static void put(program *p, const op *o, ds_stream s) {
     mix_args a = { p->buffers[o->to].p, o->n };
     switch (o->kind) {
     case OP_MIX:
-        MUST(ds_launch(p->mix, WORDS, &a, sizeof a, s));
+        MUST(ds_kernel_launch(p->mix, WORDS, &a, sizeof a, s));
         break;
     case OP_COPY:
         MUST(ds_copy(a.h, p->buffers[o->from].p, WORDS * 8, s));
@@ -347,7 +347,7 @@ static void put(program *p, const op *o, ds_stream s) {
         MUST(ds_fill_2d(a.h + 1, 16, (uint32_t)o->n, 4, 2, WORDS / 2, s));
         break;
     case OP_HOST:
-        MUST(ds_launch_host_func(s, mix_host, (void *)(uintptr_t)&o->host, NULL));
+        MUST(ds_stream_launch_host_func(s, mix_host, (void *)(uintptr_t)&o->host, NULL));
         break;
     case OP_CHILD:
         MUST(ds_graph_launch(o->child_exec, s));
@@ -364,7 +364,7 @@ static void follow(program *p, int to, int from) {
         MUST(ds_stream_wait_stream(p->lanes[to].s, p->lanes[from].s));
         return;
     }
-    MUST(ds_stream_record_new(p->lanes[from].s, 0, &e));
+    MUST(ds_stream_record_event(p->lanes[from].s, 0, &e));
     MUST(ds_stream_wait_event(p->lanes[to].s, e));
     MUST(ds_event_destroy(e));
 }
@@ -421,10 +421,10 @@ static void put_all(program *p, int captured) {
         /* its node has its stream's priority, and keeps it */
         if (captured && p->ops[i].kind != OP_EMPTY) {
             p->ops[i].node = newest_node(p, p->lanes[at].s);
-            MUST(ds_stream_priority(p->lanes[at].s, &p->ops[i].priority, NULL));
+            MUST(ds_stream_get_priority(p->lanes[at].s, &p->ops[i].priority, NULL));
         }
         if (below(&p->rng, 3) == 0)
-            MUST(ds_stream_record_new(p->lanes[at].s, 0, &mark[i]));
+            MUST(ds_stream_record_event(p->lanes[at].s, 0, &mark[i]));
     }
     for (int i = 1; i < p->lane_count; i++)
         if (p->lanes[i].forked)
@@ -464,7 +464,7 @@ static void switch_one(program *p) {
     if (!o)
         return;
     o->enabled = !o->enabled;
-    MUST(ds_graph_exec_enable_node(p->exec, o->node, o->enabled));
+    MUST(ds_graph_exec_set_node_enabled(p->exec, o->node, o->enabled));
 }
 
 /* Two buffers of one kind change places in every node. */
@@ -502,7 +502,7 @@ static void update_all(program *p) {
         ds_graph_node node;
         mix_args a;
         if (!o->enabled)
-            MUST(ds_graph_exec_enable_node(p->exec, o->node, o->enabled = 1));
+            MUST(ds_graph_exec_set_node_enabled(p->exec, o->node, o->enabled = 1));
         if (o->kind == OP_EMPTY || o->kind == OP_HOST || o->kind == OP_CHILD)
             continue;
         o->n = draw(&p->rng) >> 32;
@@ -541,8 +541,8 @@ static void launch_some(program *p) {
             break;
         case 4:
             mix(p->buffers[0].oracle, (uint64_t)i, 0, WORDS);
-            MUST(ds_launch(p->mix, WORDS, &(mix_args){ p->buffers[0].p, (uint64_t)i },
-                           sizeof(mix_args), p->lanes[last].s));
+            MUST(ds_kernel_launch(p->mix, WORDS, &(mix_args){ p->buffers[0].p, (uint64_t)i },
+                                  sizeof(mix_args), p->lanes[last].s));
             MUST(ds_stream_wait_stream(p->lanes[at].s, p->lanes[last].s));
             break;
         default:
@@ -574,7 +574,8 @@ static void finish(program *p) {
         MUST(ds_stream_destroy(p->lanes[i].s));
     }
     for (int i = 0; i < p->buffer_count; i++)
-        MUST(p->buffers[i].device >= 0 ? ds_free(p->buffers[i].p) : ds_host_free(p->buffers[i].p));
+        MUST(p->buffers[i].device >= 0 ? ds_device_free(p->buffers[i].p)
+                                       : ds_pinned_free(p->buffers[i].p));
     MUST(ds_kernel_destroy(p->mix));
 }
 

@@ -18,14 +18,14 @@ static ds_event event_of(unsigned flags) {
 
 static uint64_t *pinned(size_t words) {
     void *p;
-    ok(ds_host_alloc(words * 8, &p));
+    ok(ds_pinned_alloc(words * 8, &p));
     memset(p, 0, words * 8);
     return p;
 }
 
 static uint64_t *device_words(int device, size_t words) {
     void *p;
-    ok(ds_alloc(harness_device(device), words * 8, &p));
+    ok(ds_device_alloc(harness_device(device), words * 8, &p));
     return p;
 }
 
@@ -188,9 +188,9 @@ static void test_a_graph_of_every_kind_of_node_is_built_by_hand(void **state) {
     ok(ds_graph_destroy(inner));
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 static void test_what_a_description_points_to_is_copied(void **state) {
@@ -282,8 +282,8 @@ static void test_a_node_tells_what_it_does_and_where_it_was_made(void **state) {
     assert_true(n.u.fill.ptr == d && n.u.fill.value == 9 && n.u.fill.value_size == 2 &&
                 n.u.fill.width == 12);
     ok(ds_graph_destroy(g));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
 }
 
 static void test_rows_are_copied_and_filled_by_nodes(void **state) {
@@ -292,7 +292,7 @@ static void test_rows_are_copied_and_filled_by_nodes(void **state) {
     (void)state;
     in = (uint32_t *)pinned(8);
     out = (uint32_t *)pinned(16);
-    ok(ds_alloc(harness_device(0), 128, &p));
+    ok(ds_device_alloc(harness_device(0), 128, &p));
     for (uint32_t i = 0; i < 16; i++)
         in[i] = 100 + i;
     ds_stream s = made(0);
@@ -329,9 +329,9 @@ static void test_rows_are_copied_and_filled_by_nodes(void **state) {
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(p));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(p));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 static void test_kernels_of_many_items_are_nodes(void **state) {
@@ -371,7 +371,7 @@ static void test_kernels_of_many_items_are_nodes(void **state) {
     ok(ds_graph_destroy(g));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
-    ok(ds_host_free(h));
+    ok(ds_pinned_free(h));
 }
 
 static void test_nodes_run_on_the_device_that_they_name(void **state) {
@@ -401,9 +401,9 @@ static void test_a_graph_belongs_to_the_current_device_unless_it_is_told_another
     ds_graph g;
     ds_node_desc n;
     (void)state;
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     ok(ds_graph_create(NULL, &g));
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     ds_graph_node node = add_fold(g, word(1), 2, no_node);
     ok(ds_graph_get_node(g, node, &n, NULL));
     assert_int_equal(n.device.type, harness_device(1).type);
@@ -603,16 +603,16 @@ static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void 
         ds_graph_node n = { 7 };
         ds_result r = ds_graph_add(g, &bad[i].desc, NULL, 0, &n);
         if (r != bad[i].result)
-            fail_msg("%s: %s, not %s: %s", bad[i].what, ds_result_name(r),
-                     ds_result_name(bad[i].result), ds_last_error());
-        harness_sentence(ds_last_error(), bad[i].what);
+            fail_msg("%s: %s, not %s: %s", bad[i].what, ds_result_get_name(r),
+                     ds_result_get_name(bad[i].result), ds_error_get_last());
+        harness_sentence(ds_error_get_last(), bad[i].what);
         assert_int_equal(n.id, 0);
         assert_int_equal(node_count(g), 1);
     }
     refused(ds_graph_add(g, NULL, NULL, 0, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_event_destroy(e));
     ok(ds_graph_destroy(g));
-    ok(ds_free(d));
+    ok(ds_device_free(d));
 }
 
 static void test_ordinary_host_memory_in_a_copy_node_must_only_stay(void **state) {
@@ -633,7 +633,7 @@ static void test_ordinary_host_memory_in_a_copy_node_must_only_stay(void **state
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
+    ok(ds_device_free(d));
 }
 
 /* ---- handles ---- */
@@ -664,7 +664,7 @@ static void expect_invalid_graph(ds_graph g) {
     refused(ds_graph_get_node(g, n, &d, NULL), DS_ERR_INVALID_HANDLE);
     refused(ds_graph_set_node(g, n, &desc), DS_ERR_INVALID_HANDLE);
     refused(ds_graph_attach(g, &p[1], payload_destroy), DS_ERR_INVALID_HANDLE);
-    refused(ds_graph_dot_file(g, 0, "/dev/null"), DS_ERR_INVALID_HANDLE);
+    refused(ds_graph_write_dot_file(g, 0, "/dev/null"), DS_ERR_INVALID_HANDLE);
     refused(ds_graph_instantiate(g, NULL, &x), DS_ERR_INVALID_HANDLE);
     assert_int_equal(x.id, 0);
     assert_int_equal(p[0].destroyed, 1);
@@ -691,8 +691,8 @@ static void expect_invalid_exec(ds_graph_exec x) {
     refused(ds_graph_exec_set_node(x, n, &desc), DS_ERR_INVALID_HANDLE);
     refused(ds_graph_exec_set_node(x, n, &host), DS_ERR_INVALID_HANDLE);
     assert_int_equal(p.destroyed, 1);
-    refused(ds_graph_exec_enable_node(x, n, 1), DS_ERR_INVALID_HANDLE);
-    refused(ds_graph_exec_node_enabled(x, n, &on), DS_ERR_INVALID_HANDLE);
+    refused(ds_graph_exec_set_node_enabled(x, n, 1), DS_ERR_INVALID_HANDLE);
+    refused(ds_graph_exec_get_node_enabled(x, n, &on), DS_ERR_INVALID_HANDLE);
     assert_int_equal(on, 0);
     refused(ds_graph_exec_replace_pointers(x, NULL, NULL, 0, &replaced), DS_ERR_INVALID_HANDLE);
     assert_int_equal(replaced, 0);
@@ -734,8 +734,8 @@ static void test_nodes_of_other_graphs_and_missing_outputs_are_refused(void **st
         assert_int_equal(d.kind, 0);
         refused(ds_graph_set_node(g, wrong[i], &desc), DS_ERR_INVALID_VALUE);
         refused(ds_graph_exec_set_node(x, wrong[i], &desc), DS_ERR_INVALID_VALUE);
-        refused(ds_graph_exec_enable_node(x, wrong[i], 0), DS_ERR_INVALID_VALUE);
-        refused(ds_graph_exec_node_enabled(x, wrong[i], &on), DS_ERR_INVALID_VALUE);
+        refused(ds_graph_exec_set_node_enabled(x, wrong[i], 0), DS_ERR_INVALID_VALUE);
+        refused(ds_graph_exec_get_node_enabled(x, wrong[i], &on), DS_ERR_INVALID_VALUE);
     }
     refused(ds_graph_get_node(g, own, NULL, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_graph_get_nodes(g, NULL, 0, NULL), DS_ERR_INVALID_VALUE);
@@ -747,7 +747,7 @@ static void test_nodes_of_other_graphs_and_missing_outputs_are_refused(void **st
     refused(ds_graph_instantiate(g, NULL, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_graph_set_node(g, own, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_set_node(x, own, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_graph_exec_node_enabled(x, own, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_graph_exec_get_node_enabled(x, own, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_replace_pointers(x, NULL, list, 1, &count), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_replace_pointers(x, list, NULL, 1, &count), DS_ERR_INVALID_VALUE);
     refused(ds_graph_exec_update(x, (ds_graph){ 0 }, NULL), DS_ERR_INVALID_HANDLE);
@@ -755,8 +755,8 @@ static void test_nodes_of_other_graphs_and_missing_outputs_are_refused(void **st
     refused(ds_graph_find_in_clone(clone, own, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_graph_launch(x, (ds_stream){ 0 }), DS_ERR_INVALID_HANDLE);
     refused(ds_graph_upload(x, (ds_stream){ 0 }), DS_ERR_INVALID_HANDLE);
-    refused(ds_graph_dot(g, 0, NULL, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_graph_dot_file(g, 0, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_graph_write_dot(g, 0, NULL, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_graph_write_dot_file(g, 0, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_graph_attach(g, NULL, NULL), DS_ERR_INVALID_VALUE);
     run(x, s); /* all of that has changed nothing */
     assert_true(*h == fold_host(1, 2));
@@ -849,8 +849,8 @@ static void test_a_graph_is_launched_on_streams_of_all_kinds(void **state) {
     (void)state;
     s[0] = made(0);
     s[1] = harness_stream(0, DS_STREAM_BLOCKING);
-    ok(ds_stream_per_thread(harness_device(0), &s[2]));
-    ok(ds_stream_legacy(harness_device(0), &s[3]));
+    ok(ds_stream_get_per_thread(harness_device(0), &s[2]));
+    ok(ds_stream_get_legacy(harness_device(0), &s[3]));
     s[4] = made(1);
     ok(ds_stream_create(
         &(ds_stream_desc){ .device = harness_device(0), .priority = DS_PRIORITY_HIGHEST }, &s[5]));
@@ -882,7 +882,7 @@ static void test_a_launch_on_the_legacy_stream_keeps_that_streams_order(void **s
     uint64_t *h = word(1);
     ds_stream legacy;
     (void)state;
-    ok(ds_stream_legacy(harness_device(0), &legacy));
+    ok(ds_stream_get_legacy(harness_device(0), &legacy));
     ds_stream a = harness_stream(0, DS_STREAM_BLOCKING), b = harness_stream(0, DS_STREAM_BLOCKING),
               apart = made(0);
     ds_graph g = graph_on(0);
@@ -918,7 +918,7 @@ static void test_a_launch_on_a_blocking_stream_waits_for_the_legacy_stream(void 
     uint64_t *h = word(1);
     ds_stream legacy;
     (void)state;
-    ok(ds_stream_legacy(harness_device(0), &legacy));
+    ok(ds_stream_get_legacy(harness_device(0), &legacy));
     ds_stream s = harness_stream(0, DS_STREAM_BLOCKING);
     ds_graph g = graph_on(0);
     add_fold(g, h, 3, no_node);
@@ -1290,16 +1290,16 @@ static void test_the_time_between_two_records_of_a_launch_is_measured(void **sta
     ok(ds_graph_launch(x, s));
     ok(ds_event_synchronize(start));
     assert_int_equal(ds_event_query(stop), DS_NOT_READY);
-    assert_int_equal(ds_event_elapsed_ms(start, stop, &ms), DS_NOT_READY);
+    assert_int_equal(ds_event_get_elapsed_ms(start, stop, &ms), DS_NOT_READY);
     gate_wait_entered(&held);
     for (uint64_t begun = now_ns(); now_ns() - begun < 5000000;)
         harness_nap();
     gate_open(&held);
     ok(ds_stream_synchronize(s));
-    ok(ds_event_elapsed_ms(start, stop, &ms));
+    ok(ds_event_get_elapsed_ms(start, stop, &ms));
     assert_true(ms >= 4 && ms < 10000);
     run(x, s);
-    ok(ds_event_elapsed_ms(start, stop, &again)); /* of the latest launch */
+    ok(ds_event_get_elapsed_ms(start, stop, &again)); /* of the latest launch */
     assert_true(again >= 0 && again != ms);
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
@@ -1553,9 +1553,9 @@ static void test_a_node_of_an_executable_is_set_for_later_launches(void **state)
     ok(ds_event_destroy(e));
     ok(ds_event_destroy(f));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 static void test_a_node_of_a_graph_is_set_for_later_executables(void **state) {
@@ -1664,7 +1664,7 @@ static void test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_m
         refused(ds_graph_exec_set_node(x, fill, &elsewhere), DS_ERR_INVALID_VALUE);
         kernel_elsewhere.device = harness_device(1);
         refused(ds_graph_exec_set_node(x, kernel, &kernel_elsewhere), DS_ERR_INVALID_VALUE);
-        ok(ds_free(far_away));
+        ok(ds_device_free(far_away));
     }
     ok(ds_graph_set_node(g, copy, &descs[0])); /* of the graph it may change */
     ok(ds_graph_set_node(g, fill, &descs[2]));
@@ -1679,9 +1679,9 @@ static void test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_m
     ok(ds_graph_destroy(inner));
     ok(ds_graph_destroy(other_inner));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 static void test_launches_on_their_way_do_what_they_did(void **state) {
@@ -1701,9 +1701,9 @@ static void test_launches_on_their_way_do_what_they_did(void **state) {
     ok(ds_graph_launch(x, s)); /* 2, 2, p */
     ds_node_desc desc = fold_node(h, 3);
     ok(ds_graph_exec_set_node(x, kernel, &desc));
-    ok(ds_graph_exec_enable_node(x, second, 0));
+    ok(ds_graph_exec_set_node_enabled(x, second, 0));
     ok(ds_graph_launch(x, s)); /* 3, off, p */
-    ok(ds_graph_exec_enable_node(x, second, 1));
+    ok(ds_graph_exec_set_node_enabled(x, second, 1));
     ok(ds_graph_exec_update(x, changed, NULL));
     ok(ds_graph_destroy(changed));
     ok(ds_graph_launch(x, s)); /* 4, 4, q */
@@ -1800,10 +1800,11 @@ static void expect_no_update(ds_graph_exec x, ds_graph g, ds_graph_update_reason
     memset(&info, 7, sizeof info);
     ds_result r = ds_graph_exec_update(x, g, &info);
     if (r != DS_ERR_GRAPH_UPDATE)
-        fail_msg("%s: %s", what, ds_result_name(r));
-    harness_sentence(ds_last_error(), what);
+        fail_msg("%s: %s", what, ds_result_get_name(r));
+    harness_sentence(ds_error_get_last(), what);
     if (info.reason != reason)
-        fail_msg("%s: reason %d, not %d: %s", what, (int)info.reason, (int)reason, ds_last_error());
+        fail_msg("%s: reason %d, not %d: %s", what, (int)info.reason, (int)reason,
+                 ds_error_get_last());
     if (named && info.node.id != node.id)
         fail_msg("%s: another node is named", what);
 }
@@ -1858,9 +1859,9 @@ static void test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph(v
     for (int i = 0; i < 7; i++)
         ok(ds_graph_destroy(g[i]));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 static void test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes(
@@ -1941,8 +1942,8 @@ static void test_an_update_may_bring_another_kernel_and_other_sizes(void **state
     ok(ds_graph_destroy(b));
     ok(ds_kernel_destroy(mix));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(h));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(h));
 }
 
 static void test_nodes_are_switched_off_and_on(void **state) {
@@ -1963,12 +1964,12 @@ static void test_nodes_are_switched_off_and_on(void **state) {
     in[0] = 5;
     run(x, s);
     assert_true(*h == fold_host(1, 2) && out[0] != 0 && out[1] == 5 && p.ran == 1);
-    ok(ds_graph_exec_node_enabled(x, kernel, &on));
+    ok(ds_graph_exec_get_node_enabled(x, kernel, &on));
     assert_int_equal(on, 1);
-    ok(ds_graph_exec_enable_node(x, kernel, 0));
-    ok(ds_graph_exec_enable_node(x, copy, 0));
-    ok(ds_graph_exec_enable_node(x, fill, 0));
-    ok(ds_graph_exec_node_enabled(x, kernel, &on));
+    ok(ds_graph_exec_set_node_enabled(x, kernel, 0));
+    ok(ds_graph_exec_set_node_enabled(x, copy, 0));
+    ok(ds_graph_exec_set_node_enabled(x, fill, 0));
+    ok(ds_graph_exec_get_node_enabled(x, kernel, &on));
     assert_int_equal(on, 0);
     in[0] = 6;
     out[0] = 0;
@@ -1977,28 +1978,28 @@ static void test_nodes_are_switched_off_and_on(void **state) {
                 *k == fold_host(fold_host(1, 3), 3));
     ds_node_desc desc = fold_node(h, 4); /* set while it is off, it stays off */
     ok(ds_graph_exec_set_node(x, kernel, &desc));
-    ok(ds_graph_exec_node_enabled(x, kernel, &on));
+    ok(ds_graph_exec_get_node_enabled(x, kernel, &on));
     assert_int_equal(on, 0);
-    ok(ds_graph_exec_enable_node(x, copy, 5)); /* anything but 0 */
-    ok(ds_graph_exec_node_enabled(x, copy, &on));
+    ok(ds_graph_exec_set_node_enabled(x, copy, 5)); /* anything but 0 */
+    ok(ds_graph_exec_get_node_enabled(x, copy, &on));
     assert_int_equal(on, 1);
     run(x, s);
     assert_true(*h == fold_host(1, 2) && out[1] == 6);
-    ok(ds_graph_exec_enable_node(x, kernel, 1));
+    ok(ds_graph_exec_set_node_enabled(x, kernel, 1));
     run(x, s);
     assert_true(*h == fold_host(fold_host(1, 2), 4));
-    refused(ds_graph_exec_enable_node(x, host, 0), DS_ERR_INVALID_VALUE);
-    refused(ds_graph_exec_enable_node(x, empty, 0), DS_ERR_INVALID_VALUE);
-    ok(ds_graph_exec_node_enabled(x, host, &on));
+    refused(ds_graph_exec_set_node_enabled(x, host, 0), DS_ERR_INVALID_VALUE);
+    refused(ds_graph_exec_set_node_enabled(x, empty, 0), DS_ERR_INVALID_VALUE);
+    ok(ds_graph_exec_get_node_enabled(x, host, &on));
     assert_int_equal(on, 1);
     run(x, s);
     assert_int_equal(p.ran, 5);
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 static void test_a_node_that_is_off_still_orders_those_around_it(void **state) {
@@ -2010,7 +2011,7 @@ static void test_a_node_that_is_off_still_orders_those_around_it(void **state) {
     ds_graph_node middle = add_fold(g, h, 2, add_gate(g, &held, no_node));
     add_fold(g, k, 3, middle);
     ds_graph_exec x = exec_of(g);
-    ok(ds_graph_exec_enable_node(x, middle, 0));
+    ok(ds_graph_exec_set_node_enabled(x, middle, 0));
     ok(ds_graph_launch(x, s));
     gate_wait_entered(&held);
     gate other = { 0 };
@@ -2144,9 +2145,9 @@ static void test_several_pointers_are_replaced_at_once_in_all_nodes_that_have_th
     ok(ds_graph_destroy(g));
     ok(ds_graph_destroy(inner));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 static void test_values_that_look_like_pointers_are_left_alone(void **state) {
@@ -2190,9 +2191,9 @@ static void test_pointers_that_cannot_be_replaced_are_refused_and_none_is(void *
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_free(small));
-    ok(ds_host_free(in));
+    ok(ds_device_free(d));
+    ok(ds_device_free(small));
+    ok(ds_pinned_free(in));
 }
 
 static void test_pointers_of_a_captured_graph_are_replaced(void **state) {
@@ -2217,9 +2218,9 @@ static void test_pointers_of_a_captured_graph_are_replaced(void **state) {
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
-    ok(ds_host_free(out));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
+    ok(ds_pinned_free(out));
 }
 
 /* ---- what a graph keeps ---- */
@@ -2346,7 +2347,7 @@ static void test_a_graph_keeps_kernels_and_events_whose_handles_are_gone(void **
     assert_true(h[0] == fold_host(fold_host(fold_host(0, 5), 5), 5));
     ok(ds_graph_exec_destroy(x));
     ok(ds_stream_destroy(s));
-    ok(ds_host_free(h));
+    ok(ds_pinned_free(h));
 }
 
 static void test_graphs_and_executables_are_destroyed_with_launches_on_their_way(void **state) {
@@ -2434,7 +2435,7 @@ static int write_sheet(const char *text, size_t size, void *user) {
 
 static const char *dot(ds_graph g, unsigned flags, sheet *s) {
     *s = (sheet){ .stop_at = 0 };
-    ok(ds_graph_dot(g, flags, write_sheet, s));
+    ok(ds_graph_write_dot(g, flags, write_sheet, s));
     return s->text;
 }
 
@@ -2511,8 +2512,8 @@ static void test_a_graph_is_drawn_plainly_and_with_details(void **state) {
     ok(ds_graph_destroy(g));
     ok(ds_graph_destroy(inner));
     ok(ds_event_destroy(e));
-    ok(ds_free(d));
-    ok(ds_host_free(in));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(in));
 }
 
 static void test_a_writer_that_stops_is_not_called_again(void **state) {
@@ -2525,7 +2526,7 @@ static void test_a_writer_that_stops_is_not_called_again(void **state) {
     dot(g, DS_DOT_VERBOSE, &all);
     for (int stop = 1; stop <= all.calls; stop++) {
         part = (sheet){ .stop_at = stop };
-        refused(ds_graph_dot(g, DS_DOT_VERBOSE, write_sheet, &part), DS_ERR_SYSTEM);
+        refused(ds_graph_write_dot(g, DS_DOT_VERBOSE, write_sheet, &part), DS_ERR_SYSTEM);
         assert_int_equal(part.calls, stop);
         assert_memory_equal(part.text, all.text, part.used);
     }
@@ -2545,7 +2546,7 @@ static void test_a_writer_may_not_call_devstream(void **state) {
     (void)state;
     ds_graph g = graph_on(0);
     add_fold(g, h, 2, no_node);
-    ok(ds_graph_dot(g, DS_DOT_PLAIN, write_and_ask, &g));
+    ok(ds_graph_write_dot(g, DS_DOT_PLAIN, write_and_ask, &g));
     ok(ds_graph_destroy(g));
 }
 
@@ -2561,16 +2562,16 @@ static void test_a_graph_is_drawn_into_a_file(void **state) {
     ds_graph g = graph_on(0);
     add(g, empty_node(), NULL, 0);
     dot(g, DS_DOT_VERBOSE, &wanted);
-    ok(ds_graph_dot_file(g, DS_DOT_VERBOSE, path));
+    ok(ds_graph_write_dot_file(g, DS_DOT_VERBOSE, path));
     FILE *f = fopen(path, "r");
     assert_non_null(f);
     got[fread(got, 1, sizeof got - 1, f)] = 0;
     fclose(f);
     assert_string_equal(got, wanted.text);
     unlink(path);
-    refused(ds_graph_dot_file(g, 0, "/no/such/folder/graph.dot"), DS_ERR_SYSTEM);
-    assert_non_null(strstr(ds_last_error(), "/no/such/folder"));
-    refused(ds_graph_dot_file(g, 0, "/dev/full"), DS_ERR_SYSTEM);
+    refused(ds_graph_write_dot_file(g, 0, "/no/such/folder/graph.dot"), DS_ERR_SYSTEM);
+    assert_non_null(strstr(ds_error_get_last(), "/no/such/folder"));
+    refused(ds_graph_write_dot_file(g, 0, "/dev/full"), DS_ERR_SYSTEM);
     ok(ds_graph_destroy(g));
 }
 
@@ -2595,13 +2596,13 @@ static uint64_t *pinned_word(uint64_t value) {
 static void expect_cause(int line) {
     char where[64];
     if (!harness_is_cpu()) {
-        if (!strstr(ds_last_error(), "cuda"))
-            fail_msg("\"%s\" has not what CUDA says", ds_last_error());
+        if (!strstr(ds_error_get_last(), "cuda"))
+            fail_msg("\"%s\" has not what CUDA says", ds_error_get_last());
         return;
     }
     snprintf(where, sizeof where, "test_graphs.c:%d", line);
-    if (!strstr(ds_last_error(), "explode") || !strstr(ds_last_error(), where))
-        fail_msg("\"%s\" names neither explode nor %s", ds_last_error(), where);
+    if (!strstr(ds_error_get_last(), "explode") || !strstr(ds_error_get_last(), where))
+        fail_msg("\"%s\" names neither explode nor %s", ds_error_get_last(), where);
 }
 
 static void test_a_captured_kernel_that_fails_is_named_and_fails_its_device(void **state) {
@@ -2616,10 +2617,10 @@ static void test_a_captured_kernel_that_fails_is_named_and_fails_its_device(void
     harness_watch(s);
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
     fold(s, before, 2);
-    ok(ds_launch(k, 1, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
     int line = __LINE__ - 1;
     fold(s, after, 3);
-    ok(ds_launch_host_func(s, payload_run, &p, payload_destroy));
+    ok(ds_stream_launch_host_func(s, payload_run, &p, payload_destroy));
     ok(ds_capture_end(s, &g));
     ds_graph_exec x = exec_of(g);
     ok(ds_graph_launch(x, s));
@@ -2635,8 +2636,8 @@ static void test_a_captured_kernel_that_fails_is_named_and_fails_its_device(void
     ended(ds_stream_destroy(s));
     ended(ds_stream_destroy(other));
     ended(ds_kernel_destroy(k));
-    ended(ds_host_free(before));
-    ended(ds_host_free(after));
+    ended(ds_pinned_free(before));
+    ended(ds_pinned_free(after));
     harness_recover(0);
     await_destroyed(&p, 1);
     assert_int_equal(p.ran, 0);
@@ -2694,7 +2695,7 @@ static void test_branches_beside_a_failing_node_stop(void **state) {
     harness_recover(0);
     await_destroyed(&p, 1);
     assert_true(*after == 1 && p.ran == 0);
-    ok(ds_host_free(after));
+    ok(ds_pinned_free(after));
 }
 
 static void test_a_graph_over_two_devices_stops_where_one_has_failed(void **state) {
@@ -2724,8 +2725,8 @@ static void test_a_graph_over_two_devices_stops_where_one_has_failed(void **stat
     assert_true(*apart == fold_host(1, 2));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
-    ok(ds_host_free(after));
-    ok(ds_host_free(apart));
+    ok(ds_pinned_free(after));
+    ok(ds_pinned_free(apart));
 }
 
 static void test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable(
@@ -2740,7 +2741,7 @@ static void test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_ex
     add_fold(g, h, 3, no_node);
     ds_graph_exec x = exec_of(g);
     gate_close(bad, &held);
-    ok(ds_launch(k, 1, NULL, 0, bad));
+    ok(ds_kernel_launch(k, 1, NULL, 0, bad));
     ok(ds_stream_wait_stream(follower, bad));
     ok(ds_graph_launch(x, follower));
     gate_open(&held);
@@ -2766,7 +2767,7 @@ static void test_an_executable_works_again_after_a_reset(void **state) {
     ds_graph g = graph_on(0);
     add_fold(g, h, 3, add_fold(g, h, 2, no_node));
     ds_graph_exec x = exec_of(g);
-    ok(ds_launch(k, 1, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
     DS_IGNORE(ds_graph_launch(x, s)); /* may be refused already */
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     assert_true(*h == 1);
@@ -2806,7 +2807,7 @@ static void test_graphs_of_one_driver_are_refused_by_the_other(void **state) {
     desc = event_node(DS_NODE_EVENT_WAIT, e);
     refused_any(ds_graph_add(g, &desc, NULL, 0, NULL));
     void *far_away;
-    ok(ds_alloc(ds_cpu(0), 64, &far_away));
+    ok(ds_device_alloc(ds_cpu(0), 64, &far_away));
     uint64_t *d = device_words(0, 8);
     desc = copy_node(d, far_away, 64);
     refused(ds_graph_add(g, &desc, NULL, 0, NULL), DS_ERR_CROSS_DRIVER);
@@ -2821,8 +2822,8 @@ static void test_graphs_of_one_driver_are_refused_by_the_other(void **state) {
     ok(ds_event_destroy(e));
     ok(ds_stream_destroy(on_cpu));
     ok(ds_stream_destroy(s));
-    ok(ds_free(far_away));
-    ok(ds_free(d));
+    ok(ds_device_free(far_away));
+    ok(ds_device_free(d));
 }
 
 /* ---- a program that uses all of it once, for faults and for memory that runs out ---- */
@@ -2867,7 +2868,7 @@ static void add_one(void *user) {
 }
 
 static ds_result noted(ds_result r) {
-    if (r < 0 && !ds_last_error()[0])
+    if (r < 0 && !ds_error_get_last()[0])
         silent++;
     return r;
 }
@@ -2903,23 +2904,23 @@ static ds_result little_program(void) {
                                              .param_count = 2,
                                              .cuda = harness_cuda_form("add") },
                           &k));
-    STEP(ds_alloc(here, 4096, &dev));
-    STEP(ds_host_alloc(4096, &pin));
+    STEP(ds_device_alloc(here, 4096, &dev));
+    STEP(ds_pinned_alloc(4096, &pin));
     h = pin;
     memset(h, 0, 4096);
     STEP(ds_capture_begin(a, DS_CAPTURE_RELAXED));
     /* 45 */
     for (uint64_t i = 0; i < 10; i++)
-        STEP(ds_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a));
+        STEP(ds_kernel_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a));
     STEP(ds_event_record(e, a));
     STEP(ds_stream_wait_event(b, e));
     payloads_made++;
-    STEP(ds_launch_host_func(b, add_one, h + 1, payload_gone));
+    STEP(ds_stream_launch_host_func(b, add_one, h + 1, payload_gone));
     STEP(ds_stream_wait_stream(a, b));
     STEP(ds_copy(dev, pin, 16, a));
     STEP(ds_fill(h, 0, 4, 4, a));
     STEP(ds_copy(pin, dev, 16, a));
-    STEP(ds_capture_query(a, &status));
+    STEP(ds_capture_get_status(a, &status));
     STEP(ds_capture_end(a, &g));
     STEP(ds_graph_instantiate(
         g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_UPLOAD, .upload_stream = a, .label = "x" },
@@ -2958,9 +2959,9 @@ static ds_result little_program(void) {
                                          .args_size = sizeof args } };
     STEP(ds_graph_exec_set_node(y, n[0], &desc));
     STEP(ds_graph_launch(y, a)); /* 180, 4, 15, 2 */
-    STEP(ds_graph_exec_enable_node(y, n[0], 0));
+    STEP(ds_graph_exec_set_node_enabled(y, n[0], 0));
     STEP(ds_graph_launch(y, a)); /* 225, 5, 15, 3 */
-    STEP(ds_graph_exec_enable_node(y, n[0], 1));
+    STEP(ds_graph_exec_set_node_enabled(y, n[0], 1));
     STEP(ds_graph_exec_update(y, clone, NULL));
     void *from = h + 2, *to = h + 4;
     STEP(ds_graph_exec_replace_pointers(y, &from, &to, 1, NULL));
@@ -2970,7 +2971,7 @@ static ds_result little_program(void) {
     if (h[0] != 270 || h[1] != 6 || h[2] != 15 || h[3] != 4 || h[4] != 7)
         wrong_result++;
 done:
-    if (a.id && ds_capture_query(a, &status) == DS_OK && status) {
+    if (a.id && ds_capture_get_status(a, &status) == DS_OK && status) {
         ds_graph rest = { 0 };
         DS_IGNORE(ds_capture_end(a, &rest));
         if (rest.id && (c = noted(ds_graph_destroy(rest))) < 0)
@@ -2994,9 +2995,9 @@ done:
         end = c;
     if (k.id && (c = noted(ds_kernel_destroy(k))) < 0)
         end = c;
-    if ((c = noted(ds_free(dev))) < 0)
+    if ((c = noted(ds_device_free(dev))) < 0)
         end = c;
-    if ((c = noted(ds_host_free(pin))) < 0)
+    if ((c = noted(ds_pinned_free(pin))) < 0)
         end = c;
     if ((c = noted(ds_shutdown())) < 0)
         end = c;

@@ -30,7 +30,7 @@ static void expect_order_on(ds_stream s) {
     ticket t[MANY];
     for (int i = 0; i < MANY; i++) {
         t[i] = (ticket){ &o, i };
-        ok(ds_launch_host_func(s, take_number, &t[i], NULL));
+        ok(ds_stream_launch_host_func(s, take_number, &t[i], NULL));
     }
     ok(ds_stream_synchronize(s));
     assert_int_equal(o.next, MANY);
@@ -58,9 +58,9 @@ static void expect_callbacks_on(ds_stream s) {
     void *dev, *pin;
     ds_device where;
     reply r[MANY] = { 0 };
-    ok(ds_stream_device(s, &where));
-    ok(ds_alloc(where, MANY * sizeof(int), &dev));
-    ok(ds_host_alloc(MANY * sizeof(int), &pin));
+    ok(ds_stream_get_device(s, &where));
+    ok(ds_device_alloc(where, MANY * sizeof(int), &dev));
+    ok(ds_pinned_alloc(MANY * sizeof(int), &pin));
     int *out = pin, in[MANY];
     for (int i = 0; i < MANY; i++) {
         in[i] = 1000 + i;
@@ -70,7 +70,7 @@ static void expect_callbacks_on(ds_stream s) {
     for (int i = 0; i < MANY; i++) {
         r[i].source = &out[i];
         ok(ds_copy(&out[i], (int *)dev + i, sizeof(int), s));
-        ok(ds_add_callback(s, take_reply, &r[i], NULL));
+        ok(ds_stream_add_callback(s, take_reply, &r[i], NULL));
     }
     ok(ds_stream_synchronize(s));
     for (int i = 0; i < MANY; i++) {
@@ -79,8 +79,8 @@ static void expect_callbacks_on(ds_stream s) {
         assert_int_equal(r[i].value, 1000 + i);
         assert_true(ds_stream_equal(r[i].stream, s));
     }
-    ok(ds_free(dev));
-    ok(ds_host_free(pin));
+    ok(ds_device_free(dev));
+    ok(ds_pinned_free(pin));
 }
 
 static void take_number_callback(ds_stream stream, ds_result status, void *user) {
@@ -95,9 +95,9 @@ static void expect_mixed_order_on(ds_stream s) {
     for (int i = 0; i < MANY; i++) {
         t[i] = (ticket){ &o, i };
         if (i % 3)
-            ok(ds_launch_host_func(s, take_number, &t[i], NULL));
+            ok(ds_stream_launch_host_func(s, take_number, &t[i], NULL));
         else
-            ok(ds_add_callback(s, take_number_callback, &t[i], NULL));
+            ok(ds_stream_add_callback(s, take_number_callback, &t[i], NULL));
     }
     ok(ds_stream_synchronize(s));
     assert_int_equal(o.next, MANY);
@@ -108,7 +108,7 @@ static void expect_mixed_order_on(ds_stream s) {
 static void test_host_functions_on_the_legacy_stream_run_in_order(void **state) {
     (void)state;
     ds_stream s;
-    ok(ds_stream_legacy(harness_device(0), &s));
+    ok(ds_stream_get_legacy(harness_device(0), &s));
     expect_order_on(s);
     expect_mixed_order_on(s);
 }
@@ -120,9 +120,9 @@ static void test_callbacks_get_their_stream_and_status_in_order(void **state) {
     expect_callbacks_on(s);
     expect_mixed_order_on(s);
     ok(ds_stream_destroy(s));
-    ok(ds_stream_legacy(harness_device(0), &s));
+    ok(ds_stream_get_legacy(harness_device(0), &s));
     expect_callbacks_on(s);
-    ok(ds_stream_per_thread(harness_device(0), &s));
+    ok(ds_stream_get_per_thread(harness_device(0), &s));
     expect_callbacks_on(s);
 }
 
@@ -147,11 +147,11 @@ static void test_later_work_waits_for_a_host_function_other_streams_do_not(void 
     void *p, *q;
     ok(ds_stream_create(NULL, &blocked));
     ok(ds_stream_create(NULL, &other));
-    ok(ds_host_alloc(sizeof(uint64_t), &p));
-    ok(ds_host_alloc(sizeof(uint64_t), &q));
+    ok(ds_pinned_alloc(sizeof(uint64_t), &p));
+    ok(ds_pinned_alloc(sizeof(uint64_t), &q));
     uint64_t *a = p, *b = q;
     *a = *b = 1;
-    ok(ds_launch_host_func(blocked, gate_fn, &g, NULL));
+    ok(ds_stream_launch_host_func(blocked, gate_fn, &g, NULL));
     fold(blocked, a, 5);
     gate_wait_entered(&g);
     for (uint64_t i = 0; i < 50; i++)
@@ -170,8 +170,8 @@ static void test_later_work_waits_for_a_host_function_other_streams_do_not(void 
     gate_open(&g);
     ok(ds_stream_synchronize(blocked));
     assert_true(*a == fold_host(1, 5));
-    ok(ds_host_free(p));
-    ok(ds_host_free(q));
+    ok(ds_pinned_free(p));
+    ok(ds_pinned_free(q));
     ok(ds_stream_destroy(blocked));
     ok(ds_stream_destroy(other));
 }
@@ -186,9 +186,9 @@ static void test_destructors_run_once_after_success(void **state) {
     ok(ds_stream_create(NULL, &s));
     for (int i = 0; i < 200; i++) {
         if (i % 2)
-            ok(ds_launch_host_func(s, payload_run, &p[i], payload_destroy));
+            ok(ds_stream_launch_host_func(s, payload_run, &p[i], payload_destroy));
         else
-            ok(ds_add_callback(s, payload_callback, &p[i], payload_destroy));
+            ok(ds_stream_add_callback(s, payload_callback, &p[i], payload_destroy));
     }
     ok(ds_stream_synchronize(s));
     for (int i = 0; i < 200; i++)
@@ -206,15 +206,16 @@ static void test_destructors_run_once_when_the_call_is_refused(void **state) {
     stale = s;
     ok(ds_stream_destroy(s));
     ok(ds_stream_create(NULL, &s));
-    refused(ds_launch_host_func(stale, payload_run, &p[0], payload_destroy), DS_ERR_INVALID_HANDLE);
-    refused(ds_add_callback(stale, payload_callback, &p[1], payload_destroy),
+    refused(ds_stream_launch_host_func(stale, payload_run, &p[0], payload_destroy),
             DS_ERR_INVALID_HANDLE);
-    refused(ds_launch_host_func((ds_stream){ 0 }, payload_run, &p[2], payload_destroy),
+    refused(ds_stream_add_callback(stale, payload_callback, &p[1], payload_destroy),
             DS_ERR_INVALID_HANDLE);
-    refused(ds_add_callback((ds_stream){ 0 }, payload_callback, &p[3], payload_destroy),
+    refused(ds_stream_launch_host_func((ds_stream){ 0 }, payload_run, &p[2], payload_destroy),
             DS_ERR_INVALID_HANDLE);
-    refused(ds_launch_host_func(s, NULL, &p[4], payload_destroy), DS_ERR_INVALID_VALUE);
-    refused(ds_add_callback(s, NULL, &p[5], payload_destroy), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_add_callback((ds_stream){ 0 }, payload_callback, &p[3], payload_destroy),
+            DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_launch_host_func(s, NULL, &p[4], payload_destroy), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_add_callback(s, NULL, &p[5], payload_destroy), DS_ERR_INVALID_VALUE);
     for (int i = 0; i < 6; i++) { /* at once, not later */
         assert_int_equal(p[i].destroyed, 1);
         assert_int_equal(p[i].ran, 0);
@@ -242,15 +243,15 @@ static void test_destructors_run_once_when_a_failure_skips_the_function(void **s
     k = harness_kernel("explode", explode, 0, NULL, 0, 0);
     ok(ds_stream_create(NULL, &s));
     gate_close(s, &g);
-    ok(ds_launch(k, 1, NULL, 0, s));
-    ok(ds_launch_host_func(s, payload_run, &p[0], payload_destroy));
-    ok(ds_add_callback(s, payload_callback, &p[1], payload_destroy));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
+    ok(ds_stream_launch_host_func(s, payload_run, &p[0], payload_destroy));
+    ok(ds_stream_add_callback(s, payload_callback, &p[1], payload_destroy));
     gate_open(&g);
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     if (harness_is_cpu())
         await_destroyed(p, 2);
-    refused(ds_launch_host_func(s, payload_run, &p[2], payload_destroy), DS_ERR_FAILED);
-    refused(ds_add_callback(s, payload_callback, &p[3], payload_destroy), DS_ERR_FAILED);
+    refused(ds_stream_launch_host_func(s, payload_run, &p[2], payload_destroy), DS_ERR_FAILED);
+    refused(ds_stream_add_callback(s, payload_callback, &p[3], payload_destroy), DS_ERR_FAILED);
     for (int i = 2; i < 4; i++) {
         assert_int_equal(p[i].ran, 0);
         assert_int_equal(p[i].destroyed, 1);
@@ -274,9 +275,9 @@ static void test_destructors_run_once_when_the_stream_is_destroyed_first(void **
     gate_close(s, &g);
     for (int i = 0; i < 20; i++) {
         if (i % 2)
-            ok(ds_launch_host_func(s, payload_run, &p[i], payload_destroy));
+            ok(ds_stream_launch_host_func(s, payload_run, &p[i], payload_destroy));
         else
-            ok(ds_add_callback(s, payload_callback, &p[i], payload_destroy));
+            ok(ds_stream_add_callback(s, payload_callback, &p[i], payload_destroy));
     }
     ok(ds_stream_destroy(s));
     for (int i = 0; i < 20; i++)
@@ -296,7 +297,7 @@ static void test_destructors_have_run_when_shutdown_returns(void **state) {
     for (int i = 0; i < 5; i++)
         ok(ds_stream_create(NULL, &s[i]));
     for (int i = 0; i < 50; i++)
-        ok(ds_launch_host_func(s[i % 5], payload_run, &p[i], payload_destroy));
+        ok(ds_stream_launch_host_func(s[i % 5], payload_run, &p[i], payload_destroy));
     for (int i = 0; i < 5; i++)
         ok(ds_stream_destroy(s[i]));
     harness_shutdown();
@@ -329,7 +330,7 @@ typedef struct attempt {
             a->wrong++;                     \
             if (!a->first_wrong)            \
                 a->first_wrong = #call;     \
-        } else if (!ds_last_error()[0])     \
+        } else if (!ds_error_get_last()[0]) \
             a->no_sentence++;               \
     } while (0)
 
@@ -352,23 +353,23 @@ static void try_streams(attempt *a) {
     char text[64];
     ds_device where;
     TRY(ds_stream_create(NULL, &out));
-    TRY(ds_stream_retain(a->spare));
+    TRY(ds_stream_ref(a->spare));
     TRY(ds_stream_destroy(a->spare));
     TRY(ds_stream_query(a->s));
     TRY(ds_stream_synchronize(a->s));
     TRY(ds_stream_synchronize_for(a->s, 1000));
-    TRY(ds_stream_legacy(a->dev, &out));
-    TRY(ds_stream_per_thread(a->dev, &out));
-    TRY(ds_stream_default(a->dev, &out));
+    TRY(ds_stream_get_legacy(a->dev, &out));
+    TRY(ds_stream_get_per_thread(a->dev, &out));
+    TRY(ds_stream_get_default(a->dev, &out));
     TRY(ds_stream_export(a->s, &native));
     TRY(ds_stream_unwrap(a->spare, &native));
-    TRY(ds_stream_id(a->s, &id));
-    TRY(ds_stream_device(a->s, &where));
-    TRY(ds_stream_flags(a->s, &flags));
-    TRY(ds_stream_priority(a->s, &n, &m));
-    TRY(ds_stream_label(a->s, text, sizeof text));
-    TRY(ds_stream_current(a->dev, &out));
-    TRY(ds_stream_use(a->spare, 0, NULL));
+    TRY(ds_stream_get_id(a->s, &id));
+    TRY(ds_stream_get_device(a->s, &where));
+    TRY(ds_stream_get_flags(a->s, &flags));
+    TRY(ds_stream_get_priority(a->s, &n, &m));
+    TRY(ds_stream_get_label(a->s, text, sizeof text));
+    TRY(ds_stream_get_current(a->dev, &out));
+    TRY(ds_stream_set_current(a->spare, 0, NULL));
     TRY(ds_stream_push(a->spare, 0));
     TRY(ds_stream_pop());
 }
@@ -377,16 +378,16 @@ static void try_devices(attempt *a) {
     int n, m;
     size_t size;
     ds_device d;
-    TRY(ds_device_count(DS_DEVICE_CPU, &n));
-    TRY(ds_device_get(&d));
-    TRY(ds_device_set(a->dev));
+    TRY(ds_device_get_count(DS_DEVICE_CPU, &n));
+    TRY(ds_device_get_current(&d));
+    TRY(ds_device_set_current(a->dev));
     TRY(ds_device_push(a->dev));
     TRY(ds_device_pop());
-    TRY(ds_device_memory_info(a->dev, &size, NULL));
+    TRY(ds_device_get_memory_info(a->dev, &size, NULL));
     TRY(ds_device_synchronize(a->dev));
     TRY(ds_device_reset(a->dev));
     TRY(ds_device_can_access_peer(a->dev, a->dev, &n));
-    TRY(ds_device_priority_range(a->dev, &n, &m));
+    TRY(ds_device_get_priority_range(a->dev, &n, &m));
     TRY(ds_init(NULL));
     TRY(ds_shutdown());
 }
@@ -397,14 +398,14 @@ static void try_events(attempt *a) {
     unsigned flags;
     TRY(ds_event_create(0, NULL, &out));
     TRY(ds_event_record(a->e, a->spare));
-    TRY(ds_stream_record_new(a->spare, 0, &out));
+    TRY(ds_stream_record_event(a->spare, 0, &out));
     TRY(ds_stream_wait_event(a->spare, a->e));
     TRY(ds_stream_wait_stream(a->spare, a->s));
     TRY(ds_event_query(a->e));
     TRY(ds_event_synchronize(a->e));
     TRY(ds_event_synchronize_for(a->e, 1000));
-    TRY(ds_event_elapsed_ms(a->e, a->e, &ms));
-    TRY(ds_event_flags(a->e, &flags));
+    TRY(ds_event_get_elapsed_ms(a->e, a->e, &ms));
+    TRY(ds_event_get_flags(a->e, &flags));
     TRY(ds_event_destroy(a->e));
 }
 
@@ -413,27 +414,27 @@ static void try_memory_and_work(attempt *a) {
     size_t pitch;
     ds_pointer_info info;
     ds_kernel k;
-    TRY(ds_alloc(a->dev, 64, &p));
-    TRY(ds_alloc_pitch(a->dev, 64, 2, &p, &pitch));
-    TRY(ds_free(a->mem));
-    TRY(ds_free(NULL));
-    TRY(ds_host_alloc(64, &p));
-    TRY(ds_host_free(a->pin));
-    TRY(ds_host_register(&a->no_sentence, 4));
-    TRY(ds_host_unregister(a->pin));
-    TRY(ds_pointer_query(a->mem, &info));
+    TRY(ds_device_alloc(a->dev, 64, &p));
+    TRY(ds_device_alloc_pitch(a->dev, 64, 2, &p, &pitch));
+    TRY(ds_device_free(a->mem));
+    TRY(ds_device_free(NULL));
+    TRY(ds_pinned_alloc(64, &p));
+    TRY(ds_pinned_free(a->pin));
+    TRY(ds_pinned_register(&a->no_sentence, 4));
+    TRY(ds_pinned_unregister(a->pin));
+    TRY(ds_pointer_get_info(a->mem, &info));
     TRY(ds_copy(a->mem, a->pin, 64, a->spare));
     TRY(ds_copy_2d(a->mem, 8, a->pin, 8, 8, 8, a->spare));
     TRY(ds_copy_peer(a->mem, a->dev, a->mem, a->dev, 8, a->spare));
     TRY(ds_fill(a->mem, 0, 1, 64, a->spare));
     TRY(ds_fill_2d(a->mem, 8, 0, 1, 8, 8, a->spare));
-    TRY(ds_launch_host_func(a->spare, nothing, NULL, NULL));
-    TRY(ds_launch_host_func(a->spare, payload_run, &a->nested, payload_destroy));
-    TRY(ds_add_callback(a->spare, nothing_callback, NULL, NULL));
+    TRY(ds_stream_launch_host_func(a->spare, nothing, NULL, NULL));
+    TRY(ds_stream_launch_host_func(a->spare, payload_run, &a->nested, payload_destroy));
+    TRY(ds_stream_add_callback(a->spare, nothing_callback, NULL, NULL));
     TRY(ds_kernel_create(&(ds_kernel_desc){ .name = "k", .cpu_fn = explode }, &k));
-    TRY(ds_launch(a->k, 1, NULL, 0, a->spare));
-    TRY(ds_launch_grid(a->k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } }, NULL, 0,
-                       a->spare));
+    TRY(ds_kernel_launch(a->k, 1, NULL, 0, a->spare));
+    TRY(ds_kernel_launch_grid(a->k, &(ds_grid){ .grid = { 1, 1, 1 }, .block = { 1, 1, 1 } }, NULL,
+                              0, a->spare));
 #ifdef ds_kernel_load
     TRY(ds_kernel_load(a->k, a->dev));
 #endif
@@ -449,10 +450,11 @@ static void try_everything(void *user) {
     try_events(a);
     try_memory_and_work(a);
     /* these may be called anywhere */
-    if (!ds_last_error()[0] ||
-        strcmp(ds_result_name(DS_ERR_NOT_PERMITTED), "DS_ERR_NOT_PERMITTED") != 0)
+    if (!ds_error_get_last()[0] ||
+        strcmp(ds_result_get_name(DS_ERR_NOT_PERMITTED), "DS_ERR_NOT_PERMITTED") != 0)
         a->helpless++;
-    if (!ds_result_text(DS_ERR_NOT_PERMITTED)[0] || ds_uuid_print(uuid, text, sizeof text) != DS_OK)
+    if (!ds_result_get_text(DS_ERR_NOT_PERMITTED)[0] ||
+        ds_uuid_format(uuid, text, sizeof text) != DS_OK)
         a->helpless++;
     a->done = 1;
 }
@@ -480,8 +482,8 @@ static void setup_attempt(attempt *a) {
     ok(ds_stream_create(NULL, &a->s));
     ok(ds_stream_create(NULL, &a->spare));
     ok(ds_event_create(0, NULL, &a->e));
-    ok(ds_alloc(a->dev, 64, &a->mem));
-    ok(ds_host_alloc(64, &a->pin));
+    ok(ds_device_alloc(a->dev, 64, &a->mem));
+    ok(ds_pinned_alloc(64, &a->pin));
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "try",
                                            .cpu_fn = try_in_kernel,
                                            .args_size = sizeof(attempt_args) },
@@ -504,8 +506,8 @@ static void check_attempt(attempt *a) {
     ok(ds_stream_destroy(a->s));
     ok(ds_stream_destroy(a->spare));
     ok(ds_event_destroy(a->e));
-    ok(ds_free(a->mem));
-    ok(ds_host_free(a->pin));
+    ok(ds_device_free(a->mem));
+    ok(ds_pinned_free(a->pin));
     ok(ds_kernel_destroy(a->k));
 }
 
@@ -513,7 +515,7 @@ static void test_calls_inside_a_host_function_are_refused(void **state) {
     (void)state;
     static attempt a;
     setup_attempt(&a);
-    ok(ds_launch_host_func(a.s, try_everything, &a, NULL));
+    ok(ds_stream_launch_host_func(a.s, try_everything, &a, NULL));
     check_attempt(&a);
 }
 
@@ -521,7 +523,7 @@ static void test_calls_inside_a_callback_are_refused(void **state) {
     (void)state;
     static attempt a;
     setup_attempt(&a);
-    ok(ds_add_callback(a.s, try_in_callback, &a, NULL));
+    ok(ds_stream_add_callback(a.s, try_in_callback, &a, NULL));
     check_attempt(&a);
 }
 
@@ -529,13 +531,13 @@ static void test_calls_inside_a_destructor_are_refused(void **state) {
     (void)state;
     static attempt a;
     setup_attempt(&a);
-    ok(ds_launch_host_func(a.s, nothing, &a, try_everything));
+    ok(ds_stream_launch_host_func(a.s, nothing, &a, try_everything));
     check_attempt(&a);
     setup_attempt(&a);
-    ok(ds_add_callback(a.s, nothing_callback, &a, try_everything));
+    ok(ds_stream_add_callback(a.s, nothing_callback, &a, try_everything));
     check_attempt(&a);
     setup_attempt(&a); /* the destructor of a refused call, on the caller's own thread */
-    refused(ds_launch_host_func((ds_stream){ 0 }, nothing, &a, try_everything),
+    refused(ds_stream_launch_host_func((ds_stream){ 0 }, nothing, &a, try_everything),
             DS_ERR_INVALID_HANDLE);
     assert_int_equal(a.done, 1);
     check_attempt(&a);
@@ -546,7 +548,7 @@ static void test_calls_inside_a_kernel_are_refused(void **state) {
     static attempt a;
     setup_attempt(&a);
     attempt_args args = { &a };
-    ok(ds_launch(a.k, 1, &args, sizeof args, a.s));
+    ok(ds_kernel_launch(a.k, 1, &args, sizeof args, a.s));
     /* perhaps this thread runs the kernel, and afterwards it may call again */
     ok(ds_stream_synchronize(a.s));
     check_attempt(&a);

@@ -42,14 +42,14 @@ static tally sums_of(size_t items) {
 static tally tally_of(size_t items) {
     tally t = sums_of(items);
     void *seen;
-    ok(ds_host_alloc(items * sizeof *t.seen, &seen));
+    ok(ds_pinned_alloc(items * sizeof *t.seen, &seen));
     memset(seen, 0, items * sizeof *t.seen);
     t.seen = seen;
     return t;
 }
 
 static void drop(tally *t) {
-    ok(ds_host_free((void *)t->seen));
+    ok(ds_pinned_free((void *)t->seen));
 }
 
 static void expect_each_item_once(const tally *t) {
@@ -71,7 +71,7 @@ static void test_every_item_is_handled_exactly_once(void **state) {
         ds_kernel k = make_tally(grains[g]);
         for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
             tally t = tally_of(counts[c]);
-            ok(ds_launch(k, counts[c], &t, sizeof t, s));
+            ok(ds_kernel_launch(k, counts[c], &t, sizeof t, s));
             ok(ds_stream_synchronize(s));
             expect_each_item_once(&t);
             size_t grain = grains[g] ? grains[g] : 1;
@@ -97,7 +97,7 @@ static void test_a_grain_of_size_max_never_splits(void **state) {
     static const size_t counts[] = { 1, 1000, (size_t)1 << 40, SIZE_MAX };
     for (size_t c = 0; c < 4; c++) {
         tally t = sums_of(counts[c]);
-        ok(ds_launch(k, counts[c], &t, sizeof t, s));
+        ok(ds_kernel_launch(k, counts[c], &t, sizeof t, s));
         ok(ds_stream_synchronize(s));
         expect_each_item_once(&t);
         assert_int_equal(t.sums[CALLS], 1);
@@ -113,7 +113,7 @@ static void test_item_counts_near_size_max_do_not_wrap(void **state) {
     ok(ds_stream_create(NULL, &s));
     for (size_t less = 0; less < 3; less++) {
         tally t = sums_of(SIZE_MAX - less);
-        ok(ds_launch(k, t.items, &t, sizeof t, s));
+        ok(ds_kernel_launch(k, t.items, &t, sizeof t, s));
         ok(ds_stream_synchronize(s));
         expect_each_item_once(&t);
         assert_true(t.sums[CALLS] <= 17);
@@ -128,7 +128,7 @@ static void test_no_items_do_nothing(void **state) {
     ds_kernel k = make_tally(0);
     ds_stream s;
     ok(ds_stream_create(NULL, &s));
-    ok(ds_launch(k, 0, &t, sizeof t, s));
+    ok(ds_kernel_launch(k, 0, &t, sizeof t, s));
     ok(ds_stream_synchronize(s));
     assert_int_equal(t.sums[CALLS] + t.sums[TOTAL], 0);
     ok(ds_kernel_destroy(k));
@@ -177,7 +177,7 @@ static void test_a_long_launch_of_very_short_items_is_split(void **state) {
     ds_kernel k = harness_kernel("quick", quick_items, sizeof(tally), params, 3, 0);
 
     ok(ds_stream_create(NULL, &s));
-    ok(ds_launch(k, items, &t, sizeof t, s));
+    ok(ds_kernel_launch(k, items, &t, sizeof t, s));
     ok(ds_stream_synchronize(s));
 
     assert_true(t.sums[CALLS] > 2); /* the first items, and the rest in one call */
@@ -202,7 +202,7 @@ static void test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps(void 
         /* the workers sleep too */
         for (int i = 0; i < 40; i++)
             harness_nap();
-        ok(ds_launch(k, 1000, &a, sizeof a, s));
+        ok(ds_kernel_launch(k, 1000, &a, sizeof a, s));
         ok(ds_stream_synchronize(s));
         assert_non_null(threads[0]);
         assert_non_null(threads[1]);
@@ -234,7 +234,7 @@ static void test_split_launches_of_a_stream_stay_in_order(void **state) {
     void *p;
     ds_kernel k;
     ds_stream s;
-    ok(ds_host_alloc(N * sizeof(uint32_t), &p));
+    ok(ds_pinned_alloc(N * sizeof(uint32_t), &p));
     uint32_t *v = p, want = 1;
     for (int i = 0; i < N; i++)
         v[i] = 1;
@@ -242,13 +242,13 @@ static void test_split_launches_of_a_stream_stay_in_order(void **state) {
     ok(ds_stream_create(NULL, &s));
     for (uint32_t i = 0; i < STEPS; i++) {
         step_args args = { v, i };
-        ok(ds_launch(k, N, &args, sizeof args, s));
+        ok(ds_kernel_launch(k, N, &args, sizeof args, s));
         want = want * 31u + i;
     }
     ok(ds_stream_synchronize(s));
     for (int i = 0; i < N; i++)
         assert_int_equal(v[i], want);
-    ok(ds_host_free(p));
+    ok(ds_pinned_free(p));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
 }
@@ -286,7 +286,7 @@ static void test_arguments_are_copied_at_the_launch(void **state) {
     store_args args = { 0 };
     for (uint64_t i = 0; i < 10; i++) {
         args = (store_args){ &out[i], 100 + i };
-        ok(ds_launch(k, 1, &args, sizeof args, s));
+        ok(ds_kernel_launch(k, 1, &args, sizeof args, s));
     }
     memset(&args, 0, sizeof args);
     gate_open(&g);
@@ -320,7 +320,7 @@ static void test_the_largest_argument_struct_arrives_whole(void **state) {
     ds_stream s;
     k = harness_kernel("big", big_kernel, sizeof args, params, 2, 0);
     void *all;
-    ok(ds_host_alloc(20 * sizeof args.bytes, &all));
+    ok(ds_pinned_alloc(20 * sizeof args.bytes, &all));
     for (size_t n = 0; n < 20; n++)
         out[n] = (unsigned char *)all + n * sizeof args.bytes;
     ok(ds_stream_create(NULL, &s));
@@ -329,14 +329,14 @@ static void test_the_largest_argument_struct_arrives_whole(void **state) {
         args.out = out[n];
         for (size_t i = 0; i < sizeof args.bytes; i++)
             args.bytes[i] = (unsigned char)(i * 7 + n);
-        ok(ds_launch(k, 1, &args, sizeof args, s));
+        ok(ds_kernel_launch(k, 1, &args, sizeof args, s));
     }
     gate_open(&g);
     ok(ds_stream_synchronize(s));
     for (size_t n = 0; n < 20; n++)
         for (size_t i = 0; i < sizeof args.bytes; i++)
             assert_int_equal(out[n][i], (unsigned char)(i * 7 + n));
-    ok(ds_host_free(all));
+    ok(ds_pinned_free(all));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
 }
@@ -377,9 +377,9 @@ static void test_arguments_are_aligned_for_every_type(void **state) {
     none = harness_kernel("none", no_args_kernel, 0, NULL, 0, 0);
     ok(ds_stream_create(NULL, &s));
     for (int i = 0; i < 500; i++) {
-        ok(ds_launch(k, 1, &args, sizeof args, s));
+        ok(ds_kernel_launch(k, 1, &args, sizeof args, s));
         if (i % 3 == 0)
-            ok(ds_launch(none, 1, NULL, 0, s));
+            ok(ds_kernel_launch(none, 1, NULL, 0, s));
     }
     ok(ds_stream_synchronize(s));
     assert_int_equal(*args.bad, 0);
@@ -398,20 +398,21 @@ static void test_launches_refuse_wrong_arguments(void **state) {
     k = make_store();
     none = harness_kernel("none", no_args_kernel, 0, NULL, 0, 0);
     ok(ds_stream_create(NULL, &s));
-    refused(ds_launch(k, 1, &args, sizeof args - 1, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch(k, 1, &args, sizeof args + 1, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch(k, 1, &args, 0, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch(k, 1, NULL, sizeof args, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch(none, 1, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch_grid(k, &one, &args, 0, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch_grid(k, NULL, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
-    refused(ds_launch((ds_kernel){ 0 }, 1, &args, sizeof args, s), DS_ERR_INVALID_HANDLE);
-    refused(ds_launch((ds_kernel){ UINT64_MAX }, 1, &args, sizeof args, s), DS_ERR_INVALID_HANDLE);
+    refused(ds_kernel_launch(k, 1, &args, sizeof args - 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch(k, 1, &args, sizeof args + 1, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch(k, 1, &args, 0, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch(k, 1, NULL, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch(none, 1, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch_grid(k, &one, &args, 0, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch_grid(k, NULL, &args, sizeof args, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch((ds_kernel){ 0 }, 1, &args, sizeof args, s), DS_ERR_INVALID_HANDLE);
+    refused(ds_kernel_launch((ds_kernel){ UINT64_MAX }, 1, &args, sizeof args, s),
+            DS_ERR_INVALID_HANDLE);
     assert_int_equal(ds_stream_query(s), DS_OK);
     stale = s;
     ok(ds_stream_destroy(s));
-    refused(ds_launch(k, 1, &args, sizeof args, stale), DS_ERR_INVALID_HANDLE);
-    refused(ds_launch_grid(k, &one, &args, sizeof args, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_kernel_launch(k, 1, &args, sizeof args, stale), DS_ERR_INVALID_HANDLE);
+    refused(ds_kernel_launch_grid(k, &one, &args, sizeof args, stale), DS_ERR_INVALID_HANDLE);
     ok(ds_kernel_destroy(k));
     ok(ds_kernel_destroy(none));
     ok(ds_device_synchronize(harness_device(0)));
@@ -488,11 +489,11 @@ static void test_name_and_parameters_are_copied(void **state) {
     memset(p, 0xff, sizeof p);
     ok(ds_stream_create(NULL, &s));
     store_args args = { out, 77 };
-    ok(ds_launch(k, 1, &args, sizeof args, s));
+    ok(ds_kernel_launch(k, 1, &args, sizeof args, s));
     ok(ds_stream_synchronize(s));
     assert_true(*out == 77);
-    refused(ds_launch(k, 1, NULL, sizeof args, s), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "volatile"));
+    refused(ds_kernel_launch(k, 1, NULL, sizeof args, s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "volatile"));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
 }
@@ -507,16 +508,16 @@ static void test_a_destroyed_kernel_still_runs_its_pending_launches(void **state
     ok(ds_stream_create(NULL, &s));
     gate_close(s, &g);
     for (uint64_t i = 0; i < 3; i++)
-        ok(ds_launch(k, 1, &(store_args){ &out[i], 5 + i }, sizeof(store_args), s));
+        ok(ds_kernel_launch(k, 1, &(store_args){ &out[i], 5 + i }, sizeof(store_args), s));
     ok(ds_kernel_destroy(k));
-    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s),
+    refused(ds_kernel_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s),
             DS_ERR_INVALID_HANDLE);
     /* a kernel in the same place must not be taken for the old one */
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "other",
                                            .cpu_fn = no_args_kernel,
                                            .args_size = sizeof(store_args) },
                         &other));
-    refused(ds_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s),
+    refused(ds_kernel_launch(k, 1, &(store_args){ &out[0], 9 }, sizeof(store_args), s),
             DS_ERR_INVALID_HANDLE);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
@@ -534,8 +535,8 @@ static void test_a_kernel_without_cpu_form_is_refused_at_launch(void **state) {
     ok(ds_kernel_create(
         &(ds_kernel_desc){ .name = "gpu only", .cuda = { .image = "//", .entry = "f" } }, &k));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
-    refused(ds_launch(k, 1, NULL, 0, s), DS_ERR_UNSUPPORTED);
-    refused(ds_launch_grid(k, &one, NULL, 0, s), DS_ERR_UNSUPPORTED);
+    refused(ds_kernel_launch(k, 1, NULL, 0, s), DS_ERR_UNSUPPORTED);
+    refused(ds_kernel_launch_grid(k, &one, NULL, 0, s), DS_ERR_UNSUPPORTED);
     assert_int_equal(ds_stream_query(s), DS_OK);
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
@@ -566,7 +567,7 @@ static void test_a_grid_hands_out_every_linear_index_once(void **state) {
         ds_kernel k = make_tally(grain);
         for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
             tally t = tally_of(cases[c].items);
-            ok(ds_launch_grid(k, &cases[c].g, &t, sizeof t, s));
+            ok(ds_kernel_launch_grid(k, &cases[c].g, &t, sizeof t, s));
             ok(ds_stream_synchronize(s));
             expect_each_item_once(&t);
             drop(&t);
@@ -607,12 +608,15 @@ static void test_a_grid_that_no_gpu_takes_is_refused(void **state) {
             .kind = DS_NODE_KERNEL,
             .u.kernel = { .kernel = k, .grid = &wrong[i].grid, .args = &t, .args_size = sizeof t }
         };
-        refused(ds_launch_grid(k, &wrong[i].grid, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
-        if (!strstr(ds_last_error(), wrong[i].words) || !strstr(ds_last_error(), "(kernel "))
-            fail_msg("grid %zu: \"%s\" does not say \"%s\"", i, ds_last_error(), wrong[i].words);
+        refused(ds_kernel_launch_grid(k, &wrong[i].grid, &t, sizeof t, s), DS_ERR_INVALID_VALUE);
+        if (!strstr(ds_error_get_last(), wrong[i].words) ||
+            !strstr(ds_error_get_last(), "(kernel "))
+            fail_msg("grid %zu: \"%s\" does not say \"%s\"", i, ds_error_get_last(),
+                     wrong[i].words);
         refused(ds_graph_add(graph, &d, NULL, 0, &node), DS_ERR_INVALID_VALUE);
-        if (!strstr(ds_last_error(), wrong[i].words))
-            fail_msg("node %zu: \"%s\" does not say \"%s\"", i, ds_last_error(), wrong[i].words);
+        if (!strstr(ds_error_get_last(), wrong[i].words))
+            fail_msg("node %zu: \"%s\" does not say \"%s\"", i, ds_error_get_last(),
+                     wrong[i].words);
     }
 
     ok(ds_stream_synchronize(s));
@@ -628,11 +632,11 @@ static void test_a_kernel_whose_blocks_no_gpu_takes_is_refused(void **state) {
     ds_kernel_desc d = { .name = "wide", .cpu_fn = tally_kernel };
     d.cuda = (ds_kernel_cuda){ .image = ".version 6.0", .entry = "wide", .block = 1025 };
     refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "1025 threads; at most 1024"));
+    assert_non_null(strstr(ds_error_get_last(), "1025 threads; at most 1024"));
     d.cuda.block = 1024;
     d.cuda.shared_bytes = 232449;
     refused(ds_kernel_create(&d, &k), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "at most 232448"));
+    assert_non_null(strstr(ds_error_get_last(), "at most 232448"));
     d.cuda.shared_bytes = 232448;
     ok(ds_kernel_create(&d, &k));
     ok(ds_kernel_destroy(k));
@@ -657,11 +661,11 @@ static void test_a_launch_of_all_items_that_a_number_holds_is_split(void **state
     ds_kernel k;
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "many", .cpu_fn = count_many }, &k));
     for (int i = 0; i < 8; i++)
-        ok(ds_launch(k, 200, NULL, 0, s));
+        ok(ds_kernel_launch(k, 200, NULL, 0, s));
     ok(ds_stream_synchronize(s));
 
     items_done = 0;
-    ok(ds_launch(k, SIZE_MAX, NULL, 0, s));
+    ok(ds_kernel_launch(k, SIZE_MAX, NULL, 0, s));
     ok(ds_stream_synchronize(s));
 
     assert_true(items_done == SIZE_MAX);

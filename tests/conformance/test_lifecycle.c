@@ -60,10 +60,10 @@ static void test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle
     ds_stream s, before, owner, second;
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &s));
-    ok(ds_stream_use(s, 0, &before)); /* the slot keeps the first object alive */
+    ok(ds_stream_set_current(s, 0, &before)); /* the slot keeps the first object alive */
     ok(ds_stream_unwrap(s, &native));
     ok(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &owner));
-    ok(ds_stream_use(before, 0, NULL)); /* now the first object goes */
+    ok(ds_stream_set_current(before, 0, NULL)); /* now the first object goes */
     refused(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &second), DS_ERR_INVALID_VALUE);
     uint64_t *h = word(1);
     fold(owner, h, 2);
@@ -185,7 +185,7 @@ static void test_an_event_in_failed_work_stays_failed_after_a_reset(void **state
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "bad", .cpu_fn = fail_item }, &bad));
     gate g = { 0 };
     gate_close(s, &g); /* so that nothing is refused before it is all queued */
-    ok(ds_launch(bad, 1, NULL, 0, s));
+    ok(ds_kernel_launch(bad, 1, NULL, 0, s));
     ok(ds_event_record(plain, s));
     ok(ds_event_record(timed, s));
     gate_open(&g);
@@ -193,12 +193,13 @@ static void test_an_event_in_failed_work_stays_failed_after_a_reset(void **state
     ok(ds_device_reset(harness_device(0)));
     ok(ds_stream_query(s));
     refused(ds_event_query(plain), DS_ERR_FAILED);
-    refused(ds_event_elapsed_ms(timed, timed, &ms), DS_ERR_FAILED); /* not "not ready" for ever */
-    ok(ds_stream_record_new(s, 0, &healthy));
+    refused(ds_event_get_elapsed_ms(timed, timed, &ms),
+            DS_ERR_FAILED); /* not "not ready" for ever */
+    ok(ds_stream_record_event(s, 0, &healthy));
     ok(ds_event_synchronize(healthy));
     /* nor does a later failure or reset change what was */
     for (int again = 0; again < 2; again++) {
-        ok(ds_launch(bad, 1, NULL, 0, s));
+        ok(ds_kernel_launch(bad, 1, NULL, 0, s));
         refused(ds_stream_synchronize(s), DS_ERR_FAILED);
         ok(ds_device_reset(harness_device(0)));
         refused(ds_event_query(plain), DS_ERR_FAILED);
@@ -219,7 +220,7 @@ static void test_a_refused_strict_push_enqueues_nothing(void **state) {
     (void)state;
     two_devices();
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(1) }, &s));
-    ok(ds_stream_current(harness_device(1), &before));
+    ok(ds_stream_get_current(harness_device(1), &before));
     gate_close(before, &g);
     refused(ds_stream_push(s, DS_PUSH_STRICT | DS_PUSH_WAIT_PREV), DS_ERR_DEVICE_MISMATCH);
     ds_result pending = ds_stream_query(s);
@@ -234,16 +235,16 @@ static void test_pop_restores_the_stream_of_the_device_at_entry_too(void **state
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(1) }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &x));
-    ok(ds_stream_current(harness_device(0), &at_entry));
+    ok(ds_stream_get_current(harness_device(0), &at_entry));
     ok(ds_stream_push(s, 0));
-    ok(ds_stream_use(x, 0, NULL)); /* on the device that was current at entry */
+    ok(ds_stream_set_current(x, 0, NULL)); /* on the device that was current at entry */
     ok(ds_stream_pop());
-    ok(ds_stream_current(harness_device(0), &now));
+    ok(ds_stream_get_current(harness_device(0), &now));
     assert_true(ds_stream_equal(now, at_entry));
     ok(ds_stream_push((ds_stream){ 0 }, 0));
-    ok(ds_stream_use(x, 0, NULL));
+    ok(ds_stream_set_current(x, 0, NULL));
     ok(ds_stream_pop());
-    ok(ds_stream_current(harness_device(0), &now));
+    ok(ds_stream_get_current(harness_device(0), &now));
     assert_true(ds_stream_equal(now, at_entry));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(x));
@@ -297,15 +298,15 @@ static void race_the_backlog(ds_kernel count, ds_kernel look, int *out_put, int 
     for (int i = 0; i < 2; i++)
         gate_close(low[i], &g);
     for (int i = 0; i < BACKLOG; i++)
-        ok(ds_launch(count, 1, NULL, 0, low[i & 1]));
+        ok(ds_kernel_launch(count, 1, NULL, 0, low[i & 1]));
     gate_open(&g);
     while (backlog_passed == 0) {
     }
     /* after this one the worker has the stream in sight */
-    ok(ds_launch(look, 1, &where, sizeof where, urgent));
+    ok(ds_kernel_launch(look, 1, &where, sizeof where, urgent));
     while (ds_stream_query(urgent) == DS_NOT_READY) {
     }
-    ok(ds_launch(look, 1, &where, sizeof where, urgent));
+    ok(ds_kernel_launch(look, 1, &where, sizeof where, urgent));
     *out_put = backlog_passed;
     /* no synchronize: a waiting host might run it itself */
     while (ds_stream_query(urgent) == DS_NOT_READY) {

@@ -14,7 +14,7 @@ static ds_stream stream(int device) {
 }
 
 static size_t reserved(int device) {
-    return ds_mem_reserved(harness_device(device));
+    return ds_mem_get_reserved(harness_device(device));
 }
 
 static const ds_pool none;
@@ -114,7 +114,7 @@ static const char *add_segment(const char *line, int64_t device, int64_t sum[QUA
 /* Devices are numbered with the GPUs first. */
 static int64_t number_of_device(int device) {
     int gpus = 0;
-    if (harness_is_cpu() && ds_device_count(DS_DEVICE_CUDA, &gpus) != DS_OK)
+    if (harness_is_cpu() && ds_device_get_count(DS_DEVICE_CUDA, &gpus) != DS_OK)
         gpus = 0;
     return harness_device(device).index + gpus;
 }
@@ -123,7 +123,7 @@ static void sums_are_the_statistics(int device) {
     static const char *const kinds[] = { "all", "small_pool", "large_pool" };
     int64_t sum[QUANTITIES][3] = { { 0 } };
     text t = { 0 };
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, none, add_text, &t));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, none, add_text, &t));
     const char *line = strchr(t.at, '\n');
     for (line = line && line_has(line + 1, "\"total_size\":") ? line + 1 : NULL; line;)
         line = add_segment(line, number_of_device(device), sum);
@@ -195,7 +195,7 @@ static void test_a_snapshot_has_the_address_the_size_and_the_line_of_a_block(voi
         ok(ds_mem_alloc(311 * 411 * 4, s, &p));
         int line = __LINE__ - 1;
         ok(ds_mem_free(block(700, s)));
-        ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, none, add_text, &t));
+        ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, none, add_text, &t));
         snprintf(allocated_at, sizeof allocated_at, "\"filename\":\"%s\",\"line\":%d,", __FILE__,
                  line);
         snprintf(words, sizeof words, "{\"address\":%llu,", (unsigned long long)(uintptr_t)p);
@@ -247,7 +247,7 @@ static void test_a_snapshot_says_what_the_policy_is(void **state) {
     text t = { 0 };
     harness_restart(NULL); /* no device was used before */
     begin_with(&c);
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, none, add_text, &t));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, none, add_text, &t));
     const char *at = strstr(t.at, "\"allocator_settings\":{\"PYTORCH_CUDA_ALLOC_CONF\":\"");
     assert_non_null(at);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -257,7 +257,7 @@ static void test_a_snapshot_says_what_the_policy_is(void **state) {
     t = (text){ 0 };
     c = config_with(PRESET_TORCH, "");
     set_config(&c);
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, none, add_text, &t));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, none, add_text, &t));
     assert_non_null(strstr(t.at, "\"max_split_size\":-1,"));
     assert_non_null(strstr(t.at, "\"expandable_segments\":false,"));
     assert_non_null(strstr(t.at, "\"roundup_power2_divisions\":{\"1\":0,"));
@@ -278,22 +278,22 @@ static void test_free_memory_drops_by_what_is_reserved(void **state) {
             begin(preset);
             ds_stream s = stream(device);
             for (int d = 0; d < harness_device_count() && d < 2; d++)
-                ok(ds_device_memory_info(harness_device(d), &before[d], &total[d]));
+                ok(ds_device_get_memory_info(harness_device(d), &before[d], &total[d]));
             void *p = block(8 * MIB * 4, s);
-            ok(ds_device_memory_info(harness_device(device), &after, &still));
+            ok(ds_device_get_memory_info(harness_device(device), &after, &still));
             assert_int_equal(still, total[device]);
             assert_true(after < before[device]);
             assert_true(before[device] - after >= 8 * MIB * 4);
             if (harness_is_cpu())
                 assert_int_equal(before[device] - after, reserved(device));
             if (harness_device_count() > 1) { /* the other one's stays */
-                ok(ds_device_memory_info(harness_device(!device), &after, &still));
+                ok(ds_device_get_memory_info(harness_device(!device), &after, &still));
                 assert_int_equal(after, before[!device]);
                 assert_int_equal(reserved(!device), 0);
             }
             ok(ds_mem_free(p));
             ok(ds_mem_empty_cache(harness_device(device), NULL));
-            ok(ds_device_memory_info(harness_device(device), &after, &still));
+            ok(ds_device_get_memory_info(harness_device(device), &after, &still));
             assert_int_equal(after, before[device]);
             ok(ds_stream_destroy(s));
             finish();
@@ -379,8 +379,8 @@ static void test_devices_that_were_not_used_are_not_begun_with(void **state) {
     ok(ds_mem_empty_cache(other, &released));
     assert_int_equal(released, 0);
     ok(ds_mem_trim(other, 0, NULL));
-    assert_int_equal(ds_mem_allocated(other), 0);
-    assert_int_equal(ds_mem_reserved(other), 0);
+    assert_int_equal(ds_mem_get_allocated(other), 0);
+    assert_int_equal(ds_mem_get_reserved(other), 0);
     assert_int_equal(stat(1, "num_sync_all_streams"), 0);
     ok(ds_mem_reset_peak_stats(other));
     ok(ds_mem_reset_accumulated_stats(other));
@@ -424,7 +424,7 @@ static void reuse_order(int preset, const int order[PLACES], int out[PLACES]) {
     ds_stream s = stream(0);
     void *base;
     memset(&shelf, 0, sizeof shelf);
-    ok(ds_alloc(harness_device(0), (size_t)PLACES * PLACE, &base));
+    ok(ds_device_alloc(harness_device(0), (size_t)PLACES * PLACE, &base));
     shelf.base = base;
     memcpy(shelf.order, order, sizeof shelf.order);
     ds_pool pool = pool_with((ds_pool_desc){ .alloc_fn = shelf_alloc, .free_fn = shelf_free });
@@ -446,7 +446,7 @@ static void reuse_order(int preset, const int order[PLACES], int out[PLACES]) {
     for (int i = 0; i < PLACES; i++)
         ok(ds_mem_free(p[i]));
     ok(ds_pool_destroy(pool));
-    ok(ds_free(base));
+    ok(ds_device_free(base));
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -699,19 +699,19 @@ static void test_used_free_and_total_bytes_of_two_streams(void **state) {
     void *p = block(4 * UNIT, s);
     ok(ds_mem_free(p));
     void *q = block(2 * UNIT, t);
-    assert_int_equal(ds_mem_allocated(d), 2 * UNIT);
+    assert_int_equal(ds_mem_get_allocated(d), 2 * UNIT);
     assert_int_equal(layout_of(0, none).bytes[DS_BLOCK_FREE], 4 * UNIT);
-    assert_int_equal(ds_mem_reserved(d), 6 * UNIT);
+    assert_int_equal(ds_mem_get_reserved(d), 6 * UNIT);
     ok(ds_mem_free(q));
-    assert_int_equal(ds_mem_allocated(d), 0);
-    assert_int_equal(ds_mem_reserved(d), 6 * UNIT);
+    assert_int_equal(ds_mem_get_allocated(d), 0);
+    assert_int_equal(ds_mem_get_reserved(d), 6 * UNIT);
     ok(ds_mem_empty_cache(d, NULL)); /* of all streams */
-    assert_int_equal(ds_mem_reserved(d), 0);
+    assert_int_equal(ds_mem_get_reserved(d), 0);
     p = block(4 * UNIT, s);
     q = block(4 * UNIT, t);
     ok(ds_mem_free(p));
     ok(ds_mem_free(q));
-    assert_int_equal(ds_mem_reserved(d), 8 * UNIT);
+    assert_int_equal(ds_mem_get_reserved(d), 8 * UNIT);
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
     finish();
@@ -726,7 +726,7 @@ static void test_a_block_of_the_drivers_pool_remembers_its_stream(void **state) 
     ds_stream s = stream(0), t = stream(0);
     uint64_t id;
     void *p = NULL;
-    ok(ds_stream_id(s, &id));
+    ok(ds_stream_get_id(s, &id));
     DS_STREAM_SCOPE(t) {
         p = block(5000, s);
     }
@@ -745,7 +745,7 @@ static void test_most_of_a_device_and_then_the_rest_by_the_drivers_pool(void **s
     size_t before, after, total;
     scarce_begin(&sc, 100 * MIB, &c);
     ds_stream s = stream(0);
-    ok(ds_device_memory_info(harness_device(0), &before, &total));
+    ok(ds_device_get_memory_info(harness_device(0), &before, &total));
     void *p = block(70 * MIB, s), *q;
     paint(p, 70 * MIB, 1, s);
     ok(ds_mem_free(p));
@@ -754,10 +754,10 @@ static void test_most_of_a_device_and_then_the_rest_by_the_drivers_pool(void **s
     ok(ds_mem_free(q));
     assert_int_equal(stat(0, "num_ooms"), 0);
     ok(ds_stream_synchronize(s));
-    assert_int_equal(ds_mem_reserved(harness_device(0)), harness_is_cpu() ? 0 : 100 * MIB);
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), harness_is_cpu() ? 0 : 100 * MIB);
     ok(ds_mem_empty_cache(harness_device(0), NULL)); /* now others may have it */
-    assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_int_equal(after, before);
     c = config_of(PRESET_TORCH);
     ok(ds_mem_configure(harness_device(0), &c));
@@ -798,7 +798,7 @@ static void test_three_quarters_of_a_device_go_from_thread_to_thread(void **stat
             m[i] = (most){ stream(0), 75 * MIB, DS_OK };
             join(spawn(hold_most, &m[i]));
             if (m[i].result != DS_OK)
-                fail_msg("backend %d, thread %d: %s", backend, i, ds_result_name(m[i].result));
+                fail_msg("backend %d, thread %d: %s", backend, i, ds_result_get_name(m[i].result));
         }
         assert_int_equal(stat(0, "num_ooms"), 0);
         for (int i = 0; i < 3; i++)
@@ -845,7 +845,7 @@ static void test_memory_of_the_drivers_pool_freed_early_on_many_streams(void **s
     ok(ds_device_synchronize(harness_device(0)));
     assert_true(looks_right(l));
     looks_destroy(l);
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
     for (int i = 0; i < streams; i++)
         ok(ds_stream_destroy(s[i]));
     ok(ds_stream_destroy(home));
@@ -862,22 +862,22 @@ static void test_pinned_memory_is_used_again_with_background_threads_too(void **
         ds_mem_config c = config_with(presets[i], "pinned_use_background_threads:True");
         void *p, *q;
         begin_with(&c);
-        ok(ds_pinned_empty_cache(NULL));
+        ok(ds_mem_pinned_empty_cache(NULL));
         ds_stream s = stream(0);
-        ok(ds_pinned_alloc(3 * MIB, &p));
+        ok(ds_mem_pinned_alloc(3 * MIB, &p));
         gate_close(s, &g);
-        ok(ds_pinned_record_use(p, s));
-        ok(ds_pinned_free(p));
-        ok(ds_pinned_alloc(3 * MIB, &q));
+        ok(ds_mem_pinned_record_use(p, s));
+        ok(ds_mem_pinned_free(p));
+        ok(ds_mem_pinned_alloc(3 * MIB, &q));
         assert_ptr_not_equal(p, q);
-        ok(ds_pinned_free(q));
-        ok(ds_pinned_empty_cache(NULL));
+        ok(ds_mem_pinned_free(q));
+        ok(ds_mem_pinned_empty_cache(NULL));
         gate_open(&g);
         ok(ds_stream_synchronize(s));
-        ok(ds_pinned_alloc(3 * MIB, &q));
+        ok(ds_mem_pinned_alloc(3 * MIB, &q));
         assert_ptr_equal(p, q);
-        ok(ds_pinned_free(q));
-        ok(ds_pinned_empty_cache(NULL));
+        ok(ds_mem_pinned_free(q));
+        ok(ds_mem_pinned_empty_cache(NULL));
         ok(ds_stream_destroy(s));
         finish();
     }
@@ -897,14 +897,14 @@ static void test_memory_that_the_program_registered_is_pinned(void **state) {
     int yes = 1;
     assert_non_null(p);
     memset(p, 1, SIZE);
-    ok(ds_pointer_query(p, &info));
+    ok(ds_pointer_get_info(p, &info));
     assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
-    ok(ds_host_register(p, SIZE));
-    ok(ds_pointer_query(p + SIZE - 1, &info));
+    ok(ds_pinned_register(p, SIZE));
+    ok(ds_pointer_get_info(p + SIZE - 1, &info));
     assert_int_equal(info.kind, DS_MEMORY_REGISTERED);
-    ok(ds_pinned_owns(p, &yes));
+    ok(ds_mem_pinned_owns(p, &yes));
     assert_int_equal(yes, 0); /* but it is not the cache's */
-    refused(ds_pinned_free(p), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_pinned_free(p), DS_ERR_INVALID_VALUE);
     ok(ds_stream_synchronize(s));
     gate_close(s, &g);
     ok(ds_copy(d, p, SIZE, s)); /* does not block: it is read when the stream comes there */
@@ -913,8 +913,8 @@ static void test_memory_that_the_program_registered_is_pinned(void **state) {
     ok(ds_copy(p, d + 77, 1, s));
     ok(ds_stream_synchronize(s));
     assert_int_equal(p[0], 9);
-    ok(ds_host_unregister(p));
-    ok(ds_pointer_query(p, &info));
+    ok(ds_pinned_unregister(p));
+    ok(ds_pointer_get_info(p, &info));
     assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
     free(p);
     ok(ds_mem_free(d));
@@ -1186,7 +1186,7 @@ static void test_a_process_can_export_so_many_blocks_and_no_more(void **state) {
         r = ds_mem_export(p[count++], &h);
     }
     assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
-    harness_sentence(ds_last_error(), "ds_mem_export");
+    harness_sentence(ds_error_get_last(), "ds_mem_export");
     assert_true(count > MOST - 100); /* their segments count, too */
     ok(ds_mem_free(p[0]));           /* which nobody has imported */
     ok(ds_mem_ipc_collect());

@@ -124,7 +124,7 @@ static void read_files(const char *pickle, const char *json) {
 static void look_at(unsigned flags, ds_pool pool) {
     char path[128];
     paper p = { 0 };
-    ok(ds_mem_snapshot(DS_SNAPSHOT_PICKLE, flags, pool, put, &p));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_PICKLE, flags, pool, put, &p));
     save(&p, file_in("snapshot.pickle", path));
     free(p.text);
     read_files(path, NULL);
@@ -153,7 +153,7 @@ static const char *fact(const char *key) {
 static int place_of(int i) {
     char name[DS_DEVICE_NAME_SIZE], key[32];
     int count = atoi(fact("devices"));
-    ok(ds_device_print(harness_device(i), name, sizeof name));
+    ok(ds_device_format(harness_device(i), name, sizeof name));
     for (int d = 0; d < count; d++) {
         snprintf(key, sizeof key, "%d.name", d);
         if (strcmp(fact(key), name) == 0)
@@ -340,8 +340,8 @@ static void test_json_says_the_same_as_the_pickle(void **state) {
         scene_make(&c, 0);
         ok(ds_mem_annotate(harness_device(0), "a \"quoted\" remark\n\x01 <b>"));
         ok(ds_mem_history_stop()); /* else the first leaves an entry that the second has */
-        ok(ds_mem_snapshot_file(DS_SNAPSHOT_PICKLE, 0, file_in("one.pickle", pickle)));
-        ok(ds_mem_snapshot_file(DS_SNAPSHOT_JSON, 0, file_in("two.json", json)));
+        ok(ds_mem_write_snapshot_file(DS_SNAPSHOT_PICKLE, 0, file_in("one.pickle", pickle)));
+        ok(ds_mem_write_snapshot_file(DS_SNAPSHOT_JSON, 0, file_in("two.json", json)));
         read_files(pickle, json);
         assert_int_equal(device_number(0, "alloc"), 61);
         scene_end(&c);
@@ -364,14 +364,14 @@ static void test_texts_that_are_odd_are_written_so_that_they_can_be_read(void **
         ds_mem_label_pop();
     }
     ok(ds_mem_history_stop());
-    ok(ds_mem_snapshot_file(DS_SNAPSHOT_PICKLE, 0, file_in("odd.pickle", pickle)));
-    ok(ds_mem_snapshot_file(DS_SNAPSHOT_JSON, 0, file_in("odd.json", json)));
-    ok(ds_mem_snapshot_file(DS_SNAPSHOT_HTML, 0, file_in("odd.html", page)));
+    ok(ds_mem_write_snapshot_file(DS_SNAPSHOT_PICKLE, 0, file_in("odd.pickle", pickle)));
+    ok(ds_mem_write_snapshot_file(DS_SNAPSHOT_JSON, 0, file_in("odd.json", json)));
+    ok(ds_mem_write_snapshot_file(DS_SNAPSHOT_HTML, 0, file_in("odd.html", page)));
     read_files(pickle, json);
     assert_non_null(strstr(fact("labels"), "??? no UTF-8 ???"));
     assert_non_null(strstr(facts, "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"));
     paper text = { 0 };
-    ok(ds_mem_snapshot(DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put, &text));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put, &text));
     /* a label cannot become part of the page */
     assert_null(strstr(text.text, "</script><script>document"));
     free(text.text);
@@ -419,7 +419,7 @@ static void test_the_snapshot_of_a_pool_has_only_its_own(void **state) {
     char name[64];
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .label = "private" }, &pool));
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .label = "other" }, &other));
-    ok(ds_pool_id(pool, id));
+    ok(ds_pool_get_id(pool, id));
     snprintf(name, sizeof name, "%llu,%llu", (unsigned long long)id[0], (unsigned long long)id[1]);
     void *p[3] = { block(MIB, s) };
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 2 * MIB, .stream = s, .pool = pool }, &p[1]));
@@ -440,7 +440,7 @@ static void test_the_snapshot_of_a_pool_has_only_its_own(void **state) {
     ok(ds_pool_destroy(pool));
     ok(ds_pool_destroy(other));
     paper none = { 0 };
-    refused(ds_mem_snapshot(DS_SNAPSHOT_PICKLE, 0, pool, put, &none), DS_ERR_INVALID_HANDLE);
+    refused(ds_mem_write_snapshot(DS_SNAPSHOT_PICKLE, 0, pool, put, &none), DS_ERR_INVALID_HANDLE);
     assert_null(none.text);
     ok(ds_stream_destroy(s));
     end_recording();
@@ -527,7 +527,7 @@ static void test_the_page_needs_no_network(void **state) {
     scene c;
     scene_make(&c, 0);
     paper page = { 0 };
-    ok(ds_mem_snapshot(DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put, &page));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put, &page));
     for (size_t i = 0; i < sizeof away / sizeof *away; i++)
         if (strstr(page.text, away[i]))
             fail_msg("the page has %s", away[i]);
@@ -585,7 +585,7 @@ static void test_the_page_opens_in_a_browser_without_errors(void **state) {
     ok(ds_mem_set_limit(harness_device(0), 0));
     scene_make(&c, 0);
     ok(ds_mem_annotate(harness_device(0), "after the limit"));
-    ok(ds_mem_snapshot_file(DS_SNAPSHOT_HTML, 0, file_in("page.html", page)));
+    ok(ds_mem_write_snapshot_file(DS_SNAPSHOT_HTML, 0, file_in("page.html", page)));
     char *dom = browse(page, (char *)(uintptr_t)file_in("errors", errors));
     no_errors_in(errors);
     char blocks[64];
@@ -609,7 +609,8 @@ static void test_a_page_without_anything_opens_too(void **state) {
     clear_memory();
     ok(ds_mem_history_start(NULL));
     ok(ds_mem_history_stop());
-    ok(ds_mem_snapshot_file(DS_SNAPSHOT_HTML, DS_SNAPSHOT_NO_HISTORY, file_in("page.html", page)));
+    ok(ds_mem_write_snapshot_file(DS_SNAPSHOT_HTML, DS_SNAPSHOT_NO_HISTORY,
+                                  file_in("page.html", page)));
     char *dom = browse(page, (char *)(uintptr_t)file_in("errors", errors));
     no_errors_in(errors);
     assert_non_null(strstr(dom, "No history was recorded"));
@@ -647,7 +648,7 @@ static void walk_block(const ds_mem_block *b, void *user) {
     if (b->ptr == w->wanted)
         w->seen = *b;
     ds_device d;
-    if (ds_device_get(&d) != DS_ERR_NOT_PERMITTED)
+    if (ds_device_get_current(&d) != DS_ERR_NOT_PERMITTED)
         w->ordered = 0;
 }
 
@@ -658,16 +659,16 @@ static void test_each_block_is_shown_in_the_order_of_addresses(void **state) {
         scene c;
         scene_make(&c, 0);
         walk w = { .ordered = 1, .device = harness_device(0), .wanted = c.p[3] };
-        ok(ds_mem_each_block(harness_device(0), walk_block, &w));
+        ok(ds_mem_for_each_block(harness_device(0), walk_block, &w));
         assert_true(w.ordered);
         assert_int_equal(w.live, stat(0, "allocation.all.current"));
-        assert_int_equal(w.bytes, ds_mem_allocated(harness_device(0)));
+        assert_int_equal(w.bytes, ds_mem_get_allocated(harness_device(0)));
         assert_int_equal(w.pending, 1);
         assert_true(w.count > w.live);
         assert_ptr_equal(w.seen.ptr, c.p[3]);
         assert_int_equal(w.seen.requested, 16 * 700);
         assert_string_equal(w.seen.label, "weights");
-        refused(ds_mem_each_block(harness_device(0), NULL, NULL), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_for_each_block(harness_device(0), NULL, NULL), DS_ERR_INVALID_VALUE);
         scene_end(&c);
         finish();
     }
@@ -764,7 +765,7 @@ static void test_every_action_can_be_left_out(void **state) {
         ok(ds_mem_set_limit(harness_device(0), 0));
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         paper p = { 0 };
-        ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, put, &p));
+        ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, put, &p));
         free(p.text);
         look_at_all();
         assert_int_equal(device_number(0, names[skipped]), 0);
@@ -915,7 +916,7 @@ static void count_event(ds_device device, const ds_mem_event *event, void *user)
     t->count[event->action]++;
     t->last = *event;
     if (device.type != t->device.type || device.index != t->device.index ||
-        ds_device_get(&d) != DS_ERR_NOT_PERMITTED)
+        ds_device_get_current(&d) != DS_ERR_NOT_PERMITTED)
         t->wrong = 1;
 }
 
@@ -927,8 +928,8 @@ static void test_observers_are_told_everything_also_without_history(void **state
     memset(&one, 0, sizeof one);
     memset(&two, 0, sizeof two);
     one.device = two.device = harness_device(0);
-    ok(ds_mem_on_event(count_event, &one));
-    ok(ds_mem_on_event(count_event, &two));
+    ok(ds_mem_add_event_callback(count_event, &one));
+    ok(ds_mem_add_event_callback(count_event, &two));
     ds_stream s = stream(0);
     void *p;
     ds_mem_label_push("seen");
@@ -946,8 +947,8 @@ static void test_observers_are_told_everything_also_without_history(void **state
     assert_true(one.last.pool.id == 0);
     ok(ds_mem_annotate(harness_device(0), "told"));
     assert_int_equal(one.count[DS_ACTION_ANNOTATION], 1);
-    ok(ds_mem_remove_on_event(count_event, &two));
-    refused(ds_mem_remove_on_event(count_event, &two), DS_ERR_INVALID_VALUE);
+    ok(ds_mem_remove_event_callback(count_event, &two));
+    refused(ds_mem_remove_event_callback(count_event, &two), DS_ERR_INVALID_VALUE);
     ok(ds_mem_free(p));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     assert_int_equal(one.count[DS_ACTION_FREE_REQUESTED], 1);
@@ -955,10 +956,10 @@ static void test_observers_are_told_everything_also_without_history(void **state
     assert_int_equal(one.count[DS_ACTION_SEGMENT_FREE], 1);
     assert_int_equal(two.count[DS_ACTION_FREE_COMPLETED], 0);
     assert_int_equal(one.wrong + two.wrong, 0);
-    ok(ds_mem_remove_on_event(count_event, &one));
+    ok(ds_mem_remove_event_callback(count_event, &one));
     ok(ds_mem_free(block(1000, s)));
     assert_int_equal(one.count[DS_ACTION_ALLOC], 1);
-    refused(ds_mem_on_event(NULL, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_add_event_callback(NULL, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
     end_recording();
 }
@@ -999,12 +1000,12 @@ static void test_observers_and_history_end_with_shutdown(void **state) {
         if (history)
             ok(ds_mem_history_start(NULL));
         else
-            ok(ds_mem_on_event(count_event, &seen));
+            ok(ds_mem_add_event_callback(count_event, &seen));
         harness_restart(NULL);
         ds_stream s = stream(0);
         void *p = block(1000, s);
 
-        refused(ds_mem_remove_on_event(count_event, &seen), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_remove_event_callback(count_event, &seen), DS_ERR_INVALID_VALUE);
         look_at_all();
 
         assert_int_equal(seen.count[DS_ACTION_ALLOC], 0);
@@ -1028,8 +1029,8 @@ static void test_snapshots_are_taken_beside_threads_that_allocate(void **state) 
     for (int i = 0; i < 10; i++) {
         paper p = { 0 };
         ok(ds_mem_annotate(harness_device(0), "once more"));
-        ok(ds_mem_snapshot(i % 2 ? DS_SNAPSHOT_JSON : DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 }, put,
-                           &p));
+        ok(ds_mem_write_snapshot(i % 2 ? DS_SNAPSHOT_JSON : DS_SNAPSHOT_HTML, 0, (ds_pool){ 0 },
+                                 put, &p));
         free(p.text);
         if (i == 5)
             ok(ds_mem_history_start(&(ds_mem_history_desc){ .entries = 300 }));
@@ -1082,12 +1083,12 @@ static void test_a_writer_that_stops_ends_the_snapshot(void **state) {
         int most = 1;
         for (; r != DS_OK; most++) {
             paper p = { .most = most };
-            r = ds_mem_snapshot((ds_mem_format)f, 0, (ds_pool){ 0 }, put, &p);
+            r = ds_mem_write_snapshot((ds_mem_format)f, 0, (ds_pool){ 0 }, put, &p);
             free(p.text);
             if (r == DS_OK)
                 break;
             assert_int_equal(r, DS_ERR_SYSTEM);
-            assert_non_null(strstr(ds_last_error(), "77"));
+            assert_non_null(strstr(ds_error_get_last(), "77"));
             assert_int_equal(p.pieces, most + 1); /* it is not asked again */
         }
         assert_true(most >= 1);
@@ -1100,7 +1101,7 @@ static int put_and_call(const char *text, size_t size, void *user) {
     ds_device d;
     (void)text;
     (void)size;
-    *(ds_result *)user = ds_device_get(&d);
+    *(ds_result *)user = ds_device_get_current(&d);
     return 0;
 }
 
@@ -1108,18 +1109,22 @@ static void test_snapshots_refuse_what_they_cannot_do(void **state) {
     (void)state;
     paper p = { 0 };
     ds_result inside = DS_OK;
-    refused(ds_mem_snapshot(DS_SNAPSHOT_PICKLE, 0, (ds_pool){ 0 }, NULL, NULL),
+    refused(ds_mem_write_snapshot(DS_SNAPSHOT_PICKLE, 0, (ds_pool){ 0 }, NULL, NULL),
             DS_ERR_INVALID_VALUE);
-    refused(ds_mem_snapshot((ds_mem_format)3, 0, (ds_pool){ 0 }, put, &p), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_snapshot((ds_mem_format)-1, 0, (ds_pool){ 0 }, put, &p), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_snapshot(DS_SNAPSHOT_JSON, 2, (ds_pool){ 0 }, put, &p), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 4711 }, put, &p),
+    refused(ds_mem_write_snapshot((ds_mem_format)3, 0, (ds_pool){ 0 }, put, &p),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_mem_write_snapshot((ds_mem_format)-1, 0, (ds_pool){ 0 }, put, &p),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 2, (ds_pool){ 0 }, put, &p),
+            DS_ERR_INVALID_VALUE);
+    refused(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 4711 }, put, &p),
             DS_ERR_INVALID_HANDLE);
-    refused(ds_mem_snapshot_file(DS_SNAPSHOT_JSON, 0, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_snapshot_file(DS_SNAPSHOT_JSON, 0, "/no/such/folder/snapshot"), DS_ERR_SYSTEM);
-    refused(ds_mem_snapshot_file(DS_SNAPSHOT_HTML, 0, "/dev/full"), DS_ERR_SYSTEM);
+    refused(ds_mem_write_snapshot_file(DS_SNAPSHOT_JSON, 0, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_write_snapshot_file(DS_SNAPSHOT_JSON, 0, "/no/such/folder/snapshot"),
+            DS_ERR_SYSTEM);
+    refused(ds_mem_write_snapshot_file(DS_SNAPSHOT_HTML, 0, "/dev/full"), DS_ERR_SYSTEM);
     assert_null(p.text);
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, put_and_call, &inside));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, put_and_call, &inside));
     assert_int_equal(inside, DS_ERR_NOT_PERMITTED);
 }
 
@@ -1155,7 +1160,7 @@ static void test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing(void 
         for (;; n++) {
             paper p = { 0 };
             until_refusal = n;
-            ds_result r = ds_mem_snapshot((ds_mem_format)f, 0, (ds_pool){ 0 }, put, &p);
+            ds_result r = ds_mem_write_snapshot((ds_mem_format)f, 0, (ds_pool){ 0 }, put, &p);
             int left = until_refusal;
             until_refusal = 0;
             assert_int_equal(pieces_out, before);
@@ -1165,7 +1170,7 @@ static void test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing(void 
                 break;
             }
             assert_int_equal(r, DS_ERR_OUT_OF_MEMORY);
-            harness_sentence(ds_last_error(), "ds_mem_snapshot");
+            harness_sentence(ds_error_get_last(), "ds_mem_write_snapshot");
         }
         assert_true(n > 5);
     }
@@ -1174,10 +1179,10 @@ static void test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing(void 
     until_refusal = 1;
     refused(ds_mem_annotate(harness_device(0), "no room"), DS_ERR_OUT_OF_MEMORY);
     until_refusal = 1;
-    refused(ds_mem_on_event(count_event, NULL), DS_ERR_OUT_OF_MEMORY);
+    refused(ds_mem_add_event_callback(count_event, NULL), DS_ERR_OUT_OF_MEMORY);
     walk w = { .ordered = 1, .device = harness_device(0) };
     until_refusal = 1;
-    refused(ds_mem_each_block(harness_device(0), walk_block, &w), DS_ERR_OUT_OF_MEMORY);
+    refused(ds_mem_for_each_block(harness_device(0), walk_block, &w), DS_ERR_OUT_OF_MEMORY);
     until_refusal = 0;
     look_at_all(); /* the history that was there goes on */
     assert_int_equal(device_number(0, "oom"), 0);

@@ -14,9 +14,9 @@ static void bad(const char *text, size_t character, const char *words) {
     char where[40];
     snprintf(where, sizeof where, "character %zu,", character);
     refused(ds_mem_config_parse(text, &c), DS_ERR_INVALID_VALUE);
-    if (!strstr(ds_last_error(), where) || !strstr(ds_last_error(), words))
+    if (!strstr(ds_error_get_last(), where) || !strstr(ds_error_get_last(), words))
         fail_msg("'%s': neither '%s' nor '%s' may be missing: %s", text, where, words,
-                 ds_last_error());
+                 ds_error_get_last());
     assert_memory_equal(&c, &before, sizeof c);
 }
 
@@ -242,17 +242,17 @@ static void test_statistics_have_123_names_in_order_and_each_gives_its_value(voi
     int64_t *words = (int64_t *)(void *)&s;
     for (int64_t i = 0; i < all; i++)
         words[i] = i + 1;
-    for (const char *name; (name = ds_mem_stat_name(count)) != NULL; count++) {
+    for (const char *name; (name = ds_mem_stats_get_name(count)) != NULL; count++) {
         assert_true(strcmp(before, name) < 0);
-        ok(ds_mem_stat_by_name(&s, name, &value));
+        ok(ds_mem_stats_get_by_name(&s, name, &value));
         assert_true(value > 0);
         seen += value;
         before = name;
     }
     assert_int_equal(count, 123);
     assert_int_equal(seen, all * (all + 1) / 2 - s.peak_bound - s.peak_bound_count);
-    assert_null(ds_mem_stat_name(count + 1));
-    assert_null(ds_mem_stat_name(SIZE_MAX));
+    assert_null(ds_mem_stats_get_name(count + 1));
+    assert_null(ds_mem_stats_get_name(SIZE_MAX));
 }
 
 static void test_a_name_of_the_peers_list_gives_its_member(void **state) {
@@ -284,18 +284,18 @@ static void test_a_name_of_the_peers_list_gives_its_member(void **state) {
                                             : &at->freed;
                 snprintf(name, sizeof name, "%s.%s.%s", arrays[a], kinds[k], metrics[m]);
                 *word_at = 7;
-                ok(ds_mem_stat_by_name(&s, name, &value));
+                ok(ds_mem_stats_get_by_name(&s, name, &value));
                 assert_int_equal(value, 7);
                 *word_at = 0;
             }
     s.allocation[DS_STAT_LARGE].peak = 5; /* the documents' spelling */
-    ok(ds_mem_stat_by_name(&s, "allocated.large_pool.peak", &value));
+    ok(ds_mem_stats_get_by_name(&s, "allocated.large_pool.peak", &value));
     assert_int_equal(value, 5);
     s.oversize_segments.freed = 6;
-    ok(ds_mem_stat_by_name(&s, "oversize_segments.freed", &value));
+    ok(ds_mem_stats_get_by_name(&s, "oversize_segments.freed", &value));
     assert_int_equal(value, 6);
     s.max_split_size = -1;
-    ok(ds_mem_stat_by_name(&s, "max_split_size", &value));
+    ok(ds_mem_stats_get_by_name(&s, "max_split_size", &value));
     assert_int_equal(value, -1);
     static const char *const unknown[] = {
         "",
@@ -310,12 +310,12 @@ static void test_a_name_of_the_peers_list_gives_its_member(void **state) {
     };
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         value = 1;
-        refused(ds_mem_stat_by_name(&s, unknown[i], &value), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_stats_get_by_name(&s, unknown[i], &value), DS_ERR_INVALID_VALUE);
         assert_int_equal(value, 0);
     }
-    refused(ds_mem_stat_by_name(NULL, "num_ooms", &value), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_stat_by_name(&s, NULL, &value), DS_ERR_INVALID_VALUE);
-    refused(ds_mem_stat_by_name(&s, "num_ooms", NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_stats_get_by_name(NULL, "num_ooms", &value), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_stats_get_by_name(&s, NULL, &value), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_stats_get_by_name(&s, "num_ooms", NULL), DS_ERR_INVALID_VALUE);
 }
 
 /* ---- the summary ---- */
@@ -395,10 +395,10 @@ static void test_the_summary_has_the_layout_of_the_peer(void **state) {
     void *a = block(1000, s), *b = block(3 * MIB, s), *c = block(30 * MIB, s);
     ok(ds_mem_free(c));
     memset(&got, 0, sizeof got);
-    ok(ds_mem_summary(harness_device(0), 0, write_sheet, &got));
+    ok(ds_mem_write_summary(harness_device(0), 0, write_sheet, &got));
     assert_string_equal(got.text, whole_table);
     memset(&got, 0, sizeof got);
-    ok(ds_mem_summary(harness_device(0), 1, write_sheet, &got));
+    ok(ds_mem_write_summary(harness_device(0), 1, write_sheet, &got));
     want[0] = 0;
     /* the short one is the whole one without the rows of the pools */
     for (const char *line = whole_table, *end; *line; line = end) {
@@ -409,10 +409,11 @@ static void test_the_summary_has_the_layout_of_the_peer(void **state) {
     assert_string_equal(got.text, want);
     memset(&got, 0, sizeof got);
     got.stop_after = 3;
-    refused(ds_mem_summary(harness_device(0), 0, write_sheet, &got), DS_ERR_SYSTEM);
-    assert_non_null(strstr(ds_last_error(), "ds_mem_summary"));
-    refused(ds_mem_summary(harness_device(0), 0, NULL, NULL), DS_ERR_INVALID_VALUE);
-    refused_any(ds_mem_summary((ds_device){ harness_device(0).type, 999 }, 0, write_sheet, &got));
+    refused(ds_mem_write_summary(harness_device(0), 0, write_sheet, &got), DS_ERR_SYSTEM);
+    assert_non_null(strstr(ds_error_get_last(), "ds_mem_write_summary"));
+    refused(ds_mem_write_summary(harness_device(0), 0, NULL, NULL), DS_ERR_INVALID_VALUE);
+    refused_any(
+        ds_mem_write_summary((ds_device){ harness_device(0).type, 999 }, 0, write_sheet, &got));
     ok(ds_mem_free(a));
     ok(ds_mem_free(b));
     ok(ds_stream_destroy(s));
@@ -431,7 +432,7 @@ static void test_a_cpu_device_is_used_by_this_process(void **state) {
     ds_stream s = harness_stream(0, 0);
     void *p = block(64 * MIB, s);
     memset(&got, 0, sizeof got);
-    ok(ds_mem_list_processes(harness_device(0), write_sheet, &got));
+    ok(ds_mem_write_processes(harness_device(0), write_sheet, &got));
     assert_int_equal(
         sscanf(got.text, "CPU:%d\nprocess %10u uses %lf MB GPU memory\n", &index, &pid, &mb), 3);
     assert_int_equal(pid, (unsigned)getpid());
@@ -439,10 +440,10 @@ static void test_a_cpu_device_is_used_by_this_process(void **state) {
     ok(ds_mem_free(p));
     ok(ds_stream_destroy(s));
     finish();
-    refused(ds_mem_list_processes(harness_device(0), NULL, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_write_processes(harness_device(0), NULL, NULL), DS_ERR_INVALID_VALUE);
     got.n = 0;
     got.stop_after = 1;
-    refused(ds_mem_list_processes(harness_device(0), write_sheet, &got), DS_ERR_SYSTEM);
+    refused(ds_mem_write_processes(harness_device(0), write_sheet, &got), DS_ERR_SYSTEM);
 }
 
 /* tests/support/nvml.c stands for NVML: `mode` says how it behaves. */
@@ -452,7 +453,7 @@ static const char *processes(const char *library, const char *mode) {
     setenv("DS_TEST_NVML_MODE", mode, 1);
     memset(&got, 0, sizeof got);
     harness_restart(NULL); /* what was loaded before goes */
-    ok(ds_mem_list_processes(harness_device(0), write_sheet, &got));
+    ok(ds_mem_write_processes(harness_device(0), write_sheet, &got));
     unsetenv("DEVSTREAM_NVML");
     assert_memory_equal(got.text, "GPU:0\n", 6);
     return got.text + 6;
@@ -531,7 +532,7 @@ static void test_an_error_for_lack_of_memory_names_sizes_and_the_device(void **s
         refused(ds_mem_alloc(100 * MIB, s, &q), DS_ERR_LIMIT_EXCEEDED);
         snprintf(place, sizeof place, "test_memory_text.c:%d", __LINE__ - 1);
         assert_null(q);
-        const char *texts[] = { ds_last_error(), ds_mem_last_report() };
+        const char *texts[] = { ds_error_get_last(), ds_mem_get_last_report() };
         for (int i = 0; i < 2; i++) {
             has(texts[i], "100.00 MiB");
             has(texts[i], device);
@@ -550,9 +551,9 @@ static void test_an_error_for_lack_of_memory_names_sizes_and_the_device(void **s
         q = &p;
         refused(ds_mem_alloc((size_t)1 << 60, s, &q), DS_ERR_OUT_OF_MEMORY);
         assert_null(q);
-        has(ds_last_error(), "2^60");
+        has(ds_error_get_last(), "2^60");
         refused(ds_mem_alloc(SIZE_MAX, s, &q), DS_ERR_OUT_OF_MEMORY);
-        has(ds_last_error(), "2^60");
+        has(ds_error_get_last(), "2^60");
         limit_to(0);
         p = block(20 * MIB, s);
         ok(ds_mem_free(p));
@@ -568,7 +569,7 @@ static void test_a_device_that_is_too_small_is_named_as_such(void **state) {
     begin(PRESET_DEFAULT);
     ds_stream s = harness_stream(0, 0);
     no_memory(ds_mem_alloc(device_memory(0) + MIB, s, &p));
-    has(ds_last_error(), "hint: the device is smaller than the request");
+    has(ds_error_get_last(), "hint: the device is smaller than the request");
     ok(ds_stream_destroy(s));
     finish();
 }
@@ -596,9 +597,9 @@ static void test_the_ten_biggest_owners_are_listed_in_order(void **state) {
     ds_mem_label_pop();
     ok(ds_mem_alloc(30 * MIB, s, &blocks[count++]));
     int where = __LINE__ - 1;
-    limit_to(ds_mem_reserved(harness_device(0)));
+    limit_to(ds_mem_get_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(200 * MIB, s, &p));
-    const char *text = ds_mem_last_report(), *at = strstr(text, "biggest owners\n");
+    const char *text = ds_mem_get_last_report(), *at = strstr(text, "biggest owners\n");
     assert_non_null(at);
     snprintf(line, sizeof line, "test_memory_text.c:%d\n", where);
     char *first = strstr(at, line), *end = strchr(at + 15, '\n') + 1;
@@ -613,8 +614,8 @@ static void test_the_ten_biggest_owners_are_listed_in_order(void **state) {
         at = strchr(at, '\n') + 1;
     }
     assert_memory_equal(at, "hint: ", 6);
-    has(ds_last_error(), "most: ");
-    has(ds_last_error(), "pushed 20.00 MiB");
+    has(ds_error_get_last(), "most: ");
+    has(ds_error_get_last(), "pushed 20.00 MiB");
     for (size_t i = 0; i < count; i++)
         ok(ds_mem_free(blocks[i]));
     limit_to(0);
@@ -635,9 +636,9 @@ static void test_a_thousand_owners_do_not_hide_the_biggest(void **state) {
         snprintf(names[i], sizeof names[i], "owner %d", i);
         blocks[i] = labelled(names[i], 512, s);
     }
-    limit_to(ds_mem_reserved(harness_device(0)));
+    limit_to(ds_mem_get_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(30 * MIB, s, &p));
-    has(ds_mem_last_report(), "in      1 block  weights\n");
+    has(ds_mem_get_last_report(), "in      1 block  weights\n");
     for (int i = 0; i <= OWNERS; i++)
         ok(ds_mem_free(blocks[i]));
     free(blocks);
@@ -668,19 +669,19 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     ds_stream s = harness_stream(0, 0), other = harness_stream(0, 0);
     /* pieces */
     size_t count = fragment(s, live);
-    limit_to(ds_mem_reserved(harness_device(0)));
+    limit_to(ds_mem_get_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(4 * MIB, s, &p));
-    has(ds_last_error(), "cached in pieces too small; with expandable_segments:True");
-    has(ds_mem_last_report(), "fragmentation   ");
+    has(ds_error_get_last(), "cached in pieces too small; with expandable_segments:True");
+    has(ds_mem_get_last_report(), "fragmentation   ");
     while (count)
         ok(ds_mem_free(live[--count]));
     limit_to(0);
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     /* another stream's: its segment is in use, so it is not given back */
     p = block(3 * MIB, other);
-    limit_to(ds_mem_reserved(harness_device(0)));
+    limit_to(ds_mem_get_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(),
+    has(ds_error_get_last(),
         "a free block of 17.00 MiB belongs to another stream; with reuse:on_shortage");
     ok(ds_mem_free(p));
     limit_to(0);
@@ -688,10 +689,11 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     /* a private pool's */
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .label = "private" }, &pool));
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 3 * MIB, .stream = s, .pool = pool }, &p));
-    limit_to(ds_mem_reserved(harness_device(0)));
+    limit_to(ds_mem_get_reserved(harness_device(0)));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(), "free in private pools");
-    has(ds_mem_last_report(), "20.00 MiB of it by private pools, of which 17.00 MiB are cached");
+    has(ds_error_get_last(), "free in private pools");
+    has(ds_mem_get_last_report(),
+        "20.00 MiB of it by private pools, of which 17.00 MiB are cached");
     limit_to(0);
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
@@ -702,15 +704,15 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 30 * MIB, .stream = s, .pool = pool }, &p));
     no_memory(
         ds_mem_alloc_with(&(ds_mem_request){ .size = 15 * MIB, .stream = s, .pool = pool }, &q));
-    has(ds_last_error(), "only the pool's limit of 40.00 MiB prevents the allocation");
-    has(ds_mem_last_report(), "from the pool narrow");
+    has(ds_error_get_last(), "only the pool's limit of 40.00 MiB prevents the allocation");
+    has(ds_mem_get_last_report(), "from the pool narrow");
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
     /* the limit */
     p = labelled("weights", 30 * MIB, s);
     limit_to(40 * MIB);
     no_memory(ds_mem_alloc(15 * MIB, s, &q));
-    has(ds_last_error(), "only the limit of 40.00 MiB prevents the allocation");
+    has(ds_error_get_last(), "only the limit of 40.00 MiB prevents the allocation");
     limit_to(0);
     ok(ds_mem_free(p));
     ok(ds_stream_destroy(s));
@@ -728,10 +730,10 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
         begin(presets[i]);
         ds_stream s = harness_stream(0, 0);
         p = block(3 * MIB / 2, s);
-        limit_to(ds_mem_reserved(harness_device(0)));
+        limit_to(ds_mem_get_reserved(harness_device(0)));
         no_memory(ds_mem_alloc(512, s, &q));
-        has(ds_last_error(), "is in segments for large requests; single_pool:True");
-        assert_null(strstr(ds_last_error(), "another stream"));
+        has(ds_error_get_last(), "is in segments for large requests; single_pool:True");
+        assert_null(strstr(ds_error_get_last(), "another stream"));
         ds_mem_config c;
         ok(ds_mem_get_config(harness_device(0), &c));
         c.single_pool = 1; /* as it says */
@@ -750,7 +752,7 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     p = block(512, s);
     limit_to(16 * MIB);
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(),
+    has(ds_error_get_last(),
         "a free block of 16.00 MiB is in segments for small requests; single_pool:True");
     ok(ds_mem_free(p));
     limit_to(0);
@@ -761,7 +763,7 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     limit_to(20 * MIB);
     no_memory(ds_mem_alloc_with(
         &(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &r));
-    has(ds_last_error(),
+    has(ds_error_get_last(),
         "a free block of 3.50 MiB would fit, but the alignment enlarges the request to 5.00 MiB");
     ok(ds_mem_alloc(3 * MIB, s, &r));
     ok(ds_mem_free(r));
@@ -776,8 +778,8 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     q = block(3 * MIB / 2, s);
     limit_to(20 * MIB);
     no_memory(ds_mem_alloc(9 * MIB, s, &r));
-    has(ds_last_error(), "a free block of 10.50 MiB would fit, but roundup_power2_divisions "
-                         "enlarges the request to 12.00 MiB");
+    has(ds_error_get_last(), "a free block of 10.50 MiB would fit, but roundup_power2_divisions "
+                             "enlarges the request to 12.00 MiB");
     ok(ds_mem_free(q));
     ok(ds_mem_free(p));
     limit_to(0);
@@ -788,7 +790,7 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     p = block(3 * MIB / 2 - 512, s);
     limit_to(20 * MIB);
     no_memory(ds_mem_alloc(20 * MIB - 3 * MIB / 2, s, &r));
-    has(ds_last_error(),
+    has(ds_error_get_last(),
         "a free block of 18.50 MiB would fit, but guard_bytes enlarges the request to 18.50 MiB");
     ok(ds_mem_free(p));
     limit_to(0);
@@ -802,7 +804,7 @@ static ds_result ask_in_a_capture(ds_stream s, char words[512]) {
     void *p;
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
     ds_result r = ds_mem_alloc(40 * MIB, s, &p);
-    snprintf(words, 512, "%s", ds_last_error());
+    snprintf(words, 512, "%s", ds_error_get_last());
     if (r == DS_OK)
         ok(ds_mem_free(p));
     ok(ds_capture_end(s, &g));
@@ -856,12 +858,12 @@ static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     limit_to(20 * MIB);
     ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(), "a free block of 17.00 MiB belongs to another stream, and this stream "
-                         "cannot wait for it while a capture is open");
+    has(ds_error_get_last(), "a free block of 17.00 MiB belongs to another stream, and this stream "
+                             "cannot wait for it while a capture is open");
     ok(ds_capture_end(other, &g));
     ok(ds_graph_destroy(g));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_last_error(), "with reuse:on_shortage this stream may wait for it");
+    has(ds_error_get_last(), "with reuse:on_shortage this stream may wait for it");
     ok(ds_mem_free(p));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     /* two streams of one capture */
@@ -874,9 +876,10 @@ static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     ok(ds_mem_free(p));
     ok(ds_stream_wait_stream(s, other));
     no_memory(ds_mem_alloc(40 * MIB, s, &q));
-    has(ds_last_error(), "40.00 MiB are freed, and other streams of the capture have used them; "
-                         "graph_capture_record_stream_reuse:True");
-    has(ds_mem_last_report(), ", from the capture's own pool\n");
+    has(ds_error_get_last(),
+        "40.00 MiB are freed, and other streams of the capture have used them; "
+        "graph_capture_record_stream_reuse:True");
+    has(ds_mem_get_last_report(), ", from the capture's own pool\n");
     limit_to(0);
     ok(ds_capture_end(s, &g));
     ok(ds_graph_destroy(g));
@@ -893,18 +896,18 @@ static void test_one_big_owner_and_other_users_of_the_device_are_pointed_at(void
     scarce_begin(&sc, 256 * MIB, &c);
     ds_stream s = harness_stream(0, 0);
     size_t avail;
-    ok(ds_device_memory_info(harness_device(0), &avail, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &avail, NULL));
     p = labelled("weights", avail / 4 * 3, s);
     no_memory(ds_mem_alloc(avail / 2, s, &q));
     /* on CUDA others have most of the device */
     if (harness_is_cpu())
-        has(ds_last_error(), "hint: weights has");
+        has(ds_error_get_last(), "hint: weights has");
     ok(ds_mem_free(p));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
-    ok(ds_alloc(harness_device(0), avail / 4 * 3, &rest));
+    ok(ds_device_alloc(harness_device(0), avail / 4 * 3, &rest));
     no_memory(ds_mem_alloc(avail / 2, s, &q));
-    has(ds_last_error(), "are used outside the allocator");
-    ok(ds_free(rest));
+    has(ds_error_get_last(), "are used outside the allocator");
+    ok(ds_device_free(rest));
     ok(ds_stream_destroy(s));
     finish();
     scarce_end(&sc);
@@ -912,15 +915,16 @@ static void test_one_big_owner_and_other_users_of_the_device_are_pointed_at(void
 
 static void *has_no_report(void *arg) {
     (void)arg;
-    if (ds_mem_last_report()[0])
+    if (ds_mem_get_last_report()[0])
         abort();
-    ok_thread(ds_device_set(harness_device(0)));
-    if (ds_mem_last_report()[0])
+    ok_thread(ds_device_set_current(harness_device(0)));
+    if (ds_mem_get_last_report()[0])
         abort();
     void *p;
     ds_stream s;
     ok_thread(ds_stream_create(NULL, &s));
-    if (ds_mem_alloc((size_t)1 << 61, s, &p) != DS_ERR_OUT_OF_MEMORY || !ds_mem_last_report()[0])
+    if (ds_mem_alloc((size_t)1 << 61, s, &p) != DS_ERR_OUT_OF_MEMORY ||
+        !ds_mem_get_last_report()[0])
         abort();
     ok_thread(ds_stream_destroy(s));
     return NULL;
@@ -934,31 +938,32 @@ static void test_a_report_belongs_to_its_thread_and_stays_until_the_next(void **
     ds_stream s = harness_stream(0, 0);
     limit_to(64 * MIB);
     no_memory(ds_mem_alloc(100 * MIB, s, &p));
-    snprintf(kept, sizeof kept, "%s", ds_mem_last_report());
-    assert_true(strlen(kept) > 300 && strlen(ds_last_error()) < 511);
+    snprintf(kept, sizeof kept, "%s", ds_mem_get_last_report());
+    assert_true(strlen(kept) > 300 && strlen(ds_error_get_last()) < 511);
     join(spawn(has_no_report, NULL));
     refused(ds_mem_alloc(1, s, NULL), DS_ERR_INVALID_VALUE);
-    assert_string_equal(ds_mem_last_report(), kept);
+    assert_string_equal(ds_mem_get_last_report(), kept);
     no_memory(ds_mem_alloc(200 * MIB, s, &p));
-    assert_non_null(strstr(ds_mem_last_report(), "200.00 MiB"));
+    assert_non_null(strstr(ds_mem_get_last_report(), "200.00 MiB"));
     limit_to(0);
     ok(ds_stream_destroy(s));
     finish();
     harness_shutdown();
-    assert_string_equal(ds_mem_last_report(), "");
+    assert_string_equal(ds_mem_get_last_report(), "");
 }
 
 /* Runs out of memory again and again, and has blocks of its own. */
 static void *keep_failing(void *label) {
     ds_stream s;
     void *p, *q;
-    ok_thread(ds_device_set(harness_device(0)));
+    ok_thread(ds_device_set_current(harness_device(0)));
     ok_thread(ds_stream_create(NULL, &s));
     for (int i = 0; i < 30; i++) {
         ok_thread(ds_mem_alloc_with(
             &(ds_mem_request){ .size = MIB / 2, .stream = s, .label = label }, &p));
         if (ds_mem_alloc((size_t)900 << 20, s, &q) >= 0 ||
-            !strstr(ds_mem_last_report(), "900.00 MiB") || !strstr(ds_mem_last_report(), label))
+            !strstr(ds_mem_get_last_report(), "900.00 MiB") ||
+            !strstr(ds_mem_get_last_report(), label))
             abort();
         ok_thread(ds_mem_free(p));
     }
@@ -993,8 +998,8 @@ static void test_a_report_does_not_break_an_open_capture(void **state) {
         ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
         harness_watch(s);
         no_memory(ds_mem_alloc(100 * MIB, s, &p));
-        has(ds_last_error(), "larger than the limit");
-        has(ds_mem_last_report(), "hint: ");
+        has(ds_error_get_last(), "larger than the limit");
+        has(ds_mem_get_last_report(), "hint: ");
         ok(ds_capture_end(s, &g));
         ok(ds_graph_destroy(g));
         limit_to(0);

@@ -10,39 +10,39 @@ static ds_stream stream(int device) {
     return harness_stream(device, 0);
 }
 
-static ds_pinned_stats stats(void) {
-    ds_pinned_stats s = { 0 };
-    ok_thread(ds_pinned_get_stats(&s));
+static ds_mem_pinned_stats stats(void) {
+    ds_mem_pinned_stats s = { 0 };
+    ok_thread(ds_mem_pinned_get_stats(&s));
     return s;
 }
 
 static void *pinned(size_t size) {
     void *p = NULL;
-    ok_thread(ds_pinned_alloc(size, &p));
+    ok_thread(ds_mem_pinned_alloc(size, &p));
     if (!p)
-        harness_die("ds_pinned_alloc gave no address", DS_OK);
+        harness_die("ds_mem_pinned_alloc gave no address", DS_OK);
     return p;
 }
 
 static int64_t active_after_emptying(void) {
-    ok_thread(ds_pinned_empty_cache(NULL));
+    ok_thread(ds_mem_pinned_empty_cache(NULL));
     return stats().active_requests.current;
 }
 
 static int owns(const void *p) {
     int yes = 77;
-    ok_thread(ds_pinned_owns(p, &yes));
+    ok_thread(ds_mem_pinned_owns(p, &yes));
     return yes;
 }
 
 /* With this policy, and with nothing of tests before. */
 static void start_with(const ds_mem_config *config) {
-    DS_IGNORE(ds_pinned_empty_cache(NULL));
+    DS_IGNORE(ds_mem_pinned_empty_cache(NULL));
     if (stats().allocated_bytes.current)
         harness_shutdown();
     begin_with(config);
-    ok(ds_pinned_reset_accumulated_stats());
-    ok(ds_pinned_reset_peak_stats());
+    ok(ds_mem_pinned_reset_accumulated_stats());
+    ok(ds_mem_pinned_reset_peak_stats());
 }
 
 static void start(int preset) {
@@ -53,9 +53,9 @@ static void start(int preset) {
 /* All blocks are freed and all streams synchronized: nothing may be left. */
 static void over(void) {
     ok(ds_mem_validate(host));
-    ok(ds_pinned_empty_cache(NULL));
+    ok(ds_mem_pinned_empty_cache(NULL));
     ok(ds_mem_validate(host));
-    ds_pinned_stats s = stats();
+    ds_mem_pinned_stats s = stats();
     assert_int_equal(s.allocations.current, 0);
     assert_int_equal(s.active_requests.current, 0);
     assert_int_equal(s.active_bytes.current, 0);
@@ -80,12 +80,12 @@ static void test_a_freed_block_is_used_again_at_once(void **state) {
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
             void *p = pinned(sizes[k]);
             memset(p, 0x5a, sizes[k]); /* the host may use it now */
-            ok(ds_pinned_free(p));
+            ok(ds_mem_pinned_free(p));
             int64_t calls = stats().num_host_alloc;
             void *q = pinned(sizes[k]);
             assert_ptr_equal(p, q);
             assert_int_equal(stats().num_host_alloc, calls);
-            ok(ds_pinned_free(q));
+            ok(ds_mem_pinned_free(q));
         }
         over();
     }
@@ -98,11 +98,11 @@ static void test_nothing_is_allocated_for_size_zero(void **state) {
         void *p = &here;
         start(presets[i]);
         ds_stream s = stream(0);
-        ok(ds_pinned_alloc(0, &p));
+        ok(ds_mem_pinned_alloc(0, &p));
         assert_null(p);
-        ok(ds_pinned_free(NULL));
-        ok(ds_pinned_record_use(NULL, s));
-        ok(ds_pinned_owns(NULL, &yes));
+        ok(ds_mem_pinned_free(NULL));
+        ok(ds_mem_pinned_record_use(NULL, s));
+        ok(ds_mem_pinned_owns(NULL, &yes));
         assert_int_equal(yes, 0);
         assert_int_equal(stats().allocations.allocated, 0);
         assert_int_equal(stats().num_host_alloc, 0);
@@ -128,7 +128,7 @@ static void test_blocks_are_aligned_to_512_and_from_4_kib_on_to_that(void **stat
         for (size_t k = 0; k < n; k++)
             assert_int_equal(*(unsigned char *)p[k], k);
         for (size_t k = 0; k < n; k++)
-            ok(ds_pinned_free(p[k]));
+            ok(ds_mem_pinned_free(p[k]));
         over();
     }
 }
@@ -139,8 +139,8 @@ static void test_large_blocks_are_not_rounded_to_powers_of_two(void **state) {
     void *p = pinned(5 * MIB + 1), *q = pinned(33 * MIB);
     assert_int_equal(stats().active_bytes.current, 38 * MIB + 4096);
     assert_int_equal(stats().allocated_bytes.current, 38 * MIB + 4096);
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_free(q));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_free(q));
     over();
 }
 
@@ -155,7 +155,7 @@ static void test_small_blocks_share_segments(void **state) {
     assert_int_equal(stats().allocated_bytes.current, 2 * MIB);
     assert_int_equal(stats().active_bytes.current, 200 * 8192);
     for (int i = 0; i < 200; i++)
-        ok(ds_pinned_free(p[i]));
+        ok(ds_mem_pinned_free(p[i]));
     over();
     c.pinned_reserve_segment_size = 16 * MIB;
     start_with(&c);
@@ -164,7 +164,7 @@ static void test_small_blocks_share_segments(void **state) {
     assert_int_equal(stats().num_host_alloc, 1);
     assert_int_equal(stats().allocated_bytes.current, 16 * MIB);
     for (int i = 0; i < 4; i++)
-        ok(ds_pinned_free(p[i]));
+        ok(ds_mem_pinned_free(p[i]));
     over();
 }
 
@@ -172,7 +172,7 @@ static void test_blocks_are_split_and_merge_again(void **state) {
     (void)state;
     start(PRESET_DEFAULT);
     char *whole = pinned(12 * MIB), *a, *b, *c;
-    ok(ds_pinned_free(whole));
+    ok(ds_mem_pinned_free(whole));
     a = pinned(3 * MIB);
     b = pinned(4 * MIB);
     c = pinned(5 * MIB);
@@ -180,11 +180,11 @@ static void test_blocks_are_split_and_merge_again(void **state) {
     assert_ptr_equal(b, whole + 3 * MIB);
     assert_ptr_equal(c, whole + 7 * MIB);
     assert_int_equal(stats().num_host_alloc, 1);
-    ok(ds_pinned_free(b));
-    ok(ds_pinned_free(a));
-    ok(ds_pinned_free(c));
+    ok(ds_mem_pinned_free(b));
+    ok(ds_mem_pinned_free(a));
+    ok(ds_mem_pinned_free(c));
     assert_ptr_equal(pinned(12 * MIB), whole);
-    ok(ds_pinned_free(whole));
+    ok(ds_mem_pinned_free(whole));
     over();
 }
 
@@ -192,15 +192,15 @@ static void test_the_smallest_block_that_fits_is_taken(void **state) {
     (void)state;
     start(PRESET_DEFAULT);
     void *large = pinned(20 * MIB), *middle = pinned(9 * MIB), *least = pinned(5 * MIB);
-    ok(ds_pinned_free(middle));
-    ok(ds_pinned_free(least));
-    ok(ds_pinned_free(large));
+    ok(ds_mem_pinned_free(middle));
+    ok(ds_mem_pinned_free(least));
+    ok(ds_mem_pinned_free(large));
     assert_ptr_equal(pinned(8 * MIB), middle);
     assert_ptr_equal(pinned(4 * MIB), least);
     assert_ptr_equal(pinned(15 * MIB), large);
-    ok(ds_pinned_free(middle));
-    ok(ds_pinned_free(least));
-    ok(ds_pinned_free(large));
+    ok(ds_mem_pinned_free(middle));
+    ok(ds_mem_pinned_free(least));
+    ok(ds_mem_pinned_free(large));
     over();
 }
 
@@ -209,16 +209,16 @@ static void test_a_block_serves_its_own_size_only_where_sizes_are_rounded(void *
     for (size_t i = 1; i < sizeof presets / sizeof *presets; i++) {
         start(presets[i]);
         void *p = pinned(16 * KIB), *q, *r;
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         q = pinned(32 * KIB); /* larger */
         assert_ptr_not_equal(p, q);
         r = pinned(8 * KIB);
         assert_ptr_not_equal(p, r);
         assert_int_equal(stats().num_host_alloc, 3);
         assert_ptr_equal(pinned(9 * KIB), p);
-        ok(ds_pinned_free(p));
-        ok(ds_pinned_free(q));
-        ok(ds_pinned_free(r));
+        ok(ds_mem_pinned_free(p));
+        ok(ds_mem_pinned_free(q));
+        ok(ds_mem_pinned_free(r));
         over();
     }
 }
@@ -231,29 +231,29 @@ static void test_wrong_calls_are_refused_and_change_nothing(void **state) {
         start(presets[i]);
         ds_stream s = stream(0), gone = stream(0);
         ok(ds_stream_destroy(gone));
-        refused(ds_pinned_alloc(100, NULL), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_free(&here), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_owns(&here, NULL), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_record_use(&here, s), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_get_stats(NULL), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_alloc(SIZE_MAX, &p), DS_ERR_OUT_OF_MEMORY);
+        refused(ds_mem_pinned_alloc(100, NULL), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_free(&here), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_owns(&here, NULL), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_record_use(&here, s), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_get_stats(NULL), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_alloc(SIZE_MAX, &p), DS_ERR_OUT_OF_MEMORY);
         assert_null(p);
-        refused(ds_pinned_alloc(SIZE_MAX / 2, &p), DS_ERR_OUT_OF_MEMORY);
+        refused(ds_mem_pinned_alloc(SIZE_MAX / 2, &p), DS_ERR_OUT_OF_MEMORY);
         p = pinned(5000);
         d = block(5000, s);
-        refused(ds_pinned_free((char *)p + 512), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_free(d), DS_ERR_INVALID_VALUE);
-        assert_non_null(strstr(ds_last_error(), "ds_mem_free"));
+        refused(ds_mem_pinned_free((char *)p + 512), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_free(d), DS_ERR_INVALID_VALUE);
+        assert_non_null(strstr(ds_error_get_last(), "ds_mem_free"));
         refused(ds_mem_free(p), DS_ERR_INVALID_VALUE);
-        assert_non_null(strstr(ds_last_error(), "ds_pinned_free"));
-        refused(ds_host_free(p), DS_ERR_INVALID_VALUE);
-        refused(ds_mem_record_use(p, s), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_record_use(d, s), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_record_use(p, gone), DS_ERR_INVALID_HANDLE);
-        assert_int_equal(stats().allocations.current, 1);
-        ok(ds_pinned_free(p));
+        assert_non_null(strstr(ds_error_get_last(), "ds_mem_pinned_free"));
         refused(ds_pinned_free(p), DS_ERR_INVALID_VALUE);
-        refused(ds_pinned_record_use(p, s), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_record_use(p, s), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_record_use(d, s), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_record_use(p, gone), DS_ERR_INVALID_HANDLE);
+        assert_int_equal(stats().allocations.current, 1);
+        ok(ds_mem_pinned_free(p));
+        refused(ds_mem_pinned_free(p), DS_ERR_INVALID_VALUE);
+        refused(ds_mem_pinned_record_use(p, s), DS_ERR_INVALID_VALUE);
         assert_int_equal(stats().allocations.current, 0);
         ok(ds_mem_free(d));
         ok(ds_stream_destroy(s));
@@ -274,9 +274,9 @@ static void test_blocks_are_found_by_any_address_in_them(void **state) {
     assert_int_equal(b.state, DS_BLOCK_LIVE);
     assert_string_equal(b.label, "input");
     ds_pointer_info info;
-    ok(ds_pointer_query(p + 5, &info));
+    ok(ds_pointer_get_info(p + 5, &info));
     assert_int_equal(info.kind, DS_MEMORY_PINNED);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     over();
 }
 
@@ -290,18 +290,18 @@ static void test_the_cache_knows_its_blocks_and_nothing_else(void **state) {
         ds_stream s = stream(0);
         assert_int_equal(owns(p), 1);
         assert_int_equal(owns(p + 5000), 1);
-        ok(ds_host_alloc(100, &raw));
+        ok(ds_pinned_alloc(100, &raw));
         assert_int_equal(owns(raw), 0);
         assert_int_equal(owns(&here), 0);
         void *d = block(100, s);
         assert_int_equal(owns(d), 0);
-        ok(ds_pinned_record_use(p + 5000, s));
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_record_use(p + 5000, s));
+        ok(ds_mem_pinned_free(p));
         assert_int_equal(owns(p), 0);
         ok(ds_stream_synchronize(s));
-        ok(ds_pinned_empty_cache(NULL));
+        ok(ds_mem_pinned_empty_cache(NULL));
         assert_int_equal(owns(p), 0);
-        ok(ds_host_free(raw));
+        ok(ds_pinned_free(raw));
         ok(ds_mem_free(d));
         ok(ds_stream_destroy(s));
         over();
@@ -313,15 +313,15 @@ static void test_the_largest_segment_stays_until_the_cache_is_emptied(void **sta
     EACH_PRESET(i) {
         size_t released = 77;
         start(presets[i]);
-        ok(ds_pinned_empty_cache(&released)); /* before any allocation */
+        ok(ds_mem_pinned_empty_cache(&released)); /* before any allocation */
         assert_int_equal(released, 0);
         void *p = pinned(64 * MIB);
-        ok(ds_pinned_empty_cache(&released));
+        ok(ds_mem_pinned_empty_cache(&released));
         assert_int_equal(released, 0);
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         assert_int_equal(stats().allocated_bytes.current, 64 * MIB);
         assert_int_equal(stats().num_host_free, 0);
-        ok(ds_pinned_empty_cache(&released));
+        ok(ds_mem_pinned_empty_cache(&released));
         assert_int_equal(released, 64 * MIB);
         assert_int_equal(stats().num_host_free, 1);
         over();
@@ -342,8 +342,8 @@ static void test_a_block_is_not_used_again_while_a_copy_is_in_flight(void **stat
         ok(ds_stream_synchronize(s));
         gate_close(s, &g);
         ok(ds_copy(d, p, 2 * MIB, s));
-        ok(ds_pinned_record_use(p, s));
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_record_use(p, s));
+        ok(ds_mem_pinned_free(p));
         assert_int_equal(stats().allocations.current, 0);
         assert_int_equal(stats().active_requests.current, 1);
         assert_int_equal(stats().active_bytes.current, 2 * MIB);
@@ -357,8 +357,8 @@ static void test_a_block_is_not_used_again_while_a_copy_is_in_flight(void **stat
         ok(ds_copy(&seen, d + MIB, 1, s));
         ok(ds_stream_synchronize(s));
         assert_int_equal(seen, 1);
-        ok(ds_pinned_free(q));
-        ok(ds_pinned_free(r));
+        ok(ds_mem_pinned_free(q));
+        ok(ds_mem_pinned_free(r));
         ok(ds_mem_free(d));
         ok(ds_stream_destroy(s));
         over();
@@ -375,21 +375,21 @@ static void test_a_block_waits_for_every_stream_that_used_it(void **state) {
         for (int k = 0; k < 3; k++) {
             s[k] = stream(k);
             gate_close(s[k], &g[k]);
-            ok(ds_pinned_record_use(p + k * 1000, s[k])); /* inside of it */
-            ok(ds_pinned_record_use(p, s[k]));
+            ok(ds_mem_pinned_record_use(p + k * 1000, s[k])); /* inside of it */
+            ok(ds_mem_pinned_record_use(p, s[k]));
         }
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         for (int k = 2; k >= 0; k--) {
             q = pinned(2 * MIB);
             assert_ptr_not_equal(p, q);
-            ok(ds_pinned_free(q));
-            ok(ds_pinned_empty_cache(NULL)); /* only what is done */
+            ok(ds_mem_pinned_free(q));
+            ok(ds_mem_pinned_empty_cache(NULL)); /* only what is done */
             assert_int_equal(stats().active_requests.current, 1);
             gate_open(&g[k]);
             ok(ds_stream_synchronize(s[k]));
         }
         assert_ptr_equal(pinned(2 * MIB), p);
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         for (int k = 0; k < 3; k++)
             ok(ds_stream_destroy(s[k]));
         over();
@@ -406,25 +406,25 @@ static void test_a_use_is_noted_on_the_device_of_its_stream(void **state) {
             gate g = { 0 };
             ds_stream busy = stream(round % 2), other = stream(1 - round % 2);
             ds_device before;
-            ok(ds_device_set(harness_device(1 - round % 2)));
+            ok(ds_device_set_current(harness_device(1 - round % 2)));
             void *p = pinned(2 * MIB), *q;
             gate_close(busy, &g);
-            ok(ds_pinned_record_use(p, busy));
-            ok(ds_pinned_free(p));
+            ok(ds_mem_pinned_record_use(p, busy));
+            ok(ds_mem_pinned_free(p));
             ok(ds_stream_synchronize(other));
             q = pinned(2 * MIB);
             assert_ptr_not_equal(p, q);
             gate_open(&g);
             ok(ds_stream_synchronize(busy));
-            ok(ds_device_get(&before));
+            ok(ds_device_get_current(&before));
             assert_int_equal(before.index, harness_device(1 - round % 2).index);
-            ok(ds_pinned_free(q));
-            ok(ds_pinned_empty_cache(NULL));
+            ok(ds_mem_pinned_free(q));
+            ok(ds_mem_pinned_empty_cache(NULL));
             assert_int_equal(stats().allocated_bytes.current, 0);
             ok(ds_stream_destroy(busy));
             ok(ds_stream_destroy(other));
         }
-        ok(ds_device_set(harness_device(0)));
+        ok(ds_device_set_current(harness_device(0)));
         over();
     }
 }
@@ -435,9 +435,9 @@ static void test_a_use_counts_as_it_was_when_it_was_noted(void **state) {
     gate g = { 0 };
     ds_stream s = stream(0);
     void *p = pinned(2 * MIB);
-    ok(ds_pinned_record_use(p, s));
+    ok(ds_mem_pinned_record_use(p, s));
     gate_close(s, &g); /* later work is not of the block */
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     eventually(active_after_emptying() == 0);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
@@ -452,16 +452,16 @@ static void test_a_use_of_a_stream_that_has_ended_is_waited_for(void **state) {
     ds_stream s = stream(0);
     void *p = pinned(2 * MIB), *q;
     gate_close(s, &g);
-    ok(ds_pinned_record_use(p, s));
+    ok(ds_mem_pinned_record_use(p, s));
     ok(ds_stream_destroy(s));
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     q = pinned(2 * MIB);
     assert_ptr_not_equal(p, q);
     gate_open(&g);
     ok(ds_device_synchronize(harness_device(0)));
     assert_ptr_equal(pinned(2 * MIB), p);
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_free(q));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_free(q));
     over();
 }
 
@@ -477,24 +477,24 @@ static void test_a_stream_that_hangs_does_not_keep_the_blocks_of_others(void **s
     gate_close(slow, &g);
     for (int i = 0; i < N; i++) { /* of sizes of their own */
         p[i] = pinned(16 * KIB);
-        ok(ds_pinned_record_use(p[i], slow));
+        ok(ds_mem_pinned_record_use(p[i], slow));
     }
     void *last = pinned(64 * KIB);
-    ok(ds_pinned_record_use(last, fast));
+    ok(ds_mem_pinned_record_use(last, fast));
     for (int i = 0; i < N; i++)
-        ok(ds_pinned_free(p[i]));
-    ok(ds_pinned_free(last));
+        ok(ds_mem_pinned_free(p[i]));
+    ok(ds_mem_pinned_free(last));
     ok(ds_stream_synchronize(fast));
     void *q = NULL;
     for (int i = 0; i < 10 && q != last; i++) { /* some are asked for at each allocation */
         q = pinned(64 * KIB);
         if (q != last) {
-            ok(ds_pinned_record_use(q, slow));
-            ok(ds_pinned_free(q));
+            ok(ds_mem_pinned_record_use(q, slow));
+            ok(ds_mem_pinned_free(q));
         }
     }
     assert_ptr_equal(q, last);
-    ok(ds_pinned_free(last));
+    ok(ds_mem_pinned_free(last));
     gate_open(&g);
     ok(ds_stream_synchronize(slow));
     ok(ds_stream_destroy(slow));
@@ -518,7 +518,7 @@ static void test_copies_of_pinned_memory_do_not_block_wherever_they_begin(void *
     gate_open(&g);
     ok(ds_stream_synchronize(s));
     assert_int_equal(p[7], 9);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     ok(ds_mem_free(d));
     ok(ds_stream_destroy(s));
     over();
@@ -548,9 +548,9 @@ static void test_a_block_that_a_capture_did_not_use_is_used_again_in_it(void **s
         start(presets[i]);
         ds_stream s = capturing(mode);
         void *p = pinned(2 * MIB); /* from the driver, while the capture is open */
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         assert_ptr_equal(pinned(2 * MIB), p);
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         ds_graph g = ended_capture(s);
         ok(ds_graph_destroy(g));
         ok(ds_stream_destroy(s));
@@ -573,9 +573,9 @@ static void test_what_a_capture_used_stays_until_its_graphs_are_gone(void **stat
         harness_watch(s);
         ok(ds_capture_begin(s, mode));
         ok(ds_copy(d, p, 2 * MIB, s));
-        ok(ds_pinned_record_use(p + MIB, s));
-        ok(ds_pinned_record_use(p, s));
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_record_use(p + MIB, s));
+        ok(ds_mem_pinned_record_use(p, s));
+        ok(ds_mem_pinned_free(p));
         q[0] = pinned(2 * MIB); /* not in the capture */
         assert_ptr_not_equal(p, q[0]);
         ds_graph g = ended_capture(s);
@@ -584,7 +584,7 @@ static void test_what_a_capture_used_stays_until_its_graphs_are_gone(void **stat
         memset(q[1], 9, 2 * MIB);
         ds_graph_exec exec = instantiate_graph(g);
         ok(ds_graph_destroy(g));
-        ok(ds_pinned_empty_cache(NULL));
+        ok(ds_mem_pinned_empty_cache(NULL));
         q[2] = pinned(2 * MIB);
         assert_ptr_not_equal(p, q[2]);
         ok(ds_graph_launch(exec, s));
@@ -594,7 +594,7 @@ static void test_what_a_capture_used_stays_until_its_graphs_are_gone(void **stat
         ok(ds_graph_exec_destroy(exec));
         eventually(active_after_emptying() == 3);
         for (int k = 0; k < 3; k++)
-            ok(ds_pinned_free(q[k]));
+            ok(ds_mem_pinned_free(q[k]));
         ok(ds_mem_free(d));
         ok(ds_stream_destroy(s));
         over();
@@ -614,22 +614,22 @@ static void test_two_graphs_keep_a_block_that_both_use(void **state) {
         for (int k = 0; k < 2; k++) {
             ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
             ok(ds_copy(d, p, 2 * MIB, s));
-            ok(ds_pinned_record_use(p, s));
+            ok(ds_mem_pinned_record_use(p, s));
             g[k] = ended_capture(s);
         }
-        ok(ds_pinned_record_use(p, s)); /* and the stream itself */
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_record_use(p, s)); /* and the stream itself */
+        ok(ds_mem_pinned_free(p));
         ok(ds_stream_synchronize(s));
         for (int k = 0; k < 2; k++) {
             q = pinned(2 * MIB);
             assert_ptr_not_equal(p, q);
-            ok(ds_pinned_free(q));
-            ok(ds_pinned_empty_cache(NULL));
+            ok(ds_mem_pinned_free(q));
+            ok(ds_mem_pinned_empty_cache(NULL));
             ok(ds_graph_destroy(g[k]));
         }
         q = pinned(2 * MIB);
         assert_ptr_equal(p, q);
-        ok(ds_pinned_free(q));
+        ok(ds_mem_pinned_free(q));
         ok(ds_mem_free(d));
         ok(ds_stream_destroy(s));
         over();
@@ -642,17 +642,17 @@ static void test_uses_of_other_streams_are_not_asked_for_in_a_capture(void **sta
         start(presets[i]);
         ds_stream t = stream(0);
         void *p = pinned(2 * MIB), *q;
-        ok(ds_pinned_record_use(p, t));
+        ok(ds_mem_pinned_record_use(p, t));
         ok(ds_stream_synchronize(t));
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         ds_stream s = capturing(DS_CAPTURE_GLOBAL);
         q = pinned(2 * MIB); /* the event is done, but asking would spoil the capture */
         assert_ptr_not_equal(p, q);
-        refused(ds_pinned_empty_cache(NULL), DS_ERR_CAPTURE_UNSUPPORTED);
+        refused(ds_mem_pinned_empty_cache(NULL), DS_ERR_CAPTURE_UNSUPPORTED);
         ds_graph g = ended_capture(s);
         assert_ptr_equal(pinned(2 * MIB), p);
-        ok(ds_pinned_free(p));
-        ok(ds_pinned_free(q));
+        ok(ds_mem_pinned_free(p));
+        ok(ds_mem_pinned_free(q));
         ok(ds_graph_destroy(g));
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(t));
@@ -665,13 +665,13 @@ static void test_a_graph_that_is_left_at_shutdown_keeps_nobody_from_it(void **st
     start(PRESET_DEFAULT);
     ds_stream s = capturing(DS_CAPTURE_THREAD_LOCAL);
     void *p = pinned(2 * MIB);
-    ok(ds_pinned_record_use(p, s));
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_record_use(p, s));
+    ok(ds_mem_pinned_free(p));
     ds_graph g = ended_capture(s);
     (void)instantiate_graph(g);
     harness_shutdown();
     start(PRESET_DEFAULT);
-    ok(ds_pinned_free(pinned(100)));
+    ok(ds_mem_pinned_free(pinned(100)));
     over();
 }
 
@@ -684,16 +684,16 @@ static void test_a_threshold_ends_the_rounding(void **state) {
     start_with(&c);
     void *p = pinned(3 * MIB), *q = pinned(5 * MIB);
     assert_int_equal(stats().active_bytes.current, 9 * MIB);
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_free(q));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_free(q));
     assert_ptr_equal(pinned(4 * MIB), p);
     assert_ptr_equal(pinned(5 * MIB), q);
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_free(q));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_free(q));
     p = pinned(6 * MIB); /* the free one of 5 MiB is in the same class, but too small */
     assert_ptr_not_equal(p, q);
     memset(p, 1, 6 * MIB);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     over();
 }
 
@@ -708,25 +708,25 @@ static void test_blocks_above_the_cached_size_go_back_when_they_are_freed(void *
         start_with(&c);
         ds_stream s = stream(0);
         void *p = pinned(4 * MIB);
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         assert_int_equal(stats().num_host_free, 0);
         void *q = pinned(8 * MIB);
         assert_int_equal(stats().allocated_bytes.current, 12 * MIB);
-        ok(ds_pinned_free(q));
+        ok(ds_mem_pinned_free(q));
         assert_int_equal(stats().num_host_free, 1);
         assert_int_equal(stats().allocated_bytes.current, 4 * MIB);
         q = pinned(8 * MIB);
         gate_close(s, &g);
-        ok(ds_pinned_record_use(q, s));
-        ok(ds_pinned_free(q)); /* one that is in use goes when that is over */
+        ok(ds_mem_pinned_record_use(q, s));
+        ok(ds_mem_pinned_free(q)); /* one that is in use goes when that is over */
         assert_int_equal(stats().num_host_free, 1);
         gate_open(&g);
         ok(ds_stream_synchronize(s));
         p = pinned(2 * MIB);
         void *more = pinned(16 * MIB); /* which nothing fits */
         assert_int_equal(stats().num_host_free, 2);
-        ok(ds_pinned_free(p));
-        ok(ds_pinned_free(more));
+        ok(ds_mem_pinned_free(p));
+        ok(ds_mem_pinned_free(more));
         assert_int_equal(stats().num_host_free, 3);
         ok(ds_stream_destroy(s));
         over();
@@ -735,9 +735,9 @@ static void test_blocks_above_the_cached_size_go_back_when_they_are_freed(void *
     none.pinned_max_cached_size = 0;
     start_with(&none);
     void *p = pinned(100), *q = pinned(100);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     assert_int_equal(stats().num_host_free, 0); /* they share a segment */
-    ok(ds_pinned_free(q));
+    ok(ds_mem_pinned_free(q));
     assert_int_equal(stats().num_host_free, 1);
     assert_int_equal(stats().allocated_bytes.current, 0);
     over();
@@ -756,9 +756,9 @@ static void test_pinned_memory_may_be_memory_that_is_registered(void **state) {
         c.pinned_num_register_threads = threads;
         ok(ds_mem_configure(harness_device(0), &c));
         unsigned char *p = pinned(20 * MIB), *small = pinned(100);
-        ok(ds_pointer_query(p + 5, &info));
+        ok(ds_pointer_get_info(p + 5, &info));
         assert_int_equal(info.kind, DS_MEMORY_REGISTERED);
-        ok(ds_pointer_query(plain, &info));
+        ok(ds_pointer_get_info(plain, &info));
         assert_int_equal(info.kind, DS_MEMORY_PINNED);
         memset(p, 3, 20 * MIB);
         memset(small, 4, 100);
@@ -767,14 +767,14 @@ static void test_pinned_memory_may_be_memory_that_is_registered(void **state) {
         ok(ds_copy(&seen, d + 20 * MIB - 1, 1, s));
         ok(ds_stream_synchronize(s));
         assert_int_equal(seen, 3);
-        refused(ds_host_unregister(p), DS_ERR_INVALID_VALUE);
-        ok(ds_pinned_free(p));
-        ok(ds_pinned_free(small));
-        ok(ds_pinned_free(plain));
+        refused(ds_pinned_unregister(p), DS_ERR_INVALID_VALUE);
+        ok(ds_mem_pinned_free(p));
+        ok(ds_mem_pinned_free(small));
+        ok(ds_mem_pinned_free(plain));
         c.pinned_use_cuda_host_register = 0; /* each goes back as it came */
         ok(ds_mem_configure(harness_device(0), &c));
-        ok(ds_pinned_empty_cache(NULL));
-        ok(ds_pointer_query(p, &info));
+        ok(ds_mem_pinned_empty_cache(NULL));
+        ok(ds_pointer_get_info(p, &info));
         assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
         ok(ds_mem_free(d));
         ok(ds_stream_destroy(s));
@@ -801,13 +801,13 @@ static void test_pinned_memory_has_its_pages_when_it_is_allocated(void **state) 
     start_with(&c);
     for (int i = 0; i < 3; i++) {
         void *p = NULL;
-        ok(ds_host_alloc(sizes[i], &p));
-        assert_int_equal(pages_without_memory(p, sizes[i]), 0);
-        ok(ds_host_free(p));
-        p = pinned(sizes[i]);
+        ok(ds_pinned_alloc(sizes[i], &p));
         assert_int_equal(pages_without_memory(p, sizes[i]), 0);
         ok(ds_pinned_free(p));
-        ok(ds_pinned_empty_cache(NULL));
+        p = pinned(sizes[i]);
+        assert_int_equal(pages_without_memory(p, sizes[i]), 0);
+        ok(ds_mem_pinned_free(p));
+        ok(ds_mem_pinned_empty_cache(NULL));
     }
 }
 
@@ -819,7 +819,7 @@ static void test_registered_memory_is_had_while_a_stream_captures(void **state) 
         start_with(&c);
         ds_stream s = capturing(mode);
         void *p = pinned(2 * MIB);
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         ds_graph g = ended_capture(s);
         ok(ds_graph_destroy(g));
         ok(ds_stream_destroy(s));
@@ -835,34 +835,34 @@ static void test_the_policy_that_was_set_last_counts(void **state) {
     ok(ds_mem_configure_text("pinned_max_cached_size_mb:2")); /* what a struct has set stays */
     void *p = pinned(5 * MIB);
     assert_int_equal(stats().active_bytes.current, 8 * MIB);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     start(PRESET_DEFAULT);
     ok(ds_mem_configure_text("pinned_max_round_threshold_mb:64"));
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
     ok(ds_mem_configure_text("pinned_max_cached_size_mb:1")); /* the rest stays */
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     assert_int_equal(stats().allocated_bytes.current, 0);
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     refused(ds_mem_configure_text("pinned_max_round_threshold_mb:0,nonsense:1"),
             DS_ERR_INVALID_VALUE);
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     c = ds_mem_config_default();
     ok(ds_mem_configure(harness_device(0), &c));
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 3 * MIB);
     ok(ds_mem_set_limit(harness_device(1), (size_t)4 << 30)); /* says nothing of pinned memory */
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     assert_int_equal(stats().allocated_bytes.current, 3 * MIB);
     ok(ds_mem_set_limit(harness_device(1), 0));
     ok(ds_mem_configure_text("preset:torch"));
     p = pinned(5 * MIB);
     assert_int_equal(stats().active_bytes.current, 8 * MIB);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     over();
     harness_shutdown();
 }
@@ -873,17 +873,17 @@ static void test_the_environment_sets_the_policy(void **state) {
     setenv("DEVSTREAM_ALLOC_CONF", "pinned_max_round_threshold_mb:64", 1);
     void *p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 4 * MIB);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     harness_shutdown();
     setenv("DEVSTREAM_ALLOC_CONF", "pinned_max_round:64", 1);
     p = &p;
-    refused(ds_pinned_alloc(100, &p), DS_ERR_INVALID_VALUE);
+    refused(ds_mem_pinned_alloc(100, &p), DS_ERR_INVALID_VALUE);
     assert_null(p);
     unsetenv("DEVSTREAM_ALLOC_CONF");
     harness_shutdown();
     p = pinned(3 * MIB);
     assert_int_equal(stats().active_bytes.current, 3 * MIB);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
 }
 
 /* ---- shortage ---- */
@@ -893,26 +893,26 @@ static void test_a_limit_counts_what_is_reserved_and_the_cache_goes_first(void *
     EACH_PRESET(i) {
         void *p, *q, *r = &r;
         start(presets[i]);
-        ok(ds_pinned_set_limit(16 * MIB));
+        ok(ds_mem_pinned_set_limit(16 * MIB));
         p = pinned(4 * MIB);
         q = pinned(8 * MIB);
-        ok(ds_pinned_free(p));
+        ok(ds_mem_pinned_free(p));
         p = pinned(4 * MIB);
-        ok(ds_pinned_free(q));
+        ok(ds_mem_pinned_free(q));
         q = pinned(6 * MIB); /* fits or makes the other go */
-        ok(ds_pinned_free(q));
+        ok(ds_mem_pinned_free(q));
         /* only without the cache */
         q = pinned(12 * MIB - (presets[i] == PRESET_DEFAULT ? 0 : 4 * MIB));
         assert_true(stats().allocated_bytes.current <= (int64_t)(16 * MIB));
-        refused(ds_pinned_alloc(8 * MIB, &r), DS_ERR_LIMIT_EXCEEDED);
+        refused(ds_mem_pinned_alloc(8 * MIB, &r), DS_ERR_LIMIT_EXCEEDED);
         assert_null(r);
-        assert_non_null(strstr(ds_last_error(), "8.00 MiB"));
-        assert_non_null(strstr(ds_last_error(), "16.00 MiB"));
-        ok(ds_pinned_set_limit(0));
+        assert_non_null(strstr(ds_error_get_last(), "8.00 MiB"));
+        assert_non_null(strstr(ds_error_get_last(), "16.00 MiB"));
+        ok(ds_mem_pinned_set_limit(0));
         r = pinned(8 * MIB);
-        ok(ds_pinned_free(p));
-        ok(ds_pinned_free(q));
-        ok(ds_pinned_free(r));
+        ok(ds_mem_pinned_free(p));
+        ok(ds_mem_pinned_free(q));
+        ok(ds_mem_pinned_free(r));
         over();
     }
 }
@@ -921,13 +921,13 @@ static void test_a_limit_that_is_set_first_is_kept(void **state) {
     (void)state;
     void *p;
     harness_shutdown();
-    ok(ds_pinned_set_limit(MIB));
+    ok(ds_mem_pinned_set_limit(MIB));
     p = pinned(700 * KIB);
-    refused(ds_pinned_alloc(700 * KIB, &p), DS_ERR_LIMIT_EXCEEDED);
+    refused(ds_mem_pinned_alloc(700 * KIB, &p), DS_ERR_LIMIT_EXCEEDED);
     harness_shutdown();  /* with a block that is not freed */
     p = pinned(3 * MIB); /* another life, no limit */
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_empty_cache(NULL));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_empty_cache(NULL));
 }
 
 static void test_a_shortage_waits_for_no_stream(void **state) {
@@ -936,19 +936,19 @@ static void test_a_shortage_waits_for_no_stream(void **state) {
     gate g = { 0 };
     ds_stream s = stream(0);
     void *q;
-    ok(ds_pinned_set_limit(8 * MIB));
+    ok(ds_mem_pinned_set_limit(8 * MIB));
     void *p = pinned(8 * MIB);
     gate_close(s, &g);
-    ok(ds_pinned_record_use(p, s));
-    ok(ds_pinned_free(p));
-    refused(ds_pinned_alloc(5 * MIB, &q), DS_ERR_LIMIT_EXCEEDED);
-    assert_non_null(strstr(ds_last_error(), "synchronize"));
+    ok(ds_mem_pinned_record_use(p, s));
+    ok(ds_mem_pinned_free(p));
+    refused(ds_mem_pinned_alloc(5 * MIB, &q), DS_ERR_LIMIT_EXCEEDED);
+    assert_non_null(strstr(ds_error_get_last(), "synchronize"));
     gate_open(&g);
     ok(ds_stream_synchronize(s));
     q = pinned(5 * MIB);
     assert_ptr_equal(q, p);
-    ok(ds_pinned_free(q));
-    ok(ds_pinned_set_limit(0));
+    ok(ds_mem_pinned_free(q));
+    ok(ds_mem_pinned_set_limit(0));
     ok(ds_stream_destroy(s));
     over();
 }
@@ -956,12 +956,12 @@ static void test_a_shortage_waits_for_no_stream(void **state) {
 static void test_small_requests_do_with_less_than_a_segment_when_there_is_no_more(void **state) {
     (void)state;
     start(PRESET_DEFAULT);
-    ok(ds_pinned_set_limit(64 * KIB));
+    ok(ds_mem_pinned_set_limit(64 * KIB));
     void *p = pinned(10 * KIB), *q;
     assert_int_equal(stats().allocated_bytes.current, 12 * KIB);
-    refused(ds_pinned_alloc(64 * KIB, &q), DS_ERR_LIMIT_EXCEEDED);
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_set_limit(0));
+    refused(ds_mem_pinned_alloc(64 * KIB, &q), DS_ERR_LIMIT_EXCEEDED);
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_set_limit(0));
     over();
 }
 
@@ -971,7 +971,7 @@ static void test_statistics_count_as_torch_does(void **state) {
     (void)state;
     start(PRESET_TORCH);
     void *p = pinned(10 * KIB * 4), *q;
-    ds_pinned_stats s = stats();
+    ds_mem_pinned_stats s = stats();
     assert_int_equal(s.active_bytes.current, 64 * KIB);
     assert_int_equal(s.active_requests.current, 1);
     assert_int_equal(s.allocated_bytes.current, 64 * KIB);
@@ -982,7 +982,7 @@ static void test_statistics_count_as_torch_does(void **state) {
     assert_true(s.host_alloc_time.total >= s.host_alloc_time.max &&
                 s.host_alloc_time.max >= s.host_alloc_time.avg);
     assert_true(s.host_alloc_time.avg >= s.host_alloc_time.min && s.host_alloc_time.min >= 0);
-    ok(ds_pinned_free(p));
+    ok(ds_mem_pinned_free(p));
     s = stats();
     assert_int_equal(s.active_bytes.current, 0);
     assert_int_equal(s.active_bytes.freed, 64 * KIB);
@@ -996,9 +996,9 @@ static void test_statistics_count_as_torch_does(void **state) {
     assert_int_equal(s.active_bytes.allocated, 129 * KIB);
     assert_int_equal(s.active_requests.allocated, 3);
     assert_int_equal(s.num_host_alloc, 2);
-    ok(ds_pinned_free(q));
-    ok(ds_pinned_reset_peak_stats());
-    ok(ds_pinned_reset_accumulated_stats());
+    ok(ds_mem_pinned_free(q));
+    ok(ds_mem_pinned_reset_peak_stats());
+    ok(ds_mem_pinned_reset_accumulated_stats());
     s = stats();
     assert_int_equal(s.active_bytes.peak, 64 * KIB);
     assert_int_equal(s.active_bytes.allocated, 0);
@@ -1008,8 +1008,8 @@ static void test_statistics_count_as_torch_does(void **state) {
     assert_int_equal(s.host_alloc_time.count, 0);
     assert_int_equal(s.host_alloc_time.total, 0);
     assert_int_equal(s.host_alloc_time.max, 0);
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_empty_cache(NULL));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_empty_cache(NULL));
     s = stats();
     assert_int_equal(s.num_host_free, 2);
     assert_int_equal(s.host_free_time.count, 2);
@@ -1022,12 +1022,12 @@ static void test_statistics_before_the_first_use_are_zero(void **state) {
     (void)state;
     harness_shutdown();
     size_t released = 77;
-    ds_pinned_stats s = stats(), zero;
+    ds_mem_pinned_stats s = stats(), zero;
     memset(&zero, 0, sizeof zero);
     assert_memory_equal(&s, &zero, sizeof s);
-    ok(ds_pinned_reset_peak_stats());
-    ok(ds_pinned_reset_accumulated_stats());
-    ok(ds_pinned_empty_cache(&released));
+    ok(ds_mem_pinned_reset_peak_stats());
+    ok(ds_mem_pinned_reset_accumulated_stats());
+    ok(ds_mem_pinned_empty_cache(&released));
     assert_int_equal(released, 0);
     ok(ds_mem_validate(host));
 }
@@ -1070,11 +1070,11 @@ static void test_blocks_add_up_to_the_statistics(void **state) {
         for (int k = 0; k < 20; k++)
             p[k] = pinned((size_t)(k * k) * 9999 + 1);
         for (int k = 0; k < 20; k += 3)
-            ok(ds_pinned_record_use(p[k], s));
+            ok(ds_mem_pinned_record_use(p[k], s));
         for (int k = 0; k < 20; k += 2)
-            ok(ds_pinned_free(p[k]));
-        ok(ds_mem_each_block(host, add_up, &sum));
-        ds_pinned_stats now = stats();
+            ok(ds_mem_pinned_free(p[k]));
+        ok(ds_mem_for_each_block(host, add_up, &sum));
+        ds_mem_pinned_stats now = stats();
         assert_int_equal(sum.disorder, 0);
         assert_int_equal(sum.live, now.allocations.current);
         assert_int_equal(sum.live, 10);
@@ -1086,7 +1086,7 @@ static void test_blocks_add_up_to_the_statistics(void **state) {
         gate_open(&g);
         ok(ds_stream_synchronize(s));
         for (int k = 1; k < 20; k += 2)
-            ok(ds_pinned_free(p[k]));
+            ok(ds_mem_pinned_free(p[k]));
         ok(ds_stream_destroy(s));
         over();
     }
@@ -1111,13 +1111,13 @@ static void *work(void *user) { /* frees what others have left, too */
         unsigned char *p = pinned(size);
         p[0] = p[size - 1] = (unsigned char)i;
         if (i % 3 == 0)
-            ok_thread(ds_pinned_record_use(p, c->s));
+            ok_thread(ds_mem_pinned_record_use(p, c->s));
         if (p[0] != (unsigned char)i && size > 1)
             harness_die("somebody else wrote into the block", DS_OK);
         void *old = atomic_exchange(&c->shelf[(c->seed >> 4) % 16], p);
-        ok_thread(ds_pinned_free(old));
+        ok_thread(ds_mem_pinned_free(old));
         if (i % 100 == 99)
-            ok_thread(ds_pinned_empty_cache(NULL));
+            ok_thread(ds_mem_pinned_empty_cache(NULL));
     }
     return NULL;
 }
@@ -1138,7 +1138,7 @@ static void test_threads_share_the_cache_and_its_statistics_stay_exact(void **st
         for (int i = 0; i < THREADS; i++)
             join(t[i]);
         for (int i = 0; i < 16; i++)
-            ok(ds_pinned_free(atomic_exchange(&shelf[i], NULL)));
+            ok(ds_mem_pinned_free(atomic_exchange(&shelf[i], NULL)));
         for (int i = 0; i < THREADS; i++) {
             ok(ds_stream_synchronize(c[i].s));
             ok(ds_stream_destroy(c[i].s));
@@ -1164,7 +1164,7 @@ static void test_peaks_are_exact_with_any_number_of_threads(void **state) {
         assert_int_equal(stats().active_bytes.peak, (i + 1) * (int64_t)(3 * MIB));
     }
     for (int i = 0; i < 5; i++)
-        ok(ds_pinned_free(p[i]));
+        ok(ds_mem_pinned_free(p[i]));
     assert_int_equal(stats().active_bytes.peak, 15 * MIB);
     assert_int_equal(stats().active_requests.peak, 5);
     over();
@@ -1212,10 +1212,10 @@ static void random_program(int preset, uint32_t seed) {
             memcpy(&expected[copies], live[at].p, 4);
             ok(ds_copy(d + 2 * copies, live[at].p, 4, s[k]));
             ok(ds_copy(d + 2 * copies + 1, live[at].p + live[at].size - 4, 4, s[k]));
-            ok(ds_pinned_record_use(live[at].p + DICE((uint32_t)live[at].size), s[k]));
+            ok(ds_mem_pinned_record_use(live[at].p + DICE((uint32_t)live[at].size), s[k]));
             copies++;
         } else if (live[at].p) {
-            ok(ds_pinned_free(live[at].p));
+            ok(ds_mem_pinned_free(live[at].p));
             live[at].p = NULL;
         } else if (what < 80) {
             if (held[k])
@@ -1228,7 +1228,7 @@ static void random_program(int preset, uint32_t seed) {
             }
             held[k] = !held[k];
         } else if (what < 83) {
-            ok(ds_pinned_empty_cache(NULL));
+            ok(ds_mem_pinned_empty_cache(NULL));
         }
     }
 #undef DICE
@@ -1236,7 +1236,7 @@ static void random_program(int preset, uint32_t seed) {
         if (held[i])
             gate_open(&g[i]);
     for (int i = 0; i < SLOTS; i++)
-        ok(ds_pinned_free(live[i].p));
+        ok(ds_mem_pinned_free(live[i].p));
     for (int i = 0; i < STREAMS; i++) {
         ok(ds_stream_synchronize(s[i]));
         if (i)
@@ -1291,7 +1291,7 @@ static int failures;
 #define ENDS(call)                                            \
     do {                                                      \
         if ((call) != DS_OK && (failures++, (call) != DS_OK)) \
-            fail_msg("%s: %s", #call, ds_last_error());       \
+            fail_msg("%s: %s", #call, ds_error_get_last());   \
     } while (0)
 
 static void little_program(const ds_mem_config *c) {
@@ -1302,34 +1302,34 @@ static void little_program(const ds_mem_config *c) {
     failures = 0;
     if (!WENT(ds_mem_configure(harness_device(0), c)) &&
         !WENT(ds_mem_configure(harness_device(0), c)))
-        fail_msg("%s", ds_last_error());
+        fail_msg("%s", ds_error_get_last());
     if (!WENT(ds_stream_create(NULL, &s)))
         ok(ds_stream_create(NULL, &s));
     for (int i = 0; i < 4; i++)
-        if (WENT(ds_pinned_alloc(sizes[i], &p[i]))) {
+        if (WENT(ds_mem_pinned_alloc(sizes[i], &p[i]))) {
             memset(p[i], i, sizes[i]);
-            (void)WENT(ds_pinned_record_use(p[i], s));
+            (void)WENT(ds_mem_pinned_record_use(p[i], s));
         } else
             assert_null(p[i]);
     for (int i = 0; i < 4; i++)
         if (p[i])
-            ENDS(ds_pinned_free(p[i]));
+            ENDS(ds_mem_pinned_free(p[i]));
     (void)WENT(ds_stream_synchronize(s));
-    if (WENT(ds_pinned_alloc(6 << 20, &p[0]))) {
+    if (WENT(ds_mem_pinned_alloc(6 << 20, &p[0]))) {
         if (WENT(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL))) {
-            (void)WENT(ds_pinned_record_use(p[0], s));
+            (void)WENT(ds_mem_pinned_record_use(p[0], s));
             if (!WENT(ds_capture_end(s, &g)))
                 DS_IGNORE(ds_capture_end(s, &g));
         }
-        ENDS(ds_pinned_free(p[0]));
+        ENDS(ds_mem_pinned_free(p[0]));
     }
     if (g.id)
         ENDS(ds_graph_destroy(g));
     (void)WENT(ds_stream_synchronize(s));
-    ENDS(ds_pinned_empty_cache(NULL));
+    ENDS(ds_mem_pinned_empty_cache(NULL));
     if (failures) { /* uses that were not noted, or not asked for */
         DS_IGNORE(ds_stream_synchronize(s));
-        DS_IGNORE(ds_pinned_empty_cache(NULL));
+        DS_IGNORE(ds_mem_pinned_empty_cache(NULL));
     }
     ok(ds_mem_validate(host));
     assert_int_equal(stats().allocations.current, 0);
@@ -1360,12 +1360,12 @@ static int with_a_fault(const char *fault, long book_fault, int registers) {
         little_program(&c);
     if (met && failures)
         fail_msg("%s %ld: the second run fails %d times: %s", fault ? fault : "bookkeeping",
-                 book_fault, failures, ds_last_error());
+                 book_fault, failures, ds_error_get_last());
     if (met)
         assert_int_equal(stats().allocated_bytes.current, 0);
     ds_result r = ds_shutdown();
     if (r != DS_OK && !(fault && r == DS_ERR_DRIVER))
-        fail_msg("ds_shutdown is %s: %s", ds_result_name(r), ds_last_error());
+        fail_msg("ds_shutdown is %s: %s", ds_result_get_name(r), ds_error_get_last());
     harness_forget();
     AWAIT(!books.live);
     if (books.live)
@@ -1410,8 +1410,8 @@ static void test_what_was_not_freed_is_told_at_shutdown(void **state) {
     void *p = pinned(3 * MIB), *q = pinned(100);
     ds_mem_label_pop();
     (void)p;
-    ok(ds_pinned_record_use(q, s));
-    ok(ds_pinned_free(q));
+    ok(ds_mem_pinned_record_use(q, s));
+    ok(ds_mem_pinned_free(q));
     ok(ds_stream_destroy(s));
     harness_shutdown();
     assert_non_null(strstr(told, "1 block of batch on host:0, 3.00 MiB, was not freed"));
@@ -1427,15 +1427,15 @@ static void test_an_event_that_cannot_be_asked_for_is_not_done(void **state) {
     void *p;
     harness_restart(&init);
     ds_stream s = stream(0);
-    ok(ds_pinned_set_limit(4 * MIB));
-    ok(ds_alloc(harness_device(0), 4 * MIB, &p));
+    ok(ds_mem_pinned_set_limit(4 * MIB));
+    ok(ds_device_alloc(harness_device(0), 4 * MIB, &p));
     h = pinned(4 * MIB);
     memset(h, 5, 4 * MIB);
     gate_close(s, &g);
     ok(ds_copy(p, h, 4 * MIB, s));
-    ok(ds_pinned_record_use(h, s));
-    ok(ds_pinned_free(h));
-    no_memory(ds_pinned_alloc(4 * MIB, (void **)&other));
+    ok(ds_mem_pinned_record_use(h, s));
+    ok(ds_mem_pinned_free(h));
+    no_memory(ds_mem_pinned_alloc(4 * MIB, (void **)&other));
     assert_null(other);
     gate_open(&g);
     ok(ds_stream_synchronize(s));
@@ -1443,8 +1443,8 @@ static void test_an_event_that_cannot_be_asked_for_is_not_done(void **state) {
     ok(ds_stream_synchronize(s));
     assert_int_equal(seen, 5);
     assert_ptr_equal(other = pinned(4 * MIB), h);
-    ok(ds_pinned_free(other));
-    ok(ds_free(p));
+    ok(ds_mem_pinned_free(other));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
     harness_restart(NULL);
 }

@@ -11,7 +11,7 @@ static ds_pool pool_of(const void *p) {
 }
 
 static size_t reserved(int device) {
-    return ds_mem_reserved(harness_device(device));
+    return ds_mem_get_reserved(harness_device(device));
 }
 
 /* ---- memory of its own ---- */
@@ -163,7 +163,7 @@ static void test_a_pool_has_the_devices_policy_or_one_of_its_own(void **state) {
     ds_pool none = { 77 };
     refused(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .config = &wrong }, &none),
             DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "large_segment_size"));
+    assert_non_null(strstr(ds_error_get_last(), "large_segment_size"));
     assert_int_equal(none.id, 0);
     ok(ds_stream_destroy(s));
     finish();
@@ -263,7 +263,7 @@ static void test_scopes_do_not_nest_without_end(void **state) {
     while (n < 1000 && ds_pool_push(pool) == DS_OK)
         n++;
     assert_true(n >= 32 && n < 1000);
-    harness_sentence(ds_last_error(), "ds_pool_push");
+    harness_sentence(ds_error_get_last(), "ds_pool_push");
     assert_int_equal(owners(pool), n + 1);
     for (int i = 0; i < n; i++)
         ok(ds_pool_pop());
@@ -406,7 +406,7 @@ static void *make_pools(void *arg) {
     ids *n = arg;
     for (int i = 0; i < 50; i++) {
         n->pool[i] = new_pool();
-        ok_thread(ds_pool_id(n->pool[i], n->id[i]));
+        ok_thread(ds_pool_get_id(n->pool[i], n->id[i]));
     }
     return NULL;
 }
@@ -432,12 +432,12 @@ static void test_every_pool_has_an_id_of_its_own(void **state) {
             assert_true(all[k / 50].pool[k % 50].id != all[i / 50].pool[i % 50].id);
         }
     }
-    ok(ds_pool_id((ds_pool){ 0 }, id));
+    ok(ds_pool_get_id((ds_pool){ 0 }, id));
     assert_true(id[0] == 0 && id[1] == 0);
     for (int i = 0; i < THREADS * 50; i++)
         ok(ds_pool_destroy(all[i / 50].pool[i % 50]));
     ds_pool later = new_pool();
-    ok(ds_pool_id(later, id));
+    ok(ds_pool_get_id(later, id));
     for (int i = 0; i < THREADS * 50; i++) {
         assert_true(all[i / 50].id[i % 50][1] != id[1]);
         assert_true(all[i / 50].pool[i % 50].id != later.id);
@@ -502,14 +502,14 @@ static void test_wrong_calls_on_pools_are_refused(void **state) {
     for (int i = 0; i < 3; i++) {
         refused(ds_pool_destroy(wrong[i]), DS_ERR_INVALID_HANDLE);
         refused(ds_pool_push(wrong[i]), DS_ERR_INVALID_HANDLE);
-        refused(ds_pool_use_count(wrong[i], &n), DS_ERR_INVALID_HANDLE);
+        refused(ds_pool_get_use_count(wrong[i], &n), DS_ERR_INVALID_HANDLE);
         refused(ds_pool_empty_cache(wrong[i], &bytes), DS_ERR_INVALID_HANDLE);
         /* that of a destroyed one stays */
         if (i > 0)
             refused(ds_pool_get_stats(wrong[i], &stats), DS_ERR_INVALID_HANDLE);
-        refused(ds_capture_pool(s, wrong[i]), DS_ERR_INVALID_HANDLE);
+        refused(ds_capture_set_pool(s, wrong[i]), DS_ERR_INVALID_HANDLE);
         if (i < 2) {
-            refused(ds_pool_id(wrong[i], id), DS_ERR_INVALID_HANDLE);
+            refused(ds_pool_get_id(wrong[i], id), DS_ERR_INVALID_HANDLE);
             refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 1, .stream = s, .pool = wrong[i] },
                                       &p),
                     DS_ERR_INVALID_HANDLE);
@@ -519,8 +519,8 @@ static void test_wrong_calls_on_pools_are_refused(void **state) {
     assert_int_equal(bytes, 0);
     refused(ds_pool_pop(), DS_ERR_ILLEGAL_STATE);
     refused(ds_pool_create(NULL, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_pool_use_count(pool, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_pool_id(pool, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_pool_get_use_count(pool, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_pool_get_id(pool, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_pool_get_stats(pool, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_pool_create(&(ds_pool_desc){ .alloc_fn = up_alloc }, &out), DS_ERR_INVALID_VALUE);
     assert_int_equal(out.id, 0);
@@ -530,7 +530,7 @@ static void test_wrong_calls_on_pools_are_refused(void **state) {
             DS_ERR_INVALID_VALUE);
     refused_any(
         ds_pool_create(&(ds_pool_desc){ .device = { harness_device(0).type, 1000 } }, &out));
-    refused(ds_capture_pool(s, pool), DS_ERR_ILLEGAL_STATE); /* it does not capture */
+    refused(ds_capture_set_pool(s, pool), DS_ERR_ILLEGAL_STATE); /* it does not capture */
     assert_int_equal(owners(pool), 1);
     ok(ds_pool_destroy(pool));
     ok(ds_stream_destroy(s));
@@ -559,7 +559,7 @@ static void test_destroying_a_pool_gives_its_memory_back_and_spares_live_blocks(
         look(l, kept, 12 * MIB, 1, s);
         ok(ds_mem_record_use(kept, s));
         ok(ds_mem_free(kept));
-        assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         assert_int_equal(reserved(0), 0);
         ok(ds_stream_synchronize(s));
@@ -675,9 +675,9 @@ static void test_the_statistics_of_pools_are_part_of_the_devices(void **state) {
         begin(preset);
         ds_stream s = stream(0);
         ds_pool a = new_pool(), b = new_pool();
-        for (size_t i = 0; ds_mem_stat_name(i); i++) /* all 0 before anything is allocated */
-            if (!strstr(ds_mem_stat_name(i), "max_split_size"))
-                assert_int_equal(pool_stat(a, ds_mem_stat_name(i)), 0);
+        for (size_t i = 0; ds_mem_stats_get_name(i); i++) /* all 0 before anything is allocated */
+            if (!strstr(ds_mem_stats_get_name(i), "max_split_size"))
+                assert_int_equal(pool_stat(a, ds_mem_stats_get_name(i)), 0);
         void *p = block_in(a, 5000, s), *q = block_in(a, 3 * MIB, s), *r = block_in(b, 700, s),
              *out = block(900, s);
         (void)r;
@@ -1028,7 +1028,7 @@ static void test_a_pool_takes_its_segments_from_its_upstream(void **state) {
     look(l, b, MIB, 2, s);
     look(l, c, MIB, 3, s);
     ds_pointer_info info; /* it is device memory like any other */
-    ok(ds_pointer_query((char *)b + 5, &info));
+    ok(ds_pointer_get_info((char *)b + 5, &info));
     assert_int_equal(info.kind, DS_MEMORY_DEVICE);
     ok(ds_stream_synchronize(s));
     assert_true(looks_right(l));
@@ -1121,7 +1121,7 @@ static void test_an_upstream_that_gives_nothing_is_told_apart_from_a_limit(void 
     refused(ds_mem_alloc_with(&(ds_mem_request){ .size = MIB, .stream = s, .pool = pool }, &p),
             DS_ERR_OUT_OF_MEMORY);
     assert_null(p);
-    assert_non_null(strstr(ds_last_error(), "upstream"));
+    assert_non_null(strstr(ds_error_get_last(), "upstream"));
     assert_int_equal(pool_stat(pool, "num_device_alloc"), 0);
     assert_int_equal(pool_stat(pool, "reserved_bytes.all.current"), 0);
     up.refuse = 0;
@@ -1129,7 +1129,7 @@ static void test_an_upstream_that_gives_nothing_is_told_apart_from_a_limit(void 
     int before = up.allocs;
     refused(ds_mem_alloc_with(&(ds_mem_request){ .size = MIB, .stream = s, .pool = pool }, &p),
             DS_ERR_LIMIT_EXCEEDED);
-    assert_null(strstr(ds_last_error(), "upstream"));
+    assert_null(strstr(ds_error_get_last(), "upstream"));
     assert_int_equal(up.allocs, before); /* nobody asked it */
     ok(ds_mem_set_limit(harness_device(0), 0));
     p = block_in(pool, MIB, s);
@@ -1223,12 +1223,12 @@ static void test_snapshots_name_the_pool_of_each_segment(void **state) {
     char name[60];
     text before = { 0 }, all = { 0 }, one = { 0 };
     /* what other tests have left on another device */
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, add_text, &before));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, add_text, &before));
     void *p[4] = { block_in(pool, MIB, s), block_in(pool, 9 * MIB, s), block_in(other, MIB, s),
                    block(MIB, s) };
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, add_text, &all));
-    ok(ds_mem_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, pool, add_text, &one));
-    ok(ds_pool_id(pool, id));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, add_text, &all));
+    ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, DS_SNAPSHOT_NO_HISTORY, pool, add_text, &one));
+    ok(ds_pool_get_id(pool, id));
     snprintf(name, sizeof name, "\"segment_pool_id\":[%llu,%llu]", (unsigned long long)id[0],
              (unsigned long long)id[1]);
     assert_int_equal(occurrences(all.at, name), 2);
@@ -1288,7 +1288,7 @@ static void test_pending_blocks_of_a_pool_that_is_gone_are_waited_for(void **sta
         ok(ds_mem_free(p));
         pthread_t thread = spawn(open_later, &g);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
-        assert_int_equal(ds_mem_reserved(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_reserved(harness_device(0)), 0);
         join(thread);
         ok(ds_stream_destroy(s));
         ok(ds_stream_destroy(user));
@@ -1378,11 +1378,11 @@ static void *come_back(ptrdiff_t size, int device, void *s) {
         way_back.result = ds_mem_empty_cache(harness_device(device), NULL);
     }
     snprintf(way_back.sentence, sizeof way_back.sentence, "%s",
-             way_back.result < 0 ? ds_last_error() : "");
+             way_back.result < 0 ? ds_error_get_last() : "");
     if (q)
         way_back.from = pool_of(q);
     ok_thread(ds_mem_free(q));
-    ok_thread(ds_alloc(harness_device(device), (size_t)size, &p));
+    ok_thread(ds_device_alloc(harness_device(device), (size_t)size, &p));
     return p;
 }
 
@@ -1390,7 +1390,7 @@ static void go_back(void *p, ptrdiff_t size, int device, void *s) {
     (void)size, (void)device, (void)s;
     if (way_back.way == EMPTY_THE_POOL)
         way_back.result = ds_pool_empty_cache(way_back.pool, NULL);
-    ok_thread(ds_free(p));
+    ok_thread(ds_device_free(p));
 }
 
 static void test_an_upstream_cannot_use_its_own_pool(void **state) {

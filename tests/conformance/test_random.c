@@ -124,7 +124,7 @@ static void must(program *p, ds_result r, int line) {
     if (r == DS_OK)
         return;
     print_error("seed %llu, line %d: %s: %s\n", (unsigned long long)p->seed, line,
-                ds_result_name(r), ds_last_error());
+                ds_result_get_name(r), ds_error_get_last());
     fail();
 }
 
@@ -137,15 +137,15 @@ static void run_mix(program *p, lane *l, buffer *b) {
     mix(b->oracle, 0, p->words, n);
     switch (b->kind && !harness_is_cpu() ? 6 : way) {
     case 0:
-        MUST(ds_launch_host_func(l->s, mix_host, make_payload(b->p, p->words, n, &p->payloads),
-                                 mix_drop));
+        MUST(ds_stream_launch_host_func(l->s, mix_host,
+                                        make_payload(b->p, p->words, n, &p->payloads), mix_drop));
         break;
     case 1:
-        MUST(ds_add_callback(l->s, mix_callback, make_payload(b->p, p->words, n, &p->payloads),
-                             mix_drop));
+        MUST(ds_stream_add_callback(l->s, mix_callback,
+                                    make_payload(b->p, p->words, n, &p->payloads), mix_drop));
         break;
     default:
-        MUST(ds_launch(p->k, p->words, &(mix_args){ b->p, n }, sizeof(mix_args), l->s));
+        MUST(ds_kernel_launch(p->k, p->words, &(mix_args){ b->p, n }, sizeof(mix_args), l->s));
         break;
     }
 }
@@ -165,7 +165,7 @@ static void order_by_pooled_event(program *p, lane *from, lane *to) {
 
 static void order_by_new_event(program *p, lane *from, lane *to) {
     ds_event e;
-    MUST(ds_stream_record_new(from->s, below(&p->rng, 2) ? DS_EVENT_TIMING : 0, &e));
+    MUST(ds_stream_record_event(from->s, below(&p->rng, 2) ? DS_EVENT_TIMING : 0, &e));
     MUST(ds_stream_wait_event(to->s, e));
     MUST(ds_event_destroy(e));
 }
@@ -225,7 +225,7 @@ static void touched(program *p, buffer *b, int by) {
         b->marked.id = 0;
     }
     if (below(&p->rng, 3) == 0)
-        MUST(ds_stream_record_new(p->lanes[by].s, 0, &b->marked));
+        MUST(ds_stream_record_event(p->lanes[by].s, 0, &b->marked));
 }
 
 static void copy_all(program *p, lane *l, buffer *to, buffer *from) {
@@ -308,11 +308,11 @@ static void make_lanes(program *p) {
     size_t count = 1 + below(&p->rng, 8);
     for (int d = 0; d < p->device_count; d++) {
         ds_stream s;
-        MUST(ds_stream_legacy(harness_device(d), &s));
+        MUST(ds_stream_get_legacy(harness_device(d), &s));
         add_lane(p, s, d, 1, 1, 0);
     }
     ds_stream own;
-    MUST(ds_stream_per_thread(harness_device(0), &own));
+    MUST(ds_stream_get_per_thread(harness_device(0), &own));
     add_lane(p, own, 0, 1, 0, 0);
     for (size_t i = 0; i < count; i++) {
         ds_stream s;
@@ -331,9 +331,9 @@ static void make_buffer(program *p, buffer *b, int kind) {
     *b = (buffer){ .kind = kind, .last = -1, .oracle = malloc(bytes) };
     assert_non_null(b->oracle);
     if (kind)
-        MUST(ds_alloc(harness_device(kind - 1), bytes, &mem));
+        MUST(ds_device_alloc(harness_device(kind - 1), bytes, &mem));
     else
-        MUST(ds_host_alloc(bytes, &mem));
+        MUST(ds_pinned_alloc(bytes, &mem));
     b->p = mem;
     for (size_t i = 0; i < p->words; i++)
         b->oracle[i] = p->spare[i] = draw(&p->rng);
@@ -357,7 +357,7 @@ static void check_buffer(program *p, buffer *b, const char *what, int number) {
 static void drop_buffer(program *p, buffer *b) {
     if (b->marked.id)
         MUST(ds_event_destroy(b->marked));
-    MUST(b->kind ? ds_free(b->p) : ds_host_free(b->p));
+    MUST(b->kind ? ds_device_free(b->p) : ds_pinned_free(b->p));
     free(b->oracle);
 }
 
@@ -481,7 +481,7 @@ static void shared_touched(member *m, shared_buffer *b, ds_stream by, int own) {
         b->marked.id = 0;
     }
     if (own || below(&m->rng, 2))
-        ok_thread(ds_stream_record_new(by, 0, &b->marked));
+        ok_thread(ds_stream_record_event(by, 0, &b->marked));
     b->last = own ? (ds_stream){ 0 } : by;
 }
 
@@ -493,9 +493,9 @@ static void shared_step(member *m) {
     int own = which == OWN_STREAMS, two = i != j && below(&m->rng, 4) == 0;
     ds_stream s;
     if (own)
-        ok_thread(ds_stream_per_thread(harness_device(0), &s));
+        ok_thread(ds_stream_get_per_thread(harness_device(0), &s));
     else if (which > OWN_STREAMS)
-        ok_thread(ds_stream_legacy(harness_device(0), &s)); /* all threads put work on it */
+        ok_thread(ds_stream_get_legacy(harness_device(0), &s)); /* all threads put work on it */
     else
         s = c->streams[m->number][which];
     shared_buffer *b = &c->buffers[i], *from = &c->buffers[j];
@@ -514,10 +514,11 @@ static void shared_step(member *m) {
     } else {
         mix(b->oracle, 0, SHARED_WORDS, n);
         if (below(&m->rng, 5) == 0)
-            ok_thread(ds_launch_host_func(
+            ok_thread(ds_stream_launch_host_func(
                 s, mix_host, make_payload(b->p, SHARED_WORDS, n, &c->payloads), mix_drop));
         else
-            ok_thread(ds_launch(c->k, SHARED_WORDS, &(mix_args){ b->p, n }, sizeof(mix_args), s));
+            ok_thread(
+                ds_kernel_launch(c->k, SHARED_WORDS, &(mix_args){ b->p, n }, sizeof(mix_args), s));
     }
     shared_touched(m, b, s, own);
     if (two) {
@@ -542,7 +543,7 @@ static void begin_crowd(crowd *c, uint64_t seed) {
     c->k = make_mix(0);
     for (int i = 0; i < SHARED; i++) {
         void *p;
-        ok(ds_host_alloc(SHARED_WORDS * 8, &p));
+        ok(ds_pinned_alloc(SHARED_WORDS * 8, &p));
         c->buffers[i].p = p;
         assert_int_equal(pthread_mutex_init(&c->buffers[i].lock, NULL), 0);
         for (int w = 0; w < SHARED_WORDS; w++)
@@ -573,7 +574,7 @@ static void finish_crowd(crowd *c) {
             }
         if (b->marked.id)
             ok(ds_event_destroy(b->marked));
-        ok(ds_host_free(b->p));
+        ok(ds_pinned_free(b->p));
         pthread_mutex_destroy(&b->lock);
     }
     ok(ds_kernel_destroy(c->k));

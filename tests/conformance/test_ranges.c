@@ -36,12 +36,12 @@ static heard listener = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static heard *listen(void) {
     listener.n = 0;
-    ok(ds_range_hook(hear, &listener));
+    ok(ds_range_set_hook(hear, &listener));
     return &listener;
 }
 
 static void deafen(void) {
-    ok(ds_range_hook(NULL, NULL));
+    ok(ds_range_set_hook(NULL, NULL));
 }
 
 static int is(const heard *h, int i, ds_range_kind kind, const char *text, int level) {
@@ -174,7 +174,7 @@ static void test_domains_have_levels_of_their_own(void **state) {
     assert_int_equal(ds_range_pop_in(a), 1);
     assert_int_equal(ds_range_pop_in(b), 0);
     refused((ds_result)ds_range_pop_in(b), DS_ERR_ILLEGAL_STATE);
-    assert_non_null(strstr(ds_last_error(), "\"b\""));
+    assert_non_null(strstr(ds_error_get_last(), "\"b\""));
     assert_int_equal(ds_range_pop_in(a), 0);
     assert_int_equal(ds_range_pop(), 0);
     deafen();
@@ -235,7 +235,7 @@ static void test_wrong_ranges_are_refused_with_a_sentence(void **state) {
     long_name[sizeof long_name - 1] = 0;
     refused(ds_range_mark(NULL), DS_ERR_INVALID_VALUE);
     snprintf(place, sizeof place, "test_ranges.c:%d: ds_range_mark", __LINE__ - 1);
-    assert_non_null(strstr(ds_last_error(), place));
+    assert_non_null(strstr(ds_error_get_last(), place));
     refused(ds_range_mark_with(NULL), DS_ERR_INVALID_VALUE);
     refused((ds_result)ds_range_push(NULL), DS_ERR_INVALID_VALUE);
     refused((ds_result)ds_range_push_with(&(ds_range_desc){ .color = 1 }), DS_ERR_INVALID_VALUE);
@@ -302,10 +302,11 @@ static void in_host_function(void *user) {
     if (ds_domain_create("made there", &d) < 0 || ds_range_start("s", &range) < 0 ||
         ds_range_end(range) < 0 || ds_thread_set_label("worker") < 0)
         *level = -100;
-    if (ds_range_mark(NULL) != DS_ERR_INVALID_VALUE || !strstr(ds_last_error(), "ds_range_mark"))
+    if (ds_range_mark(NULL) != DS_ERR_INVALID_VALUE ||
+        !strstr(ds_error_get_last(), "ds_range_mark"))
         *level = -101;
     (void)ds_range_pop();
-    if (ds_range_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED)
+    if (ds_range_set_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED)
         *level = -102;
 }
 
@@ -314,7 +315,7 @@ static void test_ranges_are_callable_in_host_functions(void **state) {
     (void)state;
     ds_stream s = harness_stream(0, 0);
     heard *h = listen();
-    ok(ds_launch_host_func(s, in_host_function, &level, NULL));
+    ok(ds_stream_launch_host_func(s, in_host_function, &level, NULL));
     ok(ds_stream_synchronize(s));
     deafen();
     assert_int_equal(level, 0);
@@ -363,7 +364,7 @@ static void test_threads_tell_at_once_and_none_is_inside_of_a_hook_that_is_gone(
     for (int i = 0; i < 3; i++)
         thread[i] = spawn(push_pop, NULL);
     for (int i = 0; i < 40; i++) {
-        ok(ds_range_hook(count, &t[i]));
+        ok(ds_range_set_hook(count, &t[i]));
         if (i)
             t[i - 1].closed = 1;
         harness_nap();
@@ -373,7 +374,7 @@ static void test_threads_tell_at_once_and_none_is_inside_of_a_hook_that_is_gone(
     for (int i = 0; i < 3; i++)
         join(thread[i]);
     tally last = { 0, 0 };
-    ok(ds_range_hook(count, &last)); /* one is heard again after all that */
+    ok(ds_range_set_hook(count, &last)); /* one is heard again after all that */
     ok(ds_range_mark("x"));
     deafen();
     assert_int_equal(last.events, 1);
@@ -391,15 +392,15 @@ static void talk_back(const ds_range_event *event, void *user) {
         (ds_range_push("inside of the hook") != 0 || ds_domain_create("hooked", &domain) != DS_OK ||
          ds_range_pop() != 0))
         *calls = -100;
-    if (ds_device_get(&d) != DS_ERR_NOT_PERMITTED ||
-        ds_range_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED)
+    if (ds_device_get_current(&d) != DS_ERR_NOT_PERMITTED ||
+        ds_range_set_hook(NULL, NULL) != DS_ERR_NOT_PERMITTED)
         *calls = -200;
 }
 
 static void test_ranges_inside_of_the_hook_are_not_told(void **state) {
     int calls = 0;
     (void)state;
-    ok(ds_range_hook(talk_back, &calls));
+    ok(ds_range_set_hook(talk_back, &calls));
     ok(ds_range_mark("once"));
     ok(ds_thread_set_label("twice"));
     deafen();
@@ -416,29 +417,29 @@ static void test_streams_and_devices_get_other_labels(void **state) {
     ok(ds_stream_create(&(ds_stream_desc){ .device = d, .label = "first" }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &plain));
     ok(ds_stream_set_label(s, "second"));
-    ok(ds_stream_label(s, text, sizeof text));
+    ok(ds_stream_get_label(s, text, sizeof text));
     assert_string_equal(text, "second");
-    refused(ds_stream_priority((ds_stream){ 1ull << 50 }, NULL, NULL), DS_ERR_INVALID_HANDLE);
-    refused(ds_stream_id(s, NULL), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_last_error(), "\"second\"")); /* errors have it */
-    ok(ds_stream_id(s, &id));
+    refused(ds_stream_get_priority((ds_stream){ 1ull << 50 }, NULL, NULL), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_get_id(s, NULL), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "\"second\"")); /* errors have it */
+    ok(ds_stream_get_id(s, &id));
     ok(ds_stream_set_label(s, NULL));
-    ok(ds_stream_label(s, text, sizeof text));
+    ok(ds_stream_get_label(s, text, sizeof text));
     assert_string_equal(text, "");
-    refused(ds_stream_id(s, NULL), DS_ERR_INVALID_VALUE);
-    assert_null(strstr(ds_last_error(), "\"second\""));
-    ok(ds_device_label(d, text, sizeof text));
+    refused(ds_stream_get_id(s, NULL), DS_ERR_INVALID_VALUE);
+    assert_null(strstr(ds_error_get_last(), "\"second\""));
+    ok(ds_device_get_label(d, text, sizeof text));
     assert_string_equal(text, "");
     ok(ds_device_set_label(d, "the fast one"));
-    ok(ds_device_label(d, text, sizeof text));
+    ok(ds_device_get_label(d, text, sizeof text));
     assert_string_equal(text, "the fast one");
     void *p;
-    refused_any(ds_alloc(d, SIZE_MAX / 2, &p));
-    ok(ds_device_print(d, name, sizeof name));
+    refused_any(ds_device_alloc(d, SIZE_MAX / 2, &p));
+    ok(ds_device_format(d, name, sizeof name));
     snprintf(quoted, sizeof quoted, "%s \"the fast one\"", name);
-    assert_non_null(strstr(ds_last_error(), quoted));
+    assert_non_null(strstr(ds_error_get_last(), quoted));
     ok(ds_device_set_label(d, NULL));
-    ok(ds_device_label(d, text, sizeof text));
+    ok(ds_device_get_label(d, text, sizeof text));
     assert_string_equal(text, "");
     deafen();
     assert_int_equal(h->n, 5);
@@ -453,7 +454,7 @@ static void test_streams_and_devices_get_other_labels(void **state) {
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(plain));
     refused(ds_stream_set_label(s, "x"), DS_ERR_INVALID_HANDLE);
-    refused(ds_device_label(d, NULL, 5), DS_ERR_INVALID_VALUE);
+    refused(ds_device_get_label(d, NULL, 5), DS_ERR_INVALID_VALUE);
     refused_any(ds_device_set_label((ds_device){ d.type, 999 }, "x"));
 }
 
@@ -461,11 +462,11 @@ static void *relabel(void *stream) {
     char text[40];
     for (int i = 0; i < 300; i++) {
         ok_thread(ds_stream_set_label(*(ds_stream *)stream, i & 1 ? "odd" : "even"));
-        ok_thread(ds_stream_label(*(ds_stream *)stream, text, sizeof text));
+        ok_thread(ds_stream_get_label(*(ds_stream *)stream, text, sizeof text));
         if (strcmp(text, "odd") && strcmp(text, "even"))
-            harness_die("ds_stream_label", DS_ERR_FAILED);
-        if (ds_stream_id(*(ds_stream *)stream, NULL) != DS_ERR_INVALID_VALUE)
-            harness_die("ds_stream_id", DS_ERR_FAILED);
+            harness_die("ds_stream_get_label", DS_ERR_FAILED);
+        if (ds_stream_get_id(*(ds_stream *)stream, NULL) != DS_ERR_INVALID_VALUE)
+            harness_die("ds_stream_get_id", DS_ERR_FAILED);
     }
     return NULL;
 }

@@ -104,20 +104,20 @@ static void test_every_source_of_devices_memory_is_a_resource(void **state) {
     ds_pool pool;
     size_t total;
     void *none = &r;
-    ok(ds_resource_of_device(harness_device(0), &r));
-    ok(ds_device_memory_info(harness_device(0), NULL, &total));
+    ok(ds_resource_create_device(harness_device(0), &r));
+    ok(ds_device_get_memory_info(harness_device(0), NULL, &total));
     refused(ds_resource_alloc(&r, total + 1, 0, s, &none), DS_ERR_OUT_OF_MEMORY);
     assert_null(none);
     works(&r, s);
-    ok(ds_resource_of_pool((ds_pool){ 0 }, &r));
+    ok(ds_resource_create_pool((ds_pool){ 0 }, &r));
     works(&r, s);
     assert_int_equal(stat(0, "allocation.all.allocated"), 3);
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0) }, &pool));
-    ok(ds_resource_of_pool(pool, &r));
+    ok(ds_resource_create_pool(pool, &r));
     works(&r, s);
     assert_int_equal(pool_stat(pool, "allocation.all.allocated"), 3);
     ok(ds_pool_destroy(pool));
-    ok(ds_resource_of_driver_pool(&r));
+    ok(ds_resource_create_driver_pool(&r));
     refused(ds_resource_alloc(&r, total + 1, 0, s, &none), DS_ERR_OUT_OF_MEMORY);
     works(&r, s);
     ok(ds_stream_destroy(s));
@@ -130,7 +130,7 @@ static void test_a_block_that_another_stream_frees_waits_for_that(void **state) 
     gate g = { 0 };
     ds_stream s = stream(0), t = stream(0);
     ds_resource r;
-    ok(ds_resource_of_pool((ds_pool){ 0 }, &r));
+    ok(ds_resource_create_pool((ds_pool){ 0 }, &r));
     void *p = from(&r, 3 * MIB, s), *q;
     gate_close(t, &g);
     ok(ds_resource_free(&r, p, 3 * MIB, t)); /* t used it last */
@@ -153,7 +153,7 @@ static void test_the_programs_own_functions_are_a_resource(void **state) {
     ds_resource r;
     void *p;
     ds_stream s = stream(0);
-    ok(ds_resource_of_functions(heap_alloc, heap_free, &h, &r));
+    ok(ds_resource_create_functions(heap_alloc, heap_free, &h, &r));
     ok(ds_resource_alloc(&r, 1000, 256, s, &p));
     assert_true(h.size == 1000 && h.alignment == 256 && h.stream == s.id);
     memset(p, 1, 1000);
@@ -183,7 +183,7 @@ static void test_a_limit_lets_so_many_bytes_through(void **state) {
     ds_resource own = heap_resource(&h), r;
     ds_stream s = stream(0);
     void *p, *q, *none;
-    ok(ds_resource_limit(&own, 10000, &r));
+    ok(ds_resource_create_limit(&own, 10000, &r));
     p = from(&r, 6000, s);
     refused(ds_resource_alloc(&r, 4001, 0, s, &none), DS_ERR_LIMIT_EXCEEDED);
     assert_null(none);
@@ -222,7 +222,7 @@ static void test_statistics_count_bytes_and_allocations(void **state) {
     ds_resource_stats st = { 0 };
     ds_stream s = stream(0);
     void *p, *q, *none;
-    ok(ds_resource_statistics(&own, &r));
+    ok(ds_resource_create_stats(&own, &r));
     p = from(&r, 100, s);
     q = from(&r, 1000, s);
     ok(ds_resource_free(&r, p, 100, s));
@@ -271,8 +271,8 @@ static void test_a_log_has_a_line_for_each_call(void **state) {
     size_t size[3];
     char action[3][20];
     memset(&t, 0, sizeof t);
-    ok(ds_stream_id(s, &id));
-    ok(ds_resource_log(&own, keep, &t, &r));
+    ok(ds_stream_get_id(s, &id));
+    ok(ds_resource_create_log(&own, keep, &t, &r));
     p = from(&r, 4321, s);
     h.fail = 1;
     refused(ds_resource_alloc(&r, 99, 0, s, &none), DS_ERR_OUT_OF_MEMORY);
@@ -303,7 +303,7 @@ static void test_a_log_has_a_line_for_each_call(void **state) {
     ok(ds_resource_free(&r, p, 10, s));
     assert_int_equal(t.n, before); /* and stays as it is */
     ok(ds_resource_destroy(&r));
-    refused(ds_resource_log(&own, NULL, NULL, &r), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_log(&own, NULL, NULL, &r), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
 }
 
@@ -332,7 +332,7 @@ static void test_a_failure_callback_is_asked_until_it_gives_up(void **state) {
     rescue c = { 0, 5, 0, NULL, NULL };
     ds_stream s = stream(0);
     void *p, *spare;
-    ok(ds_resource_on_failure(&own, to_the_rescue, &c, &r));
+    ok(ds_resource_create_on_failure(&own, to_the_rescue, &c, &r));
     h.fail = 3;
     p = from(&r, 700, s); /* at the fourth try */
     assert_true(c.calls == 3 && c.size == 700);
@@ -347,8 +347,8 @@ static void test_a_failure_callback_is_asked_until_it_gives_up(void **state) {
     refused(ds_resource_alloc(&r, 700, 0, s, &p), DS_ERR_DRIVER); /* is no shortage */
     assert_int_equal(c.calls, 0);
     ok(ds_resource_destroy(&r));
-    ok(ds_resource_limit(&own, 10000, &limit));
-    ok(ds_resource_on_failure(&limit, to_the_rescue, &c, &r));
+    ok(ds_resource_create_limit(&own, 10000, &limit));
+    ok(ds_resource_create_on_failure(&limit, to_the_rescue, &c, &r));
     spare = from(&r, 6000, s);
     c = (rescue){ 0, 1, 0, &r, &spare };
     p = from(&r, 8000, s);
@@ -356,7 +356,7 @@ static void test_a_failure_callback_is_asked_until_it_gives_up(void **state) {
     ok(ds_resource_free(&r, p, 8000, s));
     ok(ds_resource_destroy(&r));
     ok(ds_resource_destroy(&limit));
-    refused(ds_resource_on_failure(&own, NULL, NULL, &r), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_on_failure(&own, NULL, NULL, &r), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
 }
 
@@ -366,7 +366,7 @@ static _Atomic int sentences;
 static void fail_with_a_sentence(void) {
     char place[32];
     snprintf(place, sizeof place, ":%d: ", __LINE__ + 1);
-    if (ds_mem_free(place) < 0 && strstr(ds_last_error(), place))
+    if (ds_mem_free(place) < 0 && strstr(ds_error_get_last(), place))
         sentences++;
 }
 
@@ -399,17 +399,17 @@ static void test_user_code_of_the_allocator_reads_its_errors(void **state) {
     ds_stream s = stream(0);
     ds_resource own, asked;
     void *p;
-    ok(ds_resource_of_functions(alloc_and_fail, never_free, NULL, &own));
-    ok(ds_resource_on_failure(&own, ask_and_fail, NULL, &asked));
+    ok(ds_resource_create_functions(alloc_and_fail, never_free, NULL, &own));
+    ok(ds_resource_create_on_failure(&own, ask_and_fail, NULL, &asked));
     sentences = 0;
     refused(ds_resource_alloc(&asked, 100, 0, s, &p), DS_ERR_OUT_OF_MEMORY);
     assert_int_equal(sentences, 2);
 
-    ok(ds_mem_on_shortage(shortage_and_fail, NULL));
+    ok(ds_mem_add_shortage_callback(shortage_and_fail, NULL));
     sentences = 0;
     refused(ds_mem_alloc((size_t)1 << 50, s, &p), DS_ERR_OUT_OF_MEMORY);
     assert_int_equal(sentences, 1);
-    ok(ds_mem_remove_on_shortage(shortage_and_fail, NULL));
+    ok(ds_mem_remove_shortage_callback(shortage_and_fail, NULL));
     ok(ds_resource_destroy(&asked));
     ok(ds_stream_destroy(s));
 }
@@ -424,12 +424,12 @@ static void test_a_refused_mode_does_not_become_the_reason(void **state) {
         void *p;
         snprintf(fault, sizeof fault, "capture_mode:%d", n);
         harness_restart(&(ds_init_desc){ .layers = "fault", .fault = fault });
-        ok(ds_resource_statistics(&upstream, &counted));
+        ok(ds_resource_create_stats(&upstream, &counted));
 
         refused(ds_resource_alloc(&counted, 64, 0, harness_stream(0, 0), &p), DS_ERR_DRIVER);
 
-        if (!strstr(ds_last_error(), "the resource's alloc_fn returned DS_ERR_DRIVER"))
-            fail_msg("the error is: %s", ds_last_error());
+        if (!strstr(ds_error_get_last(), "the resource's alloc_fn returned DS_ERR_DRIVER"))
+            fail_msg("the error is: %s", ds_error_get_last());
         ok(ds_resource_destroy(&counted));
     }
     harness_restart(NULL);
@@ -441,9 +441,9 @@ static void test_alignment_is_made_where_the_upstream_has_less(void **state) {
     ds_resource own = heap_resource(&h), device, r;
     ds_stream s = stream(0);
     void *p[40], *none;
-    ok(ds_resource_of_device(harness_device(0), &device));
+    ok(ds_resource_create_device(harness_device(0), &device));
     refused(ds_resource_alloc(&device, 100, 4096, s, &none), DS_ERR_INVALID_VALUE);
-    ok(ds_resource_aligned(&device, 1 << 16, 2000, &r));
+    ok(ds_resource_create_aligned(&device, 1 << 16, 2000, &r));
     for (int i = 0; i < 40; i++) {
         size_t size = (size_t)i * 100 + 1, asked = i % 4 == 3 ? 4096 : 0;
         ok(ds_resource_alloc(&r, size, asked, s, &p[i]));
@@ -454,7 +454,7 @@ static void test_alignment_is_made_where_the_upstream_has_less(void **state) {
         ok(ds_resource_free(&r, p[(i * 7) % 40], (size_t)((i * 7) % 40) * 100 + 1, s));
     ok(ds_resource_destroy(&r));
     ok(ds_resource_destroy(&device));
-    ok(ds_resource_aligned(&own, 4096, 0, &r));
+    ok(ds_resource_create_aligned(&own, 4096, 0, &r));
     p[0] = from(&r, 100, s);
     h.fail = 1;
     refused(ds_resource_free(&r, p[0], 100, s), DS_ERR_DRIVER); /* it is still there */
@@ -462,8 +462,8 @@ static void test_alignment_is_made_where_the_upstream_has_less(void **state) {
     assert_true(h.allocs == 1 && h.frees == 1);
     refused(ds_resource_alloc(&r, SIZE_MAX, 0, s, &none), DS_ERR_INVALID_VALUE);
     ok(ds_resource_destroy(&r));
-    refused(ds_resource_aligned(&own, 3, 0, &r), DS_ERR_INVALID_VALUE);
-    refused(ds_resource_aligned(&own, 0, 0, &r), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_aligned(&own, 3, 0, &r), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_aligned(&own, 0, 0, &r), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
 }
 
@@ -483,19 +483,19 @@ static void build(tower *t, const int kinds[3]) {
         ds_resource *up = &t->at[i], *out = &t->at[i + 1];
         switch (kinds[i]) {
         case 0:
-            ok(ds_resource_limit(up, 20000, out));
+            ok(ds_resource_create_limit(up, 20000, out));
             break;
         case 1:
-            ok(ds_resource_statistics(up, out));
+            ok(ds_resource_create_stats(up, out));
             break;
         case 2:
-            ok(ds_resource_log(up, keep, &t->t, out));
+            ok(ds_resource_create_log(up, keep, &t->t, out));
             break;
         case 3:
-            ok(ds_resource_on_failure(up, to_the_rescue, &t->c, out));
+            ok(ds_resource_create_on_failure(up, to_the_rescue, &t->c, out));
             break;
         default:
-            ok(ds_resource_aligned(up, 4096, 1000, out));
+            ok(ds_resource_create_aligned(up, 4096, 1000, out));
             break;
         }
     }
@@ -573,7 +573,7 @@ static void test_a_resource_that_is_gone_says_so(void **state) {
     ds_resource_stats st = { 0 };
     ds_stream s = stream(0);
     void *p;
-    ok(ds_resource_statistics(&own, &r));
+    ok(ds_resource_create_stats(&own, &r));
     copy = r;
     ok(ds_resource_destroy(&r));
     refused_any(ds_resource_alloc(&r, 5, 0, s, &p));
@@ -581,9 +581,9 @@ static void test_a_resource_that_is_gone_says_so(void **state) {
     refused(ds_resource_alloc(&copy, 5, 0, s, &p), DS_ERR_INVALID_HANDLE);
     refused(ds_resource_free(&copy, &h, 5, s), DS_ERR_INVALID_HANDLE);
     refused(ds_resource_get_stats(&copy, &st), DS_ERR_INVALID_HANDLE);
-    refused(ds_resource_limit(&copy, 5, &upon), DS_ERR_INVALID_HANDLE);
+    refused(ds_resource_create_limit(&copy, 5, &upon), DS_ERR_INVALID_HANDLE);
     refused(ds_resource_destroy(&copy), DS_ERR_INVALID_HANDLE);
-    ok(ds_resource_statistics(&own, &r)); /* in its place */
+    ok(ds_resource_create_stats(&own, &r)); /* in its place */
     refused(ds_resource_alloc(&copy, 5, 0, s, &p), DS_ERR_INVALID_HANDLE);
     ok(ds_resource_destroy(&r));
     ok(ds_resource_destroy(NULL));
@@ -591,14 +591,14 @@ static void test_a_resource_that_is_gone_says_so(void **state) {
     refused(ds_resource_alloc(&zero, 5, 0, s, &p), DS_ERR_INVALID_VALUE);
     refused(ds_resource_alloc(&own, 5, 3, s, &p), DS_ERR_INVALID_VALUE);
     refused(ds_resource_alloc(&own, 5, 0, s, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_resource_limit(NULL, 5, &r), DS_ERR_INVALID_VALUE);
-    refused(ds_resource_limit(&zero, 5, &r), DS_ERR_INVALID_VALUE);
-    refused(ds_resource_limit(&own, 5, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_resource_of_functions(heap_alloc, NULL, NULL, &r), DS_ERR_INVALID_VALUE);
-    refused(ds_resource_of_device((ds_device){ DS_DEVICE_HOST, 0 }, &r), DS_ERR_INVALID_DEVICE);
-    refused(ds_resource_of_pool((ds_pool){ 12345 }, &r), DS_ERR_INVALID_HANDLE);
+    refused(ds_resource_create_limit(NULL, 5, &r), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_limit(&zero, 5, &r), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_limit(&own, 5, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_functions(heap_alloc, NULL, NULL, &r), DS_ERR_INVALID_VALUE);
+    refused(ds_resource_create_device((ds_device){ DS_DEVICE_HOST, 0 }, &r), DS_ERR_INVALID_DEVICE);
+    refused(ds_resource_create_pool((ds_pool){ 12345 }, &r), DS_ERR_INVALID_HANDLE);
     assert_int_equal(h.allocs, 0);
-    ok(ds_resource_statistics(&own, &r));
+    ok(ds_resource_create_stats(&own, &r));
     copy = r;
     harness_shutdown();
     s = stream(0);
@@ -618,8 +618,8 @@ static void test_a_pool_takes_its_segments_from_a_resource(void **state) {
     ds_pointer_info info;
     uint32_t seen = 0;
     void *p, *q;
-    ok(ds_resource_of_device(harness_device(0), &device));
-    ok(ds_resource_statistics(&device, &count));
+    ok(ds_resource_create_device(harness_device(0), &device));
+    ok(ds_resource_create_stats(&device, &count));
     copy = count;
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &copy }, &pool));
     memset(&copy, 0, sizeof copy); /* it was copied */
@@ -628,7 +628,7 @@ static void test_a_pool_takes_its_segments_from_a_resource(void **state) {
     ok(ds_resource_get_stats(&count, &st));
     assert_int_equal(st.allocations.current, 2);
     assert_int_equal(st.bytes.current, pool_stat(pool, "reserved_bytes.all.current"));
-    ok(ds_pointer_query(p, &info));
+    ok(ds_pointer_get_info(p, &info));
     assert_int_equal(info.kind, DS_MEMORY_DEVICE);
     ok(ds_fill(q, 0x1234567, 4, 30 * MIB / 4, t));
     ok(ds_copy(&seen, (char *)q + 29 * MIB, 4, t));
@@ -657,7 +657,7 @@ static void test_a_pool_upon_the_drivers_pool(void **state) {
     ds_pool pool;
     ds_stream s = stream(0);
     void *p[3];
-    ok(ds_resource_of_driver_pool(&driver));
+    ok(ds_resource_create_driver_pool(&driver));
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &driver }, &pool));
     for (size_t i = 0; i < 3; i++) {
         ok(ds_mem_alloc_with(
@@ -680,8 +680,8 @@ static void test_a_limit_below_a_pool_makes_it_give_its_cache_back(void **state)
     ds_pool pool;
     ds_stream s = stream(0);
     void *p, *q;
-    ok(ds_resource_of_device(harness_device(0), &device));
-    ok(ds_resource_limit(&device, 40 * MIB, &limit));
+    ok(ds_resource_create_device(harness_device(0), &device));
+    ok(ds_resource_create_limit(&device, 40 * MIB, &limit));
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &limit }, &pool));
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 24 * MIB, .stream = s, .pool = pool }, &p));
     ok(ds_mem_free(p));
@@ -703,17 +703,17 @@ static void test_an_upstream_must_have_memory_that_is_nobody_elses(void **state)
     ds_pool pool;
     ds_stream s = stream(0);
     void *p = &p;
-    ok(ds_resource_of_pool((ds_pool){ 0 }, &other));
+    ok(ds_resource_create_pool((ds_pool){ 0 }, &other));
     ok(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &other }, &pool));
     refused(ds_mem_alloc_with(&(ds_mem_request){ .size = 5000, .stream = s, .pool = pool }, &p),
             DS_ERR_INVALID_VALUE);
     assert_null(p);
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0); /* and gave it back */
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0); /* and gave it back */
     ok(ds_pool_destroy(pool));
     ok(ds_resource_destroy(&other));
     refused(ds_pool_create(&(ds_pool_desc){ .device = harness_device(0), .upstream = &bad }, &pool),
             DS_ERR_INVALID_VALUE);
-    ok(ds_resource_of_device(harness_device(0), &other));
+    ok(ds_resource_create_device(harness_device(0), &other));
     refused(ds_pool_create(
                 &(ds_pool_desc){ .device = harness_device(0), .upstream = &other, .shareable = 1 },
                 &pool),
@@ -769,7 +769,7 @@ static void test_adaptors_are_used_by_threads_at_the_same_time(void **state) {
     ds_resource_stats st = { 0 };
     build(&t, kinds);
     ok(ds_resource_destroy(&t.at[3]));
-    ok(ds_resource_limit(&t.at[2], MIB, &t.at[3]));
+    ok(ds_resource_create_limit(&t.at[2], MIB, &t.at[3]));
     for (int i = 0; i < CREW; i++)
         h[i] = (hand){ &t.at[3], stream(i), 5u + (unsigned)i };
     for (int i = 0; i < CREW; i++)

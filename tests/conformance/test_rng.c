@@ -33,7 +33,7 @@ static uint64_t offset_of(ds_rng r) {
 
 static void *room(ds_device d, size_t size, ds_stream s) {
     void *p;
-    ok(ds_alloc(d, size ? size : 1, &p));
+    ok(ds_device_alloc(d, size ? size : 1, &p));
     ok(ds_fill(p, 0xEE, 1, size ? size : 1, s));
     return p;
 }
@@ -46,14 +46,14 @@ static void *back(const void *p, size_t size, ds_stream s) {
 }
 
 static void says(const char *what) {
-    if (!strstr(ds_last_error(), what))
-        fail_msg("\"%s\" is not in: %s", what, ds_last_error());
+    if (!strstr(ds_error_get_last(), what))
+        fail_msg("\"%s\" is not in: %s", what, ds_error_get_last());
 }
 
 /* What a fill writes, from a generator of the given device; and it writes nothing else. */
 static unsigned char *filled_on(ds_device d, ds_rng r, ds_rng_fill_desc f, size_t shift) {
     ds_stream s;
-    size_t size = ds_dtype_size(f.dtype), bytes = f.count * size;
+    size_t size = ds_dtype_get_size(f.dtype), bytes = f.count * size;
     ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
     char *p = room(d, bytes + 256, s);
     f.out = p + 64 + shift * size;
@@ -64,7 +64,7 @@ static unsigned char *filled_on(ds_device d, ds_rng r, ds_rng_fill_desc f, size_
         if ((i < 64 + shift * size || i >= 64 + shift * size + bytes) && all[i] != 0xEE)
             fail_msg("byte %zu of %zu at %zu was written", i, bytes, 64 + shift * size);
     free(all);
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
     return got;
 }
@@ -334,7 +334,7 @@ static void test_the_bits_are_the_same_on_every_device(void **state) {
                 ok(ds_rng_create(&desc, &there));
                 ds_rng_fill_desc f = all[i].f;
                 f.count = counts[c];
-                size_t bytes = f.count * ds_dtype_size(f.dtype);
+                size_t bytes = f.count * ds_dtype_get_size(f.dtype);
                 for (int round = 0; round < 2; round++) { /* at the start, and further on */
                     unsigned char *a = filled_on(dev(), here, f, c % 5),
                                   *b = filled_on(ds_cpu(1), there, f, c % 3);
@@ -359,7 +359,7 @@ static void test_a_fill_in_parts_gives_the_bits_of_the_whole(void **state) {
                                  ? all[i].f
                                  : (ds_rng_fill_desc){ .kind = DS_RNG_PERMUTATION,
                                                        .dtype = i == n ? ds_int32() : ds_int64() };
-        size_t size = ds_dtype_size(f.dtype), whole_size = i == n + 1 ? 200 : total;
+        size_t size = ds_dtype_get_size(f.dtype), whole_size = i == n + 1 ? 200 : total;
         ds_rng r = rng_at(99, DS_RNG_ELEMENT);
         f.count = whole_size;
         unsigned char *whole = filled(r, f);
@@ -640,7 +640,7 @@ static void test_a_permutation_has_each_number_once(void **state) {
     if (chi > 58)
         fail_msg("chi-square %g", chi);
     free(all);
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
     ok(ds_rng_destroy(r));
 }
@@ -653,55 +653,55 @@ static void test_a_manual_seed_is_the_initial_seed_and_repeats_the_numbers(void 
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = dev() }, &s));
     float *p = room(dev(), 400, s);
-    ok(ds_rng_manual_seed(dev(), 42));
-    ok(ds_rng_initial_seed(dev(), &seed));
+    ok(ds_rng_set_device_seed(dev(), 42));
+    ok(ds_rng_get_device_seed(dev(), &seed));
     assert_int_equal(seed, 42);
     ok(ds_rng_uniform(own, ds_float32(), p, 100, 0, 1, s));
-    ok(ds_rng_initial_seed(dev(), &seed));
+    ok(ds_rng_get_device_seed(dev(), &seed));
     assert_int_equal(seed, 42);
     float *a = back(p, 400, s);
     ok(ds_rng_uniform(own, ds_float32(), p, 100, 0, 1, s));
     float *b = back(p, 400, s);
     assert_memory_not_equal(a, b, 400);
     free(b);
-    ok(ds_rng_manual_seed(dev(), 42));
+    ok(ds_rng_set_device_seed(dev(), 42));
     ok(ds_rng_uniform(own, ds_float32(), p, 100, 0, 1, s));
     b = back(p, 400, s);
     assert_memory_equal(a, b, 400);
     free(a);
     free(b);
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
 }
 
 static void test_seeding_all_devices_seeds_each(void **state) {
     (void)state;
     uint64_t seed, other;
-    ok(ds_rng_manual_seed_all(UINT64_MAX));
+    ok(ds_rng_set_seed_all(UINT64_MAX));
     for (int i = 0; i < harness_device_count(); i++) {
-        ok(ds_rng_initial_seed(harness_device(i), &seed));
+        ok(ds_rng_get_device_seed(harness_device(i), &seed));
         assert_true(seed == UINT64_MAX);
     }
-    ok(ds_rng_initial_seed(ds_cpu(0), &seed));
+    ok(ds_rng_get_device_seed(ds_cpu(0), &seed));
     assert_true(seed == UINT64_MAX);
-    ok(ds_rng_seed_all(&other));
+    ok(ds_rng_reseed_all(&other));
     assert_true(other != UINT64_MAX);
     for (int i = 0; i < harness_device_count(); i++) {
-        ok(ds_rng_initial_seed(harness_device(i), &seed));
+        ok(ds_rng_get_device_seed(harness_device(i), &seed));
         assert_true(seed == other);
     }
-    ok(ds_rng_seed(dev(), &seed));
+    ok(ds_rng_reseed_device(dev(), &seed));
     assert_true(seed != other);
-    ok(ds_rng_initial_seed(dev(), &other));
+    ok(ds_rng_get_device_seed(dev(), &other));
     assert_true(seed == other);
     /* of a driver without devices: ignored */
-    ok(ds_rng_manual_seed(harness_is_cpu() ? ds_cuda(0) : dev(), 3));
-    if (!ds_is_available(DS_DEVICE_CUDA)) {
-        ok(ds_rng_seed(ds_cuda(0), &seed)); /* the same */
+    ok(ds_rng_set_device_seed(harness_is_cpu() ? ds_cuda(0) : dev(), 3));
+    if (!ds_backend_is_available(DS_DEVICE_CUDA)) {
+        ok(ds_rng_reseed_device(ds_cuda(0), &seed)); /* the same */
         assert_true(seed == 0);
     }
-    assert_int_equal(ds_rng_manual_seed((ds_device){ dev().type, 99 }, 3), DS_ERR_DEVICE_RANGE);
-    assert_int_equal(ds_rng_initial_seed(dev(), NULL), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_rng_set_device_seed((ds_device){ dev().type, 99 }, 3), DS_ERR_DEVICE_RANGE);
+    assert_int_equal(ds_rng_get_device_seed(dev(), NULL), DS_ERR_INVALID_VALUE);
 }
 
 static void test_states_are_sixteen_bytes_and_repeat_the_numbers(void **state) {
@@ -710,7 +710,7 @@ static void test_states_are_sixteen_bytes_and_repeat_the_numbers(void **state) {
     size_t count = 0;
     uint64_t parts[2];
     ds_rng_fill_desc f = { .kind = DS_RNG_NORMAL, .dtype = ds_float32(), .count = 33, .b = 1 };
-    ok(ds_rng_manual_seed_all(11));
+    ok(ds_rng_set_seed_all(11));
     for (int i = 0; i < harness_device_count(); i++)
         free(filled_on(harness_device(i), own, f, 0));
     ok(ds_rng_get_state_all((ds_device_type)dev().type, NULL, 0, &count));
@@ -724,7 +724,7 @@ static void test_states_are_sixteen_bytes_and_repeat_the_numbers(void **state) {
     assert_memory_equal(before, after, 132);
     free(after);
     ds_rng r;
-    ok(ds_rng_default(dev(), &r));
+    ok(ds_rng_get_default(dev(), &r));
     ok(ds_rng_set_state(r, all, 16));
     ok(ds_rng_get_state(r, again, 16));
     assert_memory_equal(all, again, 16);
@@ -801,9 +801,9 @@ static void test_a_generator_is_made_copied_and_destroyed(void **state) {
     assert_int_equal(ds_rng_get_info(a, &info), DS_ERR_INVALID_HANDLE);
     ok(ds_rng_create(NULL, &c)); /* in the place of the first */
     assert_int_equal(ds_rng_set_seed(a, 1), DS_ERR_INVALID_HANDLE);
-    ok(ds_rng_default(dev(), &d));
+    ok(ds_rng_get_default(dev(), &d));
     assert_int_equal(ds_rng_destroy(d), DS_ERR_INVALID_HANDLE);
-    ok(ds_rng_manual_seed(dev(), 123));
+    ok(ds_rng_set_device_seed(dev(), 123));
     ok(ds_rng_get_seed(d, &seed));
     assert_int_equal(seed, 123); /* the handle is the device's own */
     assert_int_equal(ds_rng_create(&(ds_rng_desc){ .mapping = (ds_rng_mapping)7 }, &a),
@@ -871,7 +871,7 @@ static void test_threads_that_draw_at_once_get_numbers_of_their_own(void **state
                 assert_int_equal(x[64 * k + (int)e], word_at(6, (uint64_t)block * 64 + e));
         }
         free(x);
-        ok(ds_free(d[i].out));
+        ok(ds_device_free(d[i].out));
         ok(ds_stream_destroy(d[i].s));
     }
     ok(ds_rng_destroy(r));
@@ -915,8 +915,8 @@ static void expect_words(const scene *c, uint64_t seed, uint64_t offset) {
 }
 
 static void end_scene(scene *c) {
-    ok(ds_free(c->a));
-    ok(ds_free(c->b));
+    ok(ds_device_free(c->a));
+    ok(ds_device_free(c->b));
     ok(ds_stream_destroy(c->s));
 }
 
@@ -1046,7 +1046,7 @@ static void test_the_numbers_of_a_graph_and_of_its_copies_are_in_order(void **st
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_exec_destroy(y));
     ok(ds_rng_destroy(r));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
 }
@@ -1097,8 +1097,8 @@ static void test_a_launch_waits_for_those_who_read_the_state(void **state) {
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_exec_destroy(y));
     ok(ds_rng_destroy(r));
-    ok(ds_free(p));
-    ok(ds_free(q));
+    ok(ds_device_free(p));
+    ok(ds_device_free(q));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
 }
@@ -1143,7 +1143,7 @@ static void test_a_child_graph_takes_numbers_too(void **state) {
     assert_int_equal(offset_of(r), 48);
     ok(ds_graph_exec_destroy(x));
     ok(ds_rng_destroy(r));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
 }
 
@@ -1180,7 +1180,7 @@ static void test_a_generator_that_is_captured_keeps_its_state(void **state) {
     ok(ds_graph_destroy(g));
     ok(ds_rng_destroy(r));
     ok(ds_rng_destroy(other));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
 }
 
@@ -1207,8 +1207,8 @@ static void test_a_graph_may_be_left_to_the_shutdown(void **state) {
     record_scene(&c, 7);
     ok(ds_graph_launch(c.x, c.s));
     expect_words(&c, 7, 0);
-    ok(ds_free(c.a));
-    ok(ds_free(c.b));
+    ok(ds_device_free(c.a));
+    ok(ds_device_free(c.b));
     harness_shutdown(); /* the executable, the stream and the generator were not destroyed */
 }
 
@@ -1262,9 +1262,9 @@ static void test_a_graph_may_draw_from_two_generators(void **state) {
     ok(ds_rng_destroy(a));
     ok(ds_rng_destroy(b));
     ok(ds_rng_destroy(like_b));
-    ok(ds_free(p));
-    ok(ds_free(q));
-    ok(ds_free(t));
+    ok(ds_device_free(p));
+    ok(ds_device_free(q));
+    ok(ds_device_free(t));
     ok(ds_stream_destroy(s));
 }
 
@@ -1310,7 +1310,7 @@ static void test_two_captures_may_draw_from_one_generator(void **state) {
     ok(ds_graph_exec_destroy(x));
     ok(ds_rng_destroy(r));
     ok(ds_event_destroy(e));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
     ok(ds_stream_destroy(fork));
@@ -1325,22 +1325,22 @@ static void test_seeding_all_is_refused_whole_while_one_is_captured(void **state
     ds_graph g;
     uint64_t first, last;
     ds_device second = harness_device(1);
-    ok(ds_rng_manual_seed_all(31));
+    ok(ds_rng_set_seed_all(31));
     ok(ds_stream_create(&(ds_stream_desc){ .device = second }, &s));
     uint32_t *p = room(second, 64, s);
     ok(ds_stream_synchronize(s));
     harness_warm_up();
     ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
     ok(ds_rng_bits(own, ds_uint32(), p, 16, s));
-    assert_int_equal(ds_rng_manual_seed_all(32), DS_ERR_CAPTURE_UNSUPPORTED);
-    ok(ds_rng_initial_seed(dev(), &first));
-    ok(ds_rng_initial_seed(second, &last));
+    assert_int_equal(ds_rng_set_seed_all(32), DS_ERR_CAPTURE_UNSUPPORTED);
+    ok(ds_rng_get_device_seed(dev(), &first));
+    ok(ds_rng_get_device_seed(second, &last));
     assert_int_equal(first, 31);
     assert_int_equal(last, 31);
-    ok(ds_rng_manual_seed_all(31)); /* that which they have */
+    ok(ds_rng_set_seed_all(31)); /* that which they have */
     ok(ds_capture_end(s, &g));
     ok(ds_graph_destroy(g));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
 }
 
@@ -1388,7 +1388,7 @@ static void test_an_executable_that_is_updated_takes_the_new_fills_words(void **
     ok(ds_graph_exec_destroy(x));
     ok(ds_graph_exec_destroy(y));
     ok(ds_rng_destroy(r));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
 }
 
@@ -1413,7 +1413,7 @@ static void test_a_launch_that_fails_gives_its_words_back(void **state) {
                 offset += i == 2 ? 4 : 108;
             } else {
                 if (r != DS_ERR_DRIVER)
-                    fail_msg("launch %d, %s: %s", i, fault, ds_last_error());
+                    fail_msg("launch %d, %s: %s", i, fault, ds_error_get_last());
                 says("fault");
                 met = 1;
                 failed++;
@@ -1478,7 +1478,7 @@ static void test_a_launch_of_two_captures_that_fails_gives_all_words_back(void *
         free(got);
         ok(ds_graph_exec_destroy(x));
         ok(ds_rng_destroy(r));
-        ok(ds_free(p));
+        ok(ds_device_free(p));
         ok(ds_stream_destroy(s));
     }
     /* two states and the graph */
@@ -1507,7 +1507,7 @@ static void test_a_graph_draws_again_when_its_device_was_reset(void **state) {
     for (int round = 0; round < 3; round++) {
         gate held = { 0 };
         gate_close(c.s, &held);
-        ok(ds_launch(k, 1, NULL, 0, c.s));
+        ok(ds_kernel_launch(k, 1, NULL, 0, c.s));
         ok(ds_graph_launch(c.x, c.s));
         gate_open(&held);
         refused(ds_stream_synchronize(c.s), DS_ERR_FAILED);
@@ -1626,7 +1626,7 @@ static void test_wrong_fills_are_refused_and_take_nothing(void **state) {
     for (int i = 0; i < 1024; i++)
         assert_int_equal(untouched[i], 0xEE);
     free(untouched);
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_rng_destroy(r));
     ok(ds_rng_destroy(there));
     ok(ds_stream_destroy(s));

@@ -92,7 +92,7 @@ static int fail_item(size_t first, size_t count, const void *args) {
 static void fail_on(ds_stream s) {
     ds_kernel kernel;
     ok_thread(ds_kernel_create(&(ds_kernel_desc){ .name = "fail", .cpu_fn = fail_item }, &kernel));
-    ok_thread(ds_launch(kernel, 1, NULL, 0, s));
+    ok_thread(ds_kernel_launch(kernel, 1, NULL, 0, s));
     ok_thread(ds_kernel_destroy(kernel));
 }
 
@@ -196,7 +196,7 @@ static ds_result obey(const order *o, answer *out) {
     case STORE:
         if (!own.word[o->a])
             own.word[o->a] = zeroed_words(1);
-        return ds_launch_host_func(own_stream(o->b), store_one, own.word[o->a], NULL);
+        return ds_stream_launch_host_func(own_stream(o->b), store_one, own.word[o->a], NULL);
     case LOAD:
         out->value = own.word[o->a] ? *(_Atomic uint64_t *)own.word[o->a] : 0;
         return DS_OK;
@@ -252,7 +252,7 @@ int sharing_peer(void) {
         answer a;
         memset(&a, 0, sizeof a);
         a.result = obey(&o, &a);
-        snprintf(a.text, sizeof a.text, "%s", a.result < 0 ? ds_last_error() : "");
+        snprintf(a.text, sizeof a.text, "%s", a.result < 0 ? ds_error_get_last() : "");
         if (send(fd, &a, sizeof a, MSG_NOSIGNAL) != (ssize_t)sizeof a)
             break;
         if (o.verb == END_MAIN)
@@ -314,8 +314,8 @@ static answer ask(const peer *p, order o) {
 static answer expect(const peer *p, order o, ds_result result, const char *what) {
     answer a = ask(p, o);
     if (a.result != result)
-        fail_msg("over there %s is %s, not %s: %s", what, ds_result_name(a.result),
-                 ds_result_name(result), a.text);
+        fail_msg("over there %s is %s, not %s: %s", what, ds_result_get_name(a.result),
+                 ds_result_get_name(result), a.text);
     if (result < 0)
         harness_sentence(a.text, what);
     return a;
@@ -426,7 +426,7 @@ static void test_an_imported_event_can_be_recorded(void **state) {
     tell(p, .verb = GATE_CLOSE, .a = 0, .b = 0);
     tell(p, .verb = EVENT_RECORD, .a = 0, .b = 0);
     ok(ds_stream_wait_event(s, e));
-    ok(ds_launch_host_func(s, store_one, done, NULL));
+    ok(ds_stream_launch_host_func(s, store_one, done, NULL));
     assert_int_equal(ds_event_query(e), DS_NOT_READY);
     assert_int_equal(ds_event_synchronize_for(e, 2000000), DS_NOT_READY);
     assert_int_equal(*(_Atomic uint64_t *)done, 0);
@@ -620,7 +620,7 @@ static void test_graphs_record_and_wait_for_shared_events(void **state) {
     ok(ds_capture_begin(s, DS_CAPTURE_THREAD_LOCAL));
     ok(ds_event_record_external(there, s));
     ok(ds_stream_wait_event_external(s, back));
-    ok(ds_launch_host_func(s, store_one, done, NULL));
+    ok(ds_stream_launch_host_func(s, store_one, done, NULL));
     ok(ds_capture_end(s, &graph));
     ok(ds_graph_instantiate(graph, NULL, &exec));
     tell(p, .verb = GATE_CLOSE, .a = 0, .b = 0);
@@ -654,13 +654,13 @@ static void test_a_handle_is_64_bytes_that_do_not_change(void **state) {
     ds_device d;
     ds_event e = shared_event();
     assert_int_equal(sizeof(ds_ipc_event_handle), 64);
-    ok(ds_event_device(e, &d));
+    ok(ds_event_get_device(e, &d));
     assert_int_equal(d.type, 0);
     ds_ipc_event_handle first = exported(e), second = exported(e);
     assert_memory_equal(&first, &second, sizeof first);
-    ok(ds_event_device(e, &d)); /* the export made it on the current device */
+    ok(ds_event_get_device(e, &d)); /* the export made it on the current device */
     ds_device current;
-    ok(ds_device_get(&current));
+    ok(ds_device_get_current(&current));
     assert_int_equal(d.type, current.type);
     assert_int_equal(d.index, current.index);
     ok(ds_event_query(e));
@@ -706,7 +706,7 @@ static void test_what_cannot_be_exported_or_imported_is_refused(void **state) {
     ds_event far = event_over_there(&p, 0);
     refused(ds_event_export(far, &h), DS_ERR_INVALID_VALUE);
     unsigned flags = 0;
-    ok(ds_event_flags(far, &flags));
+    ok(ds_event_get_flags(far, &flags));
     assert_int_equal(flags, DS_EVENT_INTERPROCESS);
     end_peer(&p);
     ok(ds_event_destroy(far));
@@ -768,7 +768,7 @@ static void test_a_failure_over_there_is_reported_to_who_waits(void **state) {
     refused(ds_event_synchronize(e), DS_ERR_FAILED);
     refused(ds_stream_synchronize(s), DS_ERR_FAILED);
     ok(ds_stream_synchronize(t)); /* this device has not failed */
-    ok(ds_launch_host_func(t, store_one, zeroed_words(1), NULL));
+    ok(ds_stream_launch_host_func(t, store_one, zeroed_words(1), NULL));
     ok(ds_stream_synchronize(t));
     tell(p, .verb = DEVICE_RESET);
     tell(p, .verb = EVENT_RECORD, .a = 0, .b = 0);
@@ -792,8 +792,8 @@ static void test_who_waits_for_a_process_that_dies_gets_a_result_of_its_own(void
     tell(p, .verb = GATE_CLOSE, .a = 0, .b = 0);
     tell(p, .verb = EVENT_RECORD, .a = 0, .b = 0);
     ok(ds_stream_wait_event(s, e));
-    ok(ds_launch_host_func(s, store_one, done, NULL));
-    ok(ds_add_callback(s, payload_callback, &call, payload_destroy));
+    ok(ds_stream_launch_host_func(s, store_one, done, NULL));
+    ok(ds_stream_add_callback(s, payload_callback, &call, payload_destroy));
     ok(ds_event_create(0, NULL, &behind));
     ok(ds_event_record(behind, s));
     ok(ds_stream_wait_event(t, behind));
@@ -808,8 +808,8 @@ static void test_who_waits_for_a_process_that_dies_gets_a_result_of_its_own(void
     assert_int_equal(*(_Atomic uint64_t *)done, 0);
     await_destroyed(&call, 1);
     assert_int_equal(call.status, DS_ERR_PEER_DIED);
-    refused(ds_launch_host_func(s, store_one, done, NULL), DS_ERR_PEER_DIED);
-    ok(ds_launch_host_func(u, store_one, done, NULL)); /* others are not concerned */
+    refused(ds_stream_launch_host_func(s, store_one, done, NULL), DS_ERR_PEER_DIED);
+    ok(ds_stream_launch_host_func(u, store_one, done, NULL)); /* others are not concerned */
     ok(ds_stream_synchronize(u));
     assert_int_equal(*(_Atomic uint64_t *)done, 1);
     ok(ds_device_synchronize(harness_device(0)));
@@ -945,7 +945,7 @@ static void test_a_thousand_deaths_between_record_and_completion_leave_nothing_b
         ok(ds_stream_wait_event(s, theirs));
         kill(p.pid, SIGKILL);
         if (ds_stream_synchronize(s) != DS_ERR_PEER_DIED)
-            fail_msg("death %d: %s", i, ds_last_error());
+            fail_msg("death %d: %s", i, ds_error_get_last());
         end_peer(&p);
         gate_open(&g);
         ok(ds_event_synchronize(mine));
@@ -956,14 +956,14 @@ static void test_a_thousand_deaths_between_record_and_completion_leave_nothing_b
             continue;
         files = entries_of("/proc/self/fd");
         threads = entries_of("/proc/self/task");
-        ok(ds_device_memory_info(harness_device(0), &before, NULL));
+        ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
     }
     end_peer(&spare);
     a_moment();
     /* what is not needed any more is closed when the next thing is shared or unshared */
     ds_event e = shared_event();
     ok(ds_event_destroy(e));
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_true(entries_of("/proc/self/fd") <= files);
     assert_int_equal(entries_of("/proc/self/task"), threads);
     assert_int_equal(entries_of("/dev/shm"), names);
@@ -1246,7 +1246,7 @@ static void test_a_segment_stays_while_someone_has_it_open(void **state) {
     size_t before, during, after, released = 0;
     peer p = start_peer();
     ok(ds_mem_empty_cache(harness_device(0), NULL));
-    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
     ok(alloc_in(pool, SIZE, s, &ptr));
     give_block(&p, ptr, 0, 0);
     int open = (int)tell(p, .verb = MAPPINGS).value;
@@ -1258,12 +1258,12 @@ static void test_a_segment_stays_while_someone_has_it_open(void **state) {
     /* the block is free, but the other process has not been in the allocator since */
     ok(ds_pool_empty_cache(pool, &released));
     assert_true(released >= SIZE);
-    ok(ds_device_memory_info(harness_device(0), &during, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &during, NULL));
     assert_true(during <= before - SIZE);
     tell(p, .verb = COLLECT);
     assert_true((int)tell(p, .verb = MAPPINGS).value < open);
     ok(ds_mem_ipc_collect());
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_int_equal(after, before);
     end_peer(&p);
     ok(ds_pool_destroy(pool));
@@ -1340,7 +1340,7 @@ static void test_what_cannot_be_shared_is_refused(void **state) {
     }
     refused(ds_mem_export(got, &bad), DS_ERR_INVALID_VALUE);
     refused(ds_mem_export((char *)got + 100, &bad), DS_ERR_INVALID_VALUE);
-    refused(ds_free(got), DS_ERR_INVALID_VALUE);
+    refused(ds_device_free(got), DS_ERR_INVALID_VALUE);
     refused(ds_mem_free(got), DS_ERR_INVALID_VALUE);
     ok(ds_mem_import_close(got, s));
     refused(ds_mem_import_close(got, s), DS_ERR_INVALID_VALUE);
@@ -1377,15 +1377,15 @@ static void import_changed(const ds_ipc_mem_handle *h, size_t block, ds_stream s
     ds_ipc_mem_handle f = *h;
     for (int n = 0; change_handle(f.bytes, 24, n); n++, f = *h) {
         if (ds_mem_import(harness_device(0), &f, s, &got) < 0) {
-            harness_sentence(ds_last_error(), "ds_mem_import");
+            harness_sentence(ds_error_get_last(), "ds_mem_import");
             continue;
         }
         ds_pointer_info one, all;
         ok(ds_mem_import(harness_device(0), h, s, &base));
         if ((uintptr_t)got - (uintptr_t)base >= block)
             fail_msg("change %d: %p is not inside of the block at %p", n, got, base);
-        ok(ds_pointer_query(got, &one));
-        ok(ds_pointer_query(base, &all));
+        ok(ds_pointer_get_info(got, &one));
+        ok(ds_pointer_get_info(base, &all));
         assert_ptr_equal(one.base, all.base);
         assert_int_equal(one.size, all.size);
         assert_true(one.size < (size_t)1 << 40);
@@ -1647,11 +1647,11 @@ static void test_deaths_of_each_side_leave_no_block_behind(void **state) {
             continue;
         files = entries_of("/proc/self/fd");
         mappings = shared_mappings();
-        ok(ds_device_memory_info(harness_device(0), &before, NULL));
+        ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
     }
     end_peer(&spare);
     assert_int_equal(failed, harness_is_cpu() ? DEATHS / 4 + 10 : 0);
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_int_equal(after, before);
     assert_int_equal(entries_of("/proc/self/fd"), files - 1); /* the spare one's */
     if (harness_is_cpu())
@@ -1744,7 +1744,7 @@ static void test_a_shutdown_ends_what_is_shared_on_both_sides(void **state) {
     tell(p, .verb = EVENT_MAKE, .a = 0);
     harness_shutdown();
     files = entries_of("/proc/self/fd");
-    ok(ds_device_count((ds_device_type)harness_device(0).type, &(int){ 0 }));
+    ok(ds_device_get_count((ds_device_type)harness_device(0).type, &(int){ 0 }));
     s = made();
     assert_true(entries_of("/proc/self/fd") <= files);
     ok(ds_stream_destroy(s));
@@ -1762,7 +1762,7 @@ static void test_a_pool_ends_while_others_have_its_blocks(void **state) {
     size_t before, after;
     peer p = start_peer();
     ok(ds_mem_empty_cache(harness_device(0), NULL));
-    ok(ds_device_memory_info(harness_device(0), &before, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &before, NULL));
     ok(alloc_in(pool, SIZE, s, &ptr));
     ok(fill_with(ptr, SIZE, 4, s));
     give_block(&p, ptr, 0, 0);
@@ -1775,7 +1775,7 @@ static void test_a_pool_ends_while_others_have_its_blocks(void **state) {
     tell(p, .verb = COLLECT);
     ok(ds_mem_ipc_collect());
     ok(ds_mem_empty_cache(harness_device(0), NULL));
-    ok(ds_device_memory_info(harness_device(0), &after, NULL));
+    ok(ds_device_get_memory_info(harness_device(0), &after, NULL));
     assert_int_equal(after, before);
     ok(ds_mem_validate(harness_device(0)));
     end_peer(&p);
@@ -1804,13 +1804,13 @@ static void book_free(void *p, void *user) {
 
 static int failures;
 /* A call that may meet the fault: then it has done nothing, and the next one succeeds. */
-#define in_the_end(call)                                                                   \
-    do {                                                                                   \
-        ds_result end_result_ = (call);                                                    \
-        if (end_result_ < 0 && failures++ == 0)                                            \
-            end_result_ = (call);                                                          \
-        if (end_result_ < 0)                                                               \
-            fail_msg("%s is %s: %s", #call, ds_result_name(end_result_), ds_last_error()); \
+#define in_the_end(call)                                                                           \
+    do {                                                                                           \
+        ds_result end_result_ = (call);                                                            \
+        if (end_result_ < 0 && failures++ == 0)                                                    \
+            end_result_ = (call);                                                                  \
+        if (end_result_ < 0)                                                                       \
+            fail_msg("%s is %s: %s", #call, ds_result_get_name(end_result_), ds_error_get_last()); \
     } while (0)
 
 static void share_everything(const peer *p) {
@@ -1961,7 +1961,7 @@ static double shared_with(pid_t pid) {
     process_list l = { .n = 0 };
     char line[40];
     double mb = -1;
-    ok(ds_mem_list_processes(harness_device(0), keep_text, &l));
+    ok(ds_mem_write_processes(harness_device(0), keep_text, &l));
     snprintf(line, sizeof line, "process %10u uses ", (unsigned)pid);
     const char *at = strstr(l.text, line);
     return at && sscanf(at + strlen(line), "%lf", &mb) == 1 ? mb : -1;

@@ -16,19 +16,19 @@ static int same(ds_device a, ds_device b) {
 
 static ds_stream legacy(int device) {
     ds_stream s;
-    ok(ds_stream_legacy(harness_device(device), &s));
+    ok(ds_stream_get_legacy(harness_device(device), &s));
     return s;
 }
 
 static ds_stream per_thread(int device) {
     ds_stream s;
-    ok(ds_stream_per_thread(harness_device(device), &s));
+    ok(ds_stream_get_per_thread(harness_device(device), &s));
     return s;
 }
 
 static uint64_t id_of(ds_stream s) {
     uint64_t id = 0;
-    ok(ds_stream_id(s, &id));
+    ok(ds_stream_get_id(s, &id));
     return id;
 }
 
@@ -45,16 +45,16 @@ static void test_a_stream_without_a_description_has_the_defaults(void **state) {
     int effective = 9, requested = 9;
     char label[4] = "abc";
     (void)state;
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     ok(ds_stream_create(NULL, &s));
-    ok(ds_stream_device(s, &d));
+    ok(ds_stream_get_device(s, &d));
     assert_true(same(d, harness_device(1)));
-    ok(ds_stream_flags(s, &flags));
+    ok(ds_stream_get_flags(s, &flags));
     assert_int_equal(flags, DS_STREAM_NON_BLOCKING); /* (dev.) CUDA and CuPy: blocking */
-    ok(ds_stream_priority(s, &effective, &requested));
+    ok(ds_stream_get_priority(s, &effective, &requested));
     assert_int_equal(effective, 0);
     assert_int_equal(requested, 0);
-    ok(ds_stream_label(s, label, sizeof label));
+    ok(ds_stream_get_label(s, label, sizeof label));
     assert_string_equal(label, "");
     ok(ds_stream_query(s));
     ok(ds_stream_destroy(s));
@@ -65,13 +65,13 @@ static void test_flags_are_reported_as_given(void **state) {
     (void)state;
     ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
               other = harness_stream(0, DS_STREAM_NON_BLOCKING);
-    ok(ds_stream_flags(blocking, &flags));
+    ok(ds_stream_get_flags(blocking, &flags));
     assert_int_equal(flags, DS_STREAM_BLOCKING);
-    ok(ds_stream_flags(other, &flags));
+    ok(ds_stream_get_flags(other, &flags));
     assert_int_equal(flags, DS_STREAM_NON_BLOCKING);
-    ok(ds_stream_flags(legacy(0), &flags));
+    ok(ds_stream_get_flags(legacy(0), &flags));
     assert_int_equal(flags, DS_STREAM_BLOCKING);
-    ok(ds_stream_flags(per_thread(0), &flags));
+    ok(ds_stream_get_flags(per_thread(0), &flags));
     assert_int_equal(flags, DS_STREAM_BLOCKING);
     ok(ds_stream_destroy(blocking));
     ok(ds_stream_destroy(other));
@@ -94,8 +94,8 @@ static void test_presets_have_the_defaults_of_their_libraries(void **state) {
         unsigned flags = 9;
         int effective = 9;
         ok(ds_stream_create(&presets[i].desc, &s));
-        ok(ds_stream_flags(s, &flags));
-        ok(ds_stream_priority(s, &effective, NULL));
+        ok(ds_stream_get_flags(s, &flags));
+        ok(ds_stream_get_priority(s, &effective, NULL));
         assert_int_equal(flags, presets[i].flags);
         assert_int_equal(effective, 0);
         ok(ds_stream_destroy(s));
@@ -138,21 +138,21 @@ static void test_a_negative_index_creates_on_the_current_device(void **state) {
             ds_device d = { types[i / 2], i % 2 ? INT32_MIN : -1 };
             ds_stream s;
             ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
-            ok(ds_stream_device(s, &d));
+            ok(ds_stream_get_device(s, &d));
             assert_int_equal(d.type, harness_device(0).type);
             assert_int_equal(d.index, current);
             ok(ds_stream_destroy(s));
         }
         ok(ds_device_pop());
     }
-    if (!ds_is_available(DS_DEVICE_CPU) || harness_is_cpu())
+    if (!ds_backend_is_available(DS_DEVICE_CPU) || harness_is_cpu())
         return;
     ds_stream s;
     ds_device d;
     ok(ds_device_push(harness_device(1)));
     /* a type that is not the current device's: its first */
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(-1) }, &s));
-    ok(ds_stream_device(s, &d));
+    ok(ds_stream_get_device(s, &d));
     assert_true(d.type == DS_DEVICE_CPU && d.index == 0);
     ok(ds_stream_destroy(s));
     ok(ds_device_pop());
@@ -161,7 +161,7 @@ static void test_a_negative_index_creates_on_the_current_device(void **state) {
 static void test_priorities_are_clamped_and_the_request_is_kept(void **state) {
     int least, greatest;
     (void)state;
-    ok(ds_device_priority_range(harness_device(0), &least, &greatest));
+    ok(ds_device_get_priority_range(harness_device(0), &least, &greatest));
 
     const struct {
         int asked, effective;
@@ -185,10 +185,10 @@ static void test_priorities_are_clamped_and_the_request_is_kept(void **state) {
         int effective = 99, requested = 99;
         ok(ds_stream_create(
             &(ds_stream_desc){ .device = harness_device(0), .priority = cases[i].asked }, &s));
-        ok(ds_stream_priority(s, &effective, &requested));
+        ok(ds_stream_get_priority(s, &effective, &requested));
         assert_int_equal(effective, cases[i].effective);
         assert_int_equal(requested, cases[i].asked);
-        ok(ds_stream_priority(s, NULL, NULL));
+        ok(ds_stream_get_priority(s, NULL, NULL));
         ok(ds_stream_destroy(s));
     }
 }
@@ -207,16 +207,16 @@ static void test_paddles_priorities_are_translated_and_others_refused(void **sta
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int p = 99;
-        ok(ds_priority_from_paddle(known[i].paddle, &p));
+        ok(ds_stream_priority_from_paddle(known[i].paddle, &p));
         assert_int_equal(p, known[i].ours);
     }
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         int p = 99;
         /* (dev.) Paddle: normal */
-        refused(ds_priority_from_paddle(unknown[i], &p), DS_ERR_INVALID_VALUE);
+        refused(ds_stream_priority_from_paddle(unknown[i], &p), DS_ERR_INVALID_VALUE);
         assert_int_equal(p, 0);
     }
-    refused(ds_priority_from_paddle(1, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_priority_from_paddle(1, NULL), DS_ERR_INVALID_VALUE);
 }
 
 static void test_labels_are_copied_and_cut_to_the_buffer(void **state) {
@@ -225,16 +225,16 @@ static void test_labels_are_copied_and_cut_to_the_buffer(void **state) {
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0), .label = given }, &s));
     given[0] = 'X';
-    ok(ds_stream_label(s, label, sizeof label));
+    ok(ds_stream_get_label(s, label, sizeof label));
     assert_string_equal(label, "decoder");
     memset(label, 'x', sizeof label);
-    ok(ds_stream_label(s, label, 4));
+    ok(ds_stream_get_label(s, label, 4));
     assert_string_equal(label, "dec");
     assert_int_equal(label[4], 'x');
-    ok(ds_stream_label(s, label, 1));
+    ok(ds_stream_get_label(s, label, 1));
     assert_string_equal(label, "");
-    refused(ds_stream_label(s, label, 0), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_label(s, NULL, 10), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_label(s, label, 0), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_label(s, NULL, 10), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
 }
 
@@ -243,11 +243,11 @@ static void test_messages_name_the_stream_by_its_label_and_the_callers_line(void
     ds_stream s;
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0), .label = "decoder" }, &s));
-    refused(ds_stream_label(s, NULL, 10), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_label(s, NULL, 10), DS_ERR_INVALID_VALUE);
     snprintf(place, sizeof place, "test_streams.c:%d", __LINE__ - 1);
-    assert_non_null(strstr(ds_last_error(), place));
-    assert_non_null(strstr(ds_last_error(), "ds_stream_label"));
-    assert_non_null(strstr(ds_last_error(), "decoder"));
+    assert_non_null(strstr(ds_error_get_last(), place));
+    assert_non_null(strstr(ds_error_get_last(), "ds_stream_get_label"));
+    assert_non_null(strstr(ds_error_get_last(), "decoder"));
     ok(ds_stream_destroy(s));
 }
 
@@ -318,8 +318,8 @@ static void test_a_stream_reports_its_device_from_any_current_device(void **stat
         ds_stream s = harness_stream(i, 0);
         for (int at = 0; at < harness_device_count(); at++) {
             ds_device d;
-            ok(ds_device_set(harness_device(at)));
-            ok(ds_stream_device(s, &d));
+            ok(ds_device_set_current(harness_device(at)));
+            ok(ds_stream_get_device(s, &d));
             assert_true(same(d, harness_device(i)));
             ok(ds_stream_query(s));
             ok(ds_stream_synchronize(s));
@@ -327,9 +327,9 @@ static void test_a_stream_reports_its_device_from_any_current_device(void **stat
         ok(ds_stream_destroy(s));
     }
     ds_device d;
-    ok(ds_stream_device(legacy(1), &d));
+    ok(ds_stream_get_device(legacy(1), &d));
     assert_true(same(d, harness_device(1)));
-    ok(ds_stream_device(per_thread(1), &d));
+    ok(ds_stream_get_device(per_thread(1), &d));
     assert_true(same(d, harness_device(1)));
 }
 
@@ -359,7 +359,7 @@ static void expect_invalid(ds_stream s) {
     ds_kernel kernel = harness_fold_kernel();
     ok(ds_event_create(0, NULL, &e));
     ran = 0;
-    refused(ds_stream_retain(s), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_ref(s), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_destroy(s), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_query(s), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_synchronize(s), DS_ERR_INVALID_HANDLE);
@@ -369,29 +369,29 @@ static void expect_invalid(ds_stream s) {
     native.handle = &native;
     refused(ds_stream_unwrap(s, &native), DS_ERR_INVALID_HANDLE);
     assert_null(native.handle);
-    refused(ds_stream_id(s, &id), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_get_id(s, &id), DS_ERR_INVALID_HANDLE);
     assert_int_equal(id, 0);
-    refused(ds_stream_device(s, &d), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_get_device(s, &d), DS_ERR_INVALID_HANDLE);
     assert_true(same(d, nothing));
-    refused(ds_stream_flags(s, &flags), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_get_flags(s, &flags), DS_ERR_INVALID_HANDLE);
     assert_int_equal(flags, 0);
-    refused(ds_stream_priority(s, &effective, &requested), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_get_priority(s, &effective, &requested), DS_ERR_INVALID_HANDLE);
     assert_true(!effective && !requested);
-    refused(ds_stream_label(s, label, sizeof label), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_get_label(s, label, sizeof label), DS_ERR_INVALID_HANDLE);
     assert_string_equal(label, "");
-    refused(ds_stream_use(s, 0, &previous), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_set_current(s, 0, &previous), DS_ERR_INVALID_HANDLE);
     assert_int_equal(previous.id, 0);
     if (s.id)
         refused(ds_stream_push(s, 0), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_pop(), DS_ERR_ILLEGAL_STATE);
     refused(ds_event_record(e, s), DS_ERR_INVALID_HANDLE);
-    refused(ds_stream_record_new(s, 0, &made), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_record_event(s, 0, &made), DS_ERR_INVALID_HANDLE);
     assert_int_equal(made.id, 0);
     refused(ds_stream_wait_event(s, e), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_wait_stream(s, good), DS_ERR_INVALID_HANDLE);
     refused(ds_stream_wait_stream(good, s), DS_ERR_INVALID_HANDLE);
-    refused(ds_launch_host_func(s, never, &ran, NULL), DS_ERR_INVALID_HANDLE);
-    refused(ds_launch(kernel, 1, &args, sizeof args, s), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_launch_host_func(s, never, &ran, NULL), DS_ERR_INVALID_HANDLE);
+    refused(ds_kernel_launch(kernel, 1, &args, sizeof args, s), DS_ERR_INVALID_HANDLE);
     ok(ds_device_synchronize(harness_device(0)));
     assert_int_equal(ran, 0);
     assert_int_equal(h, 7);
@@ -441,15 +441,15 @@ static void test_a_destroyed_handle_stays_invalid_when_its_place_is_taken(void *
 static void test_functions_of_a_stream_refuse_missing_outputs(void **state) {
     (void)state;
     ds_stream s = harness_stream(0, 0);
-    refused(ds_stream_id(s, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_device(s, NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_flags(s, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_id(s, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_device(s, NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_flags(s, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_stream_export(s, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_stream_unwrap(s, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_stream_query(s)); /* the refused unwrap has kept it */
-    refused(ds_stream_legacy(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_per_thread(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_default(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_legacy(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_per_thread(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_get_default(harness_device(0), NULL), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
 }
 
@@ -458,18 +458,18 @@ static void test_default_streams_of_missing_devices_are_refused(void **state) {
     ds_stream s = { 7 };
     (void)state;
     beyond.index = harness_device_count();
-    refused(ds_stream_legacy(beyond, &s), DS_ERR_DEVICE_RANGE);
+    refused(ds_stream_get_legacy(beyond, &s), DS_ERR_DEVICE_RANGE);
     assert_int_equal(s.id, 0);
     s.id = 7;
-    refused(ds_stream_per_thread(beyond, &s), DS_ERR_DEVICE_RANGE);
+    refused(ds_stream_get_per_thread(beyond, &s), DS_ERR_DEVICE_RANGE);
     assert_int_equal(s.id, 0);
     s.id = 7;
-    refused(ds_stream_default(beyond, &s), DS_ERR_DEVICE_RANGE);
+    refused(ds_stream_get_default(beyond, &s), DS_ERR_DEVICE_RANGE);
     assert_int_equal(s.id, 0);
-    refused(ds_stream_legacy(wrong, &s), DS_ERR_INVALID_DEVICE);
-    refused_any(ds_stream_legacy(host, &s));
-    refused_any(ds_stream_per_thread(host, &s));
-    refused_any(ds_stream_default(host, &s));
+    refused(ds_stream_get_legacy(wrong, &s), DS_ERR_INVALID_DEVICE);
+    refused_any(ds_stream_get_legacy(host, &s));
+    refused_any(ds_stream_get_per_thread(host, &s));
+    refused_any(ds_stream_get_default(host, &s));
 }
 
 /* ---- ownership ---- */
@@ -479,8 +479,8 @@ static void test_the_default_streams_cannot_be_destroyed_or_owned(void **state) 
     (void)state;
     refused(ds_stream_destroy(legacy(0)), DS_ERR_INVALID_VALUE);
     refused(ds_stream_destroy(per_thread(0)), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_retain(legacy(0)), DS_ERR_INVALID_VALUE);
-    refused(ds_stream_retain(per_thread(0)), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_ref(legacy(0)), DS_ERR_INVALID_VALUE);
+    refused(ds_stream_ref(per_thread(0)), DS_ERR_INVALID_VALUE);
     refused(ds_stream_unwrap(legacy(0), &native), DS_ERR_ILLEGAL_STATE);
     refused(ds_stream_unwrap(per_thread(0), &native), DS_ERR_ILLEGAL_STATE);
     ok(ds_stream_query(legacy(0)));
@@ -491,8 +491,8 @@ static void test_every_owner_destroys_once(void **state) {
     uint64_t *h = word(1);
     (void)state;
     ds_stream s = harness_stream(0, 0);
-    ok(ds_stream_retain(s));
-    ok(ds_stream_retain(s));
+    ok(ds_stream_ref(s));
+    ok(ds_stream_ref(s));
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(s));
     fold(s, h, 2);
@@ -500,7 +500,7 @@ static void test_every_owner_destroys_once(void **state) {
     assert_int_equal(*h, fold_host(1, 2));
     ok(ds_stream_destroy(s));
     refused(ds_stream_destroy(s), DS_ERR_INVALID_HANDLE);
-    refused(ds_stream_retain(s), DS_ERR_INVALID_HANDLE);
+    refused(ds_stream_ref(s), DS_ERR_INVALID_HANDLE);
 }
 
 static void test_destroy_returns_at_once_and_pending_work_still_runs(void **state) {
@@ -512,7 +512,7 @@ static void test_destroy_returns_at_once_and_pending_work_still_runs(void **stat
     gate_close(s, &g);
     fold(s, h, 2);
     fold(s, h, 3);
-    ok(ds_stream_record_new(s, 0, &done));
+    ok(ds_stream_record_event(s, 0, &done));
     ok(ds_stream_destroy(s)); /* a hang here is the failure */
     refused(ds_stream_query(s), DS_ERR_INVALID_HANDLE);
     assert_int_equal(ds_event_query(done), DS_NOT_READY);
@@ -544,7 +544,7 @@ static void test_destroyed_streams_and_their_records_leave_nothing_behind(void *
         for (int i = 0; i < 1000; i++) {
             ds_stream s = harness_stream(0, i & 1 ? DS_STREAM_BLOCKING : 0);
             ds_event e;
-            ok(ds_stream_record_new(s, 0, &e));
+            ok(ds_stream_record_event(s, 0, &e));
             ok(ds_stream_wait_event(s, e));
             ok(ds_event_destroy(e));
             ok(ds_stream_destroy(s));
@@ -653,14 +653,14 @@ static void test_a_timed_synchronize_gives_up_in_time(void **state) {
     (void)state;
     ds_stream s = harness_stream(0, 0);
     ok(ds_stream_synchronize_for(s, 0));
-    refused(ds_stream_id(s, NULL), DS_ERR_INVALID_VALUE);
-    snprintf(before, sizeof before, "%s", ds_last_error());
+    refused(ds_stream_get_id(s, NULL), DS_ERR_INVALID_VALUE);
+    snprintf(before, sizeof before, "%s", ds_error_get_last());
     gate_close(s, &g);
     assert_int_equal(ds_stream_synchronize_for(s, 0), DS_NOT_READY);
     uint64_t start = now_ns();
     assert_int_equal(ds_stream_synchronize_for(s, 2000000), DS_NOT_READY);
     assert_true(now_ns() - start >= 2000000);
-    assert_string_equal(ds_last_error(), before); /* not ready is not an error */
+    assert_string_equal(ds_error_get_last(), before); /* not ready is not an error */
     gate_open(&g);
     ok(ds_stream_synchronize_for(s, UINT64_MAX)); /* the sum with the clock must not wrap */
     ok(ds_stream_query(s));
@@ -799,9 +799,9 @@ static void test_a_copy_between_devices_is_ordered_with_the_streams_of_both(void
     void *a, *b, *out;
     (void)state;
     ds_stream s0 = harness_stream(0, 0), s1 = harness_stream(1, 0);
-    ok(ds_alloc(harness_device(0), COUNT * 4, &a));
-    ok(ds_alloc(harness_device(1), COUNT * 4, &b));
-    ok(ds_host_alloc(COUNT * 4, &out));
+    ok(ds_device_alloc(harness_device(0), COUNT * 4, &a));
+    ok(ds_device_alloc(harness_device(1), COUNT * 4, &b));
+    ok(ds_pinned_alloc(COUNT * 4, &out));
     for (uint32_t round = 1; round <= 5; round++) {
         gate g = { 0 };
         gate_close(s0, &g);
@@ -818,9 +818,9 @@ static void test_a_copy_between_devices_is_ordered_with_the_streams_of_both(void
         for (int i = 0; i < COUNT; i++)
             assert_int_equal(((uint32_t *)out)[i], round);
     }
-    ok(ds_free(a));
-    ok(ds_free(b));
-    ok(ds_host_free(out));
+    ok(ds_device_free(a));
+    ok(ds_device_free(b));
+    ok(ds_pinned_free(out));
     ok(ds_stream_destroy(s0));
     ok(ds_stream_destroy(s1));
 }
@@ -982,7 +982,7 @@ static void test_an_event_on_legacy_covers_blocking_work(void **state) {
     ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
               consumer = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(blocking, &g);
-    ok(ds_stream_record_new(legacy(0), 0, &e));
+    ok(ds_stream_record_event(legacy(0), 0, &e));
     ok(ds_stream_wait_event(consumer, e));
     assert_int_equal(ds_event_query(e), DS_NOT_READY);
     expect_pending(consumer);
@@ -1002,8 +1002,8 @@ static void test_an_event_on_an_empty_blocking_stream_covers_legacy_work(void **
     ds_stream blocking = harness_stream(0, DS_STREAM_BLOCKING),
               other = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(legacy(0), &g);
-    ok(ds_stream_record_new(blocking, 0, &blocking_event));
-    ok(ds_stream_record_new(other, 0, &other_event));
+    ok(ds_stream_record_event(blocking, 0, &blocking_event));
+    ok(ds_stream_record_event(other, 0, &other_event));
     assert_int_equal(ds_event_query(blocking_event), DS_NOT_READY);
     ok(ds_event_synchronize(other_event));
     assert_int_equal(ds_event_query(blocking_event), DS_NOT_READY);
@@ -1024,7 +1024,7 @@ static void test_a_wait_on_legacy_holds_the_blocking_streams(void **state) {
               blocking = harness_stream(0, DS_STREAM_BLOCKING);
     ds_stream free_one = harness_stream(0, DS_STREAM_NON_BLOCKING);
     gate_close(producer, &g);
-    ok(ds_stream_record_new(producer, 0, &e));
+    ok(ds_stream_record_event(producer, 0, &e));
     ok(ds_stream_wait_event(legacy(0), e));
     gate_close(blocking, &after);
     fold(free_one, h, 1);
@@ -1158,8 +1158,8 @@ static void *stay(void *user) {
     guest *v = user;
     ds_stream again;
     ds_stream_native native;
-    ok_thread(ds_stream_per_thread(harness_device(v->device), &v->s));
-    ok_thread(ds_stream_per_thread(harness_device(v->device), &again));
+    ok_thread(ds_stream_get_per_thread(harness_device(v->device), &v->s));
+    ok_thread(ds_stream_get_per_thread(harness_device(v->device), &again));
     v->equal_inside = ds_stream_equal(v->s, again);
     ok_thread(ds_stream_export(v->s, &native));
     v->native = (uint64_t)(uintptr_t)native.handle;
@@ -1268,7 +1268,7 @@ static void expect_unreachable(ds_stream s) {
     } args = { h, 1 };
 
     ds_stream mine = harness_stream(0, 0);
-    ok(ds_stream_record_new(mine, 0, &e));
+    ok(ds_stream_record_event(mine, 0, &e));
     refused(ds_stream_query(s), DS_ERR_UNSUPPORTED);
     refused(ds_stream_synchronize(s), DS_ERR_UNSUPPORTED);
     refused(ds_stream_synchronize_for(s, 0), DS_ERR_UNSUPPORTED);
@@ -1279,7 +1279,7 @@ static void expect_unreachable(ds_stream s) {
     refused(ds_stream_wait_event(s, e), DS_ERR_UNSUPPORTED);
     refused(ds_stream_wait_stream(s, mine), DS_ERR_UNSUPPORTED);
     refused(ds_stream_wait_stream(mine, s), DS_ERR_UNSUPPORTED);
-    refused(ds_launch(harness_fold_kernel(), 1, &args, sizeof args, s), DS_ERR_UNSUPPORTED);
+    refused(ds_kernel_launch(harness_fold_kernel(), 1, &args, sizeof args, s), DS_ERR_UNSUPPORTED);
     refused(ds_fill(h, 0, 4, 2, s), DS_ERR_UNSUPPORTED);
     ok(ds_stream_synchronize(mine));
     assert_int_equal(*h, 7);
@@ -1354,7 +1354,7 @@ static void test_the_default_stream_is_the_legacy_one_unless_opted_otherwise(voi
     ds_stream s, null, mine;
     int is_mine[3], is_null[3];
     (void)state;
-    ok(ds_stream_default(harness_device(0), &s));
+    ok(ds_stream_get_default(harness_device(0), &s));
     assert_true(ds_stream_equal(s, legacy(0)));
     ds_result r = DS_OK;
     for (int way = 0; way < 3; way++) {
@@ -1364,12 +1364,12 @@ static void test_the_default_stream_is_the_legacy_one_unless_opted_otherwise(voi
         if (way == 1)
             setenv("DEVSTREAM_PER_THREAD_DEFAULT_STREAM", "1", 1);
         if (r == DS_OK)
-            r = ds_stream_default(harness_device(0), &s);
+            r = ds_stream_get_default(harness_device(0), &s);
         unsetenv("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
         if (r == DS_OK)
-            r = ds_stream_legacy(harness_device(0), &null);
+            r = ds_stream_get_legacy(harness_device(0), &null);
         if (r == DS_OK)
-            r = ds_stream_per_thread(harness_device(0), &mine);
+            r = ds_stream_get_per_thread(harness_device(0), &mine);
         is_mine[way] = ds_stream_equal(s, mine);
         is_null[way] = ds_stream_equal(s, null);
     }
@@ -1420,11 +1420,11 @@ static void test_a_wrapper_is_the_stream_that_it_wraps(void **state) {
     gate g = { 0 };
     (void)state;
     ds_stream s = harness_stream(1, 0);
-    ok(ds_device_set(harness_device(0)));
+    ok(ds_device_set_current(harness_device(0)));
     ok(ds_stream_export(s, &native));
     ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &w));
     assert_true(ds_stream_equal(w, s) && ds_stream_equal(s, w));
-    ok(ds_stream_device(w, &d));
+    ok(ds_stream_get_device(w, &d));
     assert_true(same(d, harness_device(1)));
     ok(ds_stream_export(w, &again));
     assert_ptr_equal(again.handle, native.handle);
@@ -1435,7 +1435,7 @@ static void test_a_wrapper_is_the_stream_that_it_wraps(void **state) {
     fold(s, h, 3);
     DS_STREAM_SCOPE(w) {
         ds_stream current;
-        ok(ds_stream_current(nothing, &current));
+        ok(ds_stream_get_current(nothing, &current));
         assert_true(ds_stream_equal(current, s));
         fold(current, h, 4);
     }
@@ -1461,7 +1461,7 @@ static void test_small_handles_mean_the_default_streams(void **state) {
             ok(ds_stream_query(legacy(device)));
             ok(ds_stream_query(per_thread(device)));
         }
-    ok(ds_device_set(harness_device(1)));
+    ok(ds_device_set_current(harness_device(1)));
     ds_stream w;
     ok(ds_stream_wrap(&(ds_stream_native){ 0, nothing, NULL }, DS_BORROW, NULL, NULL, &w));
     assert_true(ds_stream_equal(w, legacy(1))); /* a zeroed device is the current one */
@@ -1533,7 +1533,7 @@ static void test_the_owner_is_released_after_the_wrapper_and_its_work(void **sta
     ok(ds_stream_export(s, &native));
     releases = 0;
     ok(ds_stream_wrap(&native, DS_BORROW, release, NULL, &w));
-    ok(ds_stream_retain(w));
+    ok(ds_stream_ref(w));
     ok(ds_stream_destroy(w));
     ok(ds_stream_query(w));
     assert_int_equal(releases, 0);
@@ -1560,8 +1560,8 @@ static void test_popping_or_replacing_a_wrapper_never_ends_the_foreign_stream(vo
     ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &w));
     ok(ds_stream_push(w, 0));
     ok(ds_stream_pop());
-    ok(ds_stream_use(w, 0, &before));
-    ok(ds_stream_use(before, 0, NULL));
+    ok(ds_stream_set_current(w, 0, &before));
+    ok(ds_stream_set_current(before, 0, NULL));
     ok(ds_stream_push(w, 0));
     ok(ds_stream_destroy(w));
     ok(ds_stream_pop());
@@ -1612,7 +1612,7 @@ static void test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns(
     refused(ds_stream_unwrap(w, &out), DS_ERR_ILLEGAL_STATE);
     assert_true(!out.version && !out.handle && same(out.device, nothing));
     ok(ds_stream_destroy(w));
-    ok(ds_stream_retain(s));
+    ok(ds_stream_ref(s));
     refused(ds_stream_unwrap(s, &out), DS_ERR_ILLEGAL_STATE);
     ok(ds_stream_destroy(s));
     ok(ds_stream_query(s));
@@ -1682,7 +1682,7 @@ static void test_streams_made_meanwhile_take_no_place_of_one_that_is_waited_for(
         ok(ds_stream_create(
             &(ds_stream_desc){ .device = harness_device(0), .flags = DS_STREAM_BLOCKING }, &old));
         ok(ds_stream_query(legacy(0)));
-        ok(ds_host_alloc(64, &m));
+        ok(ds_pinned_alloc(64, &m));
         if (captures)
             ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
         gate_close(old, &meanwhile.old);
@@ -1690,7 +1690,7 @@ static void test_streams_made_meanwhile_take_no_place_of_one_that_is_waited_for(
         meanwhile.armed = 1;
         pthread_create(&opener, NULL, open_the_old_gate_last, NULL);
         if (captures)
-            ok(ds_host_free(m));
+            ok(ds_pinned_free(m));
         else
             ok(ds_stream_synchronize(legacy(0)));
         int done = ds_stream_query(old) == DS_OK;
@@ -1704,7 +1704,7 @@ static void test_streams_made_meanwhile_take_no_place_of_one_that_is_waited_for(
             ok(ds_capture_end(other, &graph));
             ok(ds_graph_destroy(graph));
         } else {
-            ok(ds_host_free(m));
+            ok(ds_pinned_free(m));
         }
         for (int i = 0; i < 64; i++)
             ok(ds_stream_destroy(meanwhile.made[i]));

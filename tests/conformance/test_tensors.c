@@ -31,7 +31,7 @@ static void count_up(void) {
 static size_t elements(const ds_tensor *t, int32_t *out, size_t room) {
     int64_t at[DS_TENSOR_MAX_DIMS] = { 0 };
     size_t n = 0;
-    int64_t count = ds_tensor_count(t);
+    int64_t count = ds_tensor_get_count(t);
     while ((int64_t)n < count && n < room) {
         int64_t where = 0;
         for (int d = 0; d < t->ndim; d++)
@@ -162,10 +162,10 @@ static void test_every_data_type_has_torchs_name(void **state) {
         assert_int_equal(t.code, types[i].code);
         assert_int_equal(t.bits, types[i].bits);
         assert_int_equal(t.lanes, types[i].lanes);
-        assert_int_equal(ds_dtype_size(t), types[i].size);
-        ok(ds_dtype_print(t, text, sizeof text));
+        assert_int_equal(ds_dtype_get_size(t), types[i].size);
+        ok(ds_dtype_format(t, text, sizeof text));
         assert_string_equal(text, types[i].name);
-        refused(ds_dtype_print(t, text, strlen(types[i].name)), DS_ERR_INVALID_VALUE);
+        refused(ds_dtype_format(t, text, strlen(types[i].name)), DS_ERR_INVALID_VALUE);
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         ok(ds_dtype_parse(others[i][0], &t));
@@ -237,8 +237,8 @@ static void test_a_bad_description_is_refused_with_its_numbers(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ds_tensor *out = &bad[0].t;
         refused(ds_tensor_check(&bad[i].t), bad[i].r);
-        if (!strstr(ds_last_error(), bad[i].says))
-            fail_msg("case %zu says: %s", i, ds_last_error());
+        if (!strstr(ds_error_get_last(), bad[i].says))
+            fail_msg("case %zu says: %s", i, ds_error_get_last());
         refused(ds_tensor_wrap(&bad[i].t, 0, NULL, NULL, &out), bad[i].r);
         assert_null(out);
     }
@@ -261,19 +261,19 @@ static void test_sizes_do_not_overflow(void **state) {
     ds_tensor *t = NULL;
     int64_t half = (int64_t)1 << 62;
     ds_tensor d = ds_tensor_of(NULL, host(), ds_float64(), 2, SHAPE(half, 4));
-    assert_int_equal(ds_tensor_count(&d), -1);
-    assert_int_equal(ds_tensor_count(NULL), -1);
-    assert_int_equal(ds_tensor_size(NULL), 0);
+    assert_int_equal(ds_tensor_get_count(&d), -1);
+    assert_int_equal(ds_tensor_get_count(NULL), -1);
+    assert_int_equal(ds_tensor_get_size(NULL), 0);
     assert_int_equal(ds_tensor_is_contiguous(NULL) + ds_tensor_is_dense(NULL), 0);
-    assert_int_equal(ds_tensor_size(&d), 0);
+    assert_int_equal(ds_tensor_get_size(&d), 0);
     d.ndim = 1;
-    assert_int_equal(ds_tensor_count(&d), half);
-    assert_int_equal(ds_tensor_size(&d), 0);
+    assert_int_equal(ds_tensor_get_count(&d), half);
+    assert_int_equal(ds_tensor_get_size(&d), 0);
     d.shape = SHAPE(-5);
-    assert_int_equal(ds_tensor_count(&d), -1);
+    assert_int_equal(ds_tensor_get_count(&d), -1);
     refused(ds_tensor_alloc(ds_float64(), 2, SHAPE(half, 4), s, &t), DS_ERR_INVALID_VALUE);
     refused(ds_tensor_alloc(ds_float64(), 1, SHAPE(half), s, &t), DS_ERR_INVALID_VALUE);
-    refused(ds_tensor_alloc_host(ds_float64(), 1, SHAPE(half), &t), DS_ERR_INVALID_VALUE);
+    refused(ds_tensor_alloc_pinned(ds_float64(), 1, SHAPE(half), &t), DS_ERR_INVALID_VALUE);
     assert_null(t);
     ok(ds_stream_destroy(s));
 }
@@ -324,8 +324,8 @@ static void test_a_tensor_is_allocated_on_its_stream(void **state) {
     assert_int_equal(t->device.index, 0);
     assert_int_equal(t->strides[0], 77);
     assert_int_equal(t->strides[2], 1);
-    assert_int_equal(ds_tensor_count(t), 385);
-    assert_int_equal(ds_tensor_size(t), 770);
+    assert_int_equal(ds_tensor_get_count(t), 385);
+    assert_int_equal(ds_tensor_get_size(t), 770);
     assert_true((uintptr_t)ds_tensor_address(t) % 512 == 0);
     ok(ds_tensor_check(t));
     int16_t all[385];
@@ -333,11 +333,11 @@ static void test_a_tensor_is_allocated_on_its_stream(void **state) {
     ok(ds_copy(all, t->data, sizeof all, s));
     ok(ds_stream_synchronize(s));
     assert_int_equal(all[384], 0x1234);
-    size_t used = ds_mem_allocated(harness_device(0));
+    size_t used = ds_mem_get_allocated(harness_device(0));
     assert_true(used >= 770);
     void *was = t->data;
     ok(ds_tensor_free(t));
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
     /* the same stream has it again at once */
     ok(ds_tensor_alloc(ds_int16(), 3, SHAPE(5, 7, 11), s, &u));
     assert_ptr_equal(u->data, was);
@@ -349,17 +349,17 @@ static void test_a_tensor_is_allocated_on_its_stream(void **state) {
     refused(ds_tensor_alloc(ds_int16(), 1, SHAPE(3), (ds_stream){ 0 }, &t), DS_ERR_INVALID_HANDLE);
     refused(ds_tensor_alloc(ds_int16(), 1, SHAPE(3), s, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_tensor_alloc(ds_int16(), 0, NULL, s, &t)); /* one element */
-    assert_int_equal(ds_tensor_size(t), 2);
+    assert_int_equal(ds_tensor_get_size(t), 2);
     assert_non_null(t->data);
     ok(ds_tensor_free(t));
     ok(ds_tensor_alloc(ds_int16(), 2, SHAPE(4, 0), s, &t)); /* none */
     assert_null(t->data);
-    assert_int_equal(ds_tensor_count(t), 0);
+    assert_int_equal(ds_tensor_get_count(t), 0);
     ok(ds_tensor_check(t));
     ok(ds_tensor_free(t));
-    ok(ds_tensor_alloc_host(ds_complex128(), 1, SHAPE(100), &t));
+    ok(ds_tensor_alloc_pinned(ds_complex128(), 1, SHAPE(100), &t));
     ds_pointer_info info;
-    ok(ds_pointer_query(t->data, &info));
+    ok(ds_pointer_get_info(t->data, &info));
     assert_int_equal(info.kind, DS_MEMORY_PINNED);
     assert_int_equal(t->device.type, harness_is_cpu() ? DS_DEVICE_HOST : DS_TENSOR_CUDA_HOST);
     ok(ds_tensor_check(t));
@@ -417,10 +417,10 @@ static void test_memory_stays_as_long_as_a_view_of_it(void **state) {
     assert_ptr_equal(v->data, (char *)t->data + 2 * 20 * 4);
     ok(ds_tensor_free(t));
     ok(ds_tensor_free(v));
-    assert_int_not_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_not_equal(ds_mem_get_allocated(harness_device(0)), 0);
     expect_shape(w, 2, SHAPE(20, 3));
     ok(ds_tensor_free(w));
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
     ok(ds_stream_destroy(s));
 }
 
@@ -431,13 +431,13 @@ static void test_a_wrapped_tensor_tells_its_owner_when_it_is_over(void **state) 
     unsigned flags = 9;
     ok(ds_tensor_wrap(&d, DS_TENSOR_READ_ONLY, payload_destroy, &p, &t));
     ok(ds_tensor_narrow(t, 0, 1, 2, &v));
-    ok(ds_tensor_flags(v, &flags));
+    ok(ds_tensor_get_flags(v, &flags));
     assert_int_equal(flags, DS_TENSOR_READ_ONLY);
     ok(ds_tensor_free(t));
     assert_int_equal(p.destroyed, 0);
     ok(ds_tensor_free(v));
     assert_int_equal(p.destroyed, 1);
-    ok(ds_tensor_flags(&d, &flags));
+    ok(ds_tensor_get_flags(&d, &flags));
     assert_int_equal(flags, 0);
     d.ndim = -1;
     refused(ds_tensor_wrap(&d, 0, payload_destroy, &p, &t), DS_ERR_INVALID_VALUE);
@@ -461,7 +461,7 @@ static void test_a_wrap_refused_in_a_host_function_tells_the_owner(void **state)
     ds_stream s;
     ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(0) }, &s));
 
-    ok(ds_launch_host_func(s, wrap_inside, &p, NULL));
+    ok(ds_stream_launch_host_func(s, wrap_inside, &p, NULL));
     ok(ds_stream_synchronize(s));
 
     assert_int_equal(p.status, DS_ERR_NOT_PERMITTED);
@@ -477,8 +477,9 @@ static void call_that_fails(void *user) {
 
 static void expect_no_data(ds_result r) {
     assert_int_equal(r, DS_ERR_INVALID_VALUE);
-    if (!strstr(ds_last_error(), "ds_tensor_wrap") || !strstr(ds_last_error(), "data is NULL"))
-        fail_msg("\"%s\" is not the sentence of ds_tensor_wrap", ds_last_error());
+    if (!strstr(ds_error_get_last(), "ds_tensor_wrap") ||
+        !strstr(ds_error_get_last(), "data is NULL"))
+        fail_msg("\"%s\" is not the sentence of ds_tensor_wrap", ds_error_get_last());
 }
 
 /* devstream sets the capture mode around the release function; 1 and 2: before and after it with
@@ -694,7 +695,7 @@ static void test_memory_of_a_virtual_device_as_host_memory(void **state) {
         refused(ds_tensor_as_host(t, &u), DS_ERR_INVALID_DEVICE);
     }
     ok(ds_tensor_free(t));
-    ok(ds_tensor_alloc_host(ds_int32(), 1, SHAPE(4), &t));
+    ok(ds_tensor_alloc_pinned(ds_int32(), 1, SHAPE(4), &t));
     ok(ds_tensor_as_host(t, &u));
     assert_int_equal(u->device.type, DS_DEVICE_HOST);
     ok(ds_tensor_free(u));
@@ -755,13 +756,13 @@ static void test_an_imported_tensor_is_given_back_once(void **state) {
     assert_int_equal(deleted, 1);
     shape[0] = 3;
     ok(ds_tensor_import_versioned(versioned(shape, DS_DLPACK_READ_ONLY | DS_DLPACK_IS_COPIED), &t));
-    ok(ds_tensor_flags(t, &flags));
+    ok(ds_tensor_get_flags(t, &flags));
     assert_int_equal(flags, DS_TENSOR_READ_ONLY);
     ELEMENTS(t, 0, 1, 2);
     ok(ds_tensor_free(t));
     assert_int_equal(deleted, 2);
     ok(ds_tensor_import_versioned(versioned(shape, 0), &t));
-    ok(ds_tensor_flags(t, &flags));
+    ok(ds_tensor_get_flags(t, &flags));
     assert_int_equal(flags, 0);
     ok(ds_tensor_free(t));
     /* no deleter: nothing to do */
@@ -784,14 +785,14 @@ static void test_what_cannot_be_imported_stays_the_callers(void **state) {
     ds_managed_tensor_versioned *v = versioned(shape, 0);
     v->version.major = 2;
     refused(ds_tensor_import_versioned(v, &t), DS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(ds_last_error(), "2.3"));
+    assert_non_null(strstr(ds_error_get_last(), "2.3"));
     v->version.major = 1;
     v->flags = DS_DLPACK_SUBBYTE_PADDED;
     v->tensor.dtype = (ds_dtype){ DS_CODE_FLOAT4_E2M1FN, 4, 2 };
     refused(ds_tensor_import_versioned(v, &t), DS_ERR_UNSUPPORTED);
     v->flags = 0;
     ok(ds_tensor_import_versioned(v, &t)); /* packed in pairs: whole bytes */
-    assert_int_equal(ds_tensor_size(t), 5);
+    assert_int_equal(ds_tensor_get_size(t), 5);
     assert_int_equal(deleted, 0);
     ok(ds_tensor_free(t));
     ok(ds_tensor_import(m, &t));
@@ -824,9 +825,9 @@ static void test_an_exported_tensor_keeps_its_memory(void **state) {
     ok(ds_tensor_check(&m->tensor));
     ok(ds_tensor_import(m, &again)); /* round the world */
     w->deleter(w);
-    assert_int_not_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_not_equal(ds_mem_get_allocated(harness_device(0)), 0);
     ok(ds_tensor_free(again));
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
 #ifdef HAVE_DLPACK
     ok(ds_tensor_alloc(ds_float32(), 2, SHAPE(4, 6), s, &t));
     ok(ds_tensor_export(t, &m));
@@ -840,7 +841,7 @@ static void test_an_exported_tensor_keeps_its_memory(void **state) {
     assert_int_equal(theirs->dl_tensor.device.device_type, harness_device(0).type);
     ok(ds_tensor_free(t));
     theirs->deleter(theirs);
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
 #endif
     ds_tensor mine = ds_tensor_of(numbers, host(), ds_int32(), 1, SHAPE(3));
     refused(ds_tensor_export(&mine, &m), DS_ERR_INVALID_VALUE);
@@ -877,14 +878,14 @@ static void test_a_deleter_is_called_anywhere(void **state) {
         if (i)
             join(spawn(delete_on_thread, m));
         else
-            ok(ds_launch_host_func(s, delete_on_stream, m, NULL));
+            ok(ds_stream_launch_host_func(s, delete_on_stream, m, NULL));
         ok(ds_stream_synchronize(s));
         /* what was freed inside of a host function goes with a next call */
         ok(ds_tensor_alloc(ds_float32(), 0, NULL, s, &t));
         ok(ds_tensor_free(t));
-        assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
     }
-    assert_string_equal(strstr(ds_last_error(), "deleter") ? "a deleter's business" : "", "");
+    assert_string_equal(strstr(ds_error_get_last(), "deleter") ? "a deleter's business" : "", "");
     ok(ds_stream_destroy(s));
 }
 
@@ -922,7 +923,7 @@ static void test_shutdown_tells_what_was_not_freed_and_gives_others_theirs(void 
     s = harness_stream(0, 0);
     ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(1000), s, &t));
     alive->deleter(alive);
-    assert_int_not_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_not_equal(ds_mem_get_allocated(harness_device(0)), 0);
     ok(ds_tensor_free(t));
     ok(ds_stream_destroy(s));
 }
@@ -934,7 +935,7 @@ static void test_without_bookkeeping_memory_nothing_is_lost(void **state) {
     ds_tensor *t, *v;
     ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(1000), s, &t)); /* the allocator has what it needs */
     ok(ds_tensor_free(t));
-    size_t used = ds_mem_allocated(harness_device(0));
+    size_t used = ds_mem_get_allocated(harness_device(0));
     int done = 0;
     for (int n = 0; n < 20 && !done; n++) {
         deleted = 0;
@@ -958,7 +959,7 @@ static void test_without_bookkeeping_memory_nothing_is_lost(void **state) {
             delete_plain(m);
         ok(ds_tensor_free(got));
         assert_int_equal(deleted, 1);
-        assert_int_equal(ds_mem_allocated(harness_device(0)), used);
+        assert_int_equal(ds_mem_get_allocated(harness_device(0)), used);
     }
     assert_true(done);
     harness_restart(NULL);
@@ -994,7 +995,7 @@ static void test_threads_share_a_tensor(void **state) {
     for (int i = 0; i < CREW; i++)
         join(thread[i]);
     ok(ds_tensor_free(t));
-    assert_int_equal(ds_mem_allocated(harness_device(0)), 0);
+    assert_int_equal(ds_mem_get_allocated(harness_device(0)), 0);
     ok(ds_stream_destroy(s));
 }
 
@@ -1021,7 +1022,7 @@ static void test_strides_that_nobody_follows_may_be_anything(void **state) {
         ds_device to[2] = { harness_device(0), harness_device(0) };
         ok(ds_comm_scatter(&t, to, 2, SHAPE(1, 0), 0, NULL, out, NULL));
         for (int k = 0; k < 2; k++) {
-            assert_int_equal(ds_tensor_count(out[k]), 4 * (1 - k));
+            assert_int_equal(ds_tensor_get_count(out[k]), 4 * (1 - k));
             ok(ds_tensor_free(out[k]));
         }
         t = ds_tensor_of(memory, (ds_device){ DS_DEVICE_HOST, 0 }, ds_uint8(), 2, SHAPE(2, 1));

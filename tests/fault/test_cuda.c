@@ -20,20 +20,20 @@
 #include "kernels_ptx.h"
 #include "standin/standin.h"
 
-#define ok(call)                                                                      \
-    do {                                                                              \
-        ds_result ok_result_ = (call);                                                \
-        if (ok_result_ != DS_OK)                                                      \
-            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(ok_result_), \
-                     ds_last_error());                                                \
+#define ok(call)                                                                          \
+    do {                                                                                  \
+        ds_result ok_result_ = (call);                                                    \
+        if (ok_result_ != DS_OK)                                                          \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_get_name(ok_result_), \
+                     ds_error_get_last());                                                \
     } while (0)
-#define refused(call, code)                                                                \
-    do {                                                                                   \
-        ds_result refused_result_ = (call);                                                \
-        if (refused_result_ != (code))                                                     \
-            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(refused_result_), \
-                     ds_last_error());                                                     \
-        assert_non_null(strchr(ds_last_error(), ' '));                                     \
+#define refused(call, code)                                                                    \
+    do {                                                                                       \
+        ds_result refused_result_ = (call);                                                    \
+        if (refused_result_ != (code))                                                         \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_get_name(refused_result_), \
+                     ds_error_get_last());                                                     \
+        assert_non_null(strchr(ds_error_get_last(), ' '));                                     \
     } while (0)
 #define cuda(call) assert_int_equal(call, cudaSuccess)
 
@@ -159,15 +159,15 @@ static world *open_world(int device) {
     ok(ds_event_create(0, NULL, &w.e));
     ok(ds_event_create(0, NULL, &w.never));
     ok(ds_event_create(DS_EVENT_TIMING, NULL, &w.timed));
-    ok(ds_alloc(ds_cuda(device), N, &w.d));
-    ok(ds_alloc(ds_cuda(device), N, &w.d2));
-    ok(ds_alloc(ds_cuda(device + 1), N, &w.far));
-    ok(ds_host_alloc(N, &w.pin));
-    ok(ds_host_alloc(N, &w.pin2));
+    ok(ds_device_alloc(ds_cuda(device), N, &w.d));
+    ok(ds_device_alloc(ds_cuda(device), N, &w.d2));
+    ok(ds_device_alloc(ds_cuda(device + 1), N, &w.far));
+    ok(ds_pinned_alloc(N, &w.pin));
+    ok(ds_pinned_alloc(N, &w.pin2));
     memset(w.pin, 0, N);
     w.k = make_fold();
     /* once, so that what is made at first use is there */
-    ok(ds_launch(w.k, 1, &(fold_args){ w.pin, 1 }, sizeof(fold_args), w.s));
+    ok(ds_kernel_launch(w.k, 1, &(fold_args){ w.pin, 1 }, sizeof(fold_args), w.s));
     w.x = make_exec(&w);
     ok(ds_event_record(w.e, w.s));
     ok(ds_event_record(w.timed, w.s));
@@ -189,11 +189,11 @@ static void close_world(world *w) {
     ok(ds_event_destroy(w->never));
     ok(ds_event_destroy(w->timed));
     ok(ds_graph_exec_destroy(w->x));
-    ok(ds_free(w->d));
-    ok(ds_free(w->d2));
-    ok(ds_free(w->far));
-    ok(ds_host_free(w->pin));
-    ok(ds_host_free(w->pin2));
+    ok(ds_device_free(w->d));
+    ok(ds_device_free(w->d2));
+    ok(ds_device_free(w->far));
+    ok(ds_pinned_free(w->pin));
+    ok(ds_pinned_free(w->pin2));
     ok(ds_kernel_destroy(w->k));
     ok(ds_shutdown());
     if (standin_live(report, sizeof report) != 0)
@@ -209,7 +209,7 @@ static void close_world(world *w) {
 #define THERE(call) PEEK "cuCtxPushCurrent:1 " call " cuCtxPopCurrent"
 /* clang-format off */
 #define HOT_VERBS(X) \
-    X(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s), "cuLaunchKernel") \
+    X(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s), "cuLaunchKernel") \
     X(ds_copy(w->d, w->pin, N, w->s), "cudaMemcpyAsync:H2D") \
     X(ds_copy(w->pin, w->d, N, w->s), "cudaMemcpyAsync:D2H") \
     X(ds_copy(w->d2, w->d, N, w->s), "cudaMemcpyAsync:D2D") \
@@ -224,9 +224,9 @@ static void close_world(world *w) {
     X(ds_event_record(w->e, w->s), "cudaEventRecord") \
     X(ds_stream_wait_event(w->other, w->e), "cudaStreamWaitEvent") \
     X(ds_stream_wait_event(w->other, w->never), "") \
-    X(ds_launch_host_func(w->s, nothing, NULL, NULL), \
+    X(ds_stream_launch_host_func(w->s, nothing, NULL, NULL), \
       "cudaStreamIsCapturing cudaStreamAddCallback") \
-    X(ds_add_callback(w->s, nothing_called, NULL, NULL), "cudaStreamAddCallback") \
+    X(ds_stream_add_callback(w->s, nothing_called, NULL, NULL), "cudaStreamAddCallback") \
     X(ds_stream_synchronize(w->s), "cudaStreamSynchronize") \
     X(ds_event_synchronize(w->e), "cudaEventSynchronize") \
     X(ds_stream_query(w->s), "cuStreamQuery") \
@@ -234,15 +234,15 @@ static void close_world(world *w) {
     X(ds_graph_launch(w->x, w->s), "cudaGraphLaunch")
 /* clang-format on */
 
-#define EXPECT_CALLS(verb, call)                                                  \
-    standin_log_begin();                                                          \
-    result = verb;                                                                \
-    calls = standin_log_take();                                                   \
-    want = !*call ? "" : current ? HERE(call) : THERE(call);                      \
-    if (result != DS_OK)                                                          \
-        fail_msg("%s is %s: %s", #verb, ds_result_name(result), ds_last_error()); \
-    if (strcmp(calls, want) != 0)                                                 \
-        fail_msg("%s with %s device current calls\n  %s, not\n  %s", #verb,       \
+#define EXPECT_CALLS(verb, call)                                                          \
+    standin_log_begin();                                                                  \
+    result = verb;                                                                        \
+    calls = standin_log_take();                                                           \
+    want = !*call ? "" : current ? HERE(call) : THERE(call);                              \
+    if (result != DS_OK)                                                                  \
+        fail_msg("%s is %s: %s", #verb, ds_result_get_name(result), ds_error_get_last()); \
+    if (strcmp(calls, want) != 0)                                                         \
+        fail_msg("%s with %s device current calls\n  %s, not\n  %s", #verb,               \
                  current ? "its" : "another", calls, want);
 
 static void test_hot_verbs_make_these_calls_and_no_others(void **state) {
@@ -285,52 +285,53 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_stream_destroy(t))
     DO(ds_stream_unwrap(s, &native))
     DO(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &s))
-    DO(ds_stream_record_new(s, 0, &e))
+    DO(ds_stream_record_event(s, 0, &e))
     DO(ds_stream_synchronize_for(s, 1000000000))
     DO(ds_event_synchronize_for(e, 1000000000))
     DO(ds_event_destroy(e))
     DO(ds_stream_destroy(s))
-    DO(ds_event_elapsed_ms(w->timed, w->timed, &ms))
+    DO(ds_event_get_elapsed_ms(w->timed, w->timed, &ms))
     DO(ds_device_synchronize(ds_cuda(w->device)))
     DO(ds_device_get_properties(ds_cuda(w->device), &p))
-    DO(ds_device_memory_info(ds_cuda(w->device), &a, &b))
-    DO(ds_device_priority_range(ds_cuda(w->device), &x, &y))
+    DO(ds_device_get_memory_info(ds_cuda(w->device), &a, &b))
+    DO(ds_device_get_priority_range(ds_cuda(w->device), &x, &y))
     DO(ds_device_can_access_peer(ds_cuda(w->device), ds_cuda(3), &x))
-    DO(ds_topology_of_devices((ds_device[]){ ds_cuda(w->device), ds_cuda(3) }, 2, 0, &topology))
-    ds_topology_free(topology);
-    DO(ds_device_set(ds_cuda(2)))
+    DO(ds_topology_create_of_devices((ds_device[]){ ds_cuda(w->device), ds_cuda(3) }, 2, 0,
+                                     &topology))
+    ds_topology_destroy(topology);
+    DO(ds_device_set_current(ds_cuda(2)))
     DO(ds_device_push(ds_cuda(3)))
     DO(ds_device_pop())
     DO(ds_stream_push(w->s, 0))
     DO(ds_stream_pop())
-    DO(ds_alloc(ds_cuda(w->device), N, &m))
-    DO(ds_pointer_query(m, &info))
-    DO(ds_free(m))
-    DO(ds_host_alloc(N, &m))
-    DO(ds_host_free(m))
-    DO(ds_host_register(w->page, N))
-    DO(ds_host_unregister(w->page))
-    DO(ds_stream_legacy(ds_cuda(w->device), &s))
-    DO(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), s))
+    DO(ds_device_alloc(ds_cuda(w->device), N, &m))
+    DO(ds_pointer_get_info(m, &info))
+    DO(ds_device_free(m))
+    DO(ds_pinned_alloc(N, &m))
+    DO(ds_pinned_free(m))
+    DO(ds_pinned_register(w->page, N))
+    DO(ds_pinned_unregister(w->page))
+    DO(ds_stream_get_legacy(ds_cuda(w->device), &s))
+    DO(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), s))
     DO(ds_copy(w->d, w->pin, N, s))
     DO(ds_event_record(w->e, s))
     DO(ds_stream_wait_stream(s, w->elsewhere))
     DO(ds_stream_synchronize(w->elsewhere))
     DO(ds_stream_synchronize(s))
     DO(ds_stream_query(s))
-    DO(ds_stream_per_thread(ds_cuda(w->device), &s))
+    DO(ds_stream_get_per_thread(ds_cuda(w->device), &s))
     DO(ds_fill(w->d, 7, 1, N, s))
     DO(ds_fill(w->far, 7, 4, N / 4, s)) /* another device's memory */
-    DO(ds_launch_host_func(s, nothing, NULL, NULL))
+    DO(ds_stream_launch_host_func(s, nothing, NULL, NULL))
     DO(ds_stream_synchronize(s))
     k = make_fold();
     DO(ds_kernel_load(k, ds_cuda(w->device)))
     DO(ds_kernel_destroy(k))
-    ok(ds_alloc(ds_cpu(0), N, &m));
+    ok(ds_device_alloc(ds_cpu(0), N, &m));
     DO(ds_copy(w->d, m, N, w->s))
     DO(ds_copy(m, w->d, N, w->s))
     DO(ds_stream_synchronize(w->s))
-    ok(ds_free(m));
+    ok(ds_device_free(m));
 #undef DO
 }
 
@@ -396,7 +397,7 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_graph_exec_set_node(x, host, &desc))
     desc = (ds_node_desc){ .kind = DS_NODE_CHILD, .u.child = inner };
     DO(ds_graph_exec_set_node(x, child, &desc))
-    DO(ds_graph_exec_enable_node(x, kernel, 0))
+    DO(ds_graph_exec_set_node_enabled(x, kernel, 0))
     DO(ds_graph_launch(x, w->s))
     DO(ds_graph_exec_replace_pointers(x, &w->d2, &w->d, 1, &count))
     DO(ds_graph_exec_update(x, clone, NULL))
@@ -409,13 +410,13 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_capture_exchange_mode(&mode))
     DO(ds_capture_exchange_mode(&mode))
     DO(ds_capture_begin(w->s, DS_CAPTURE_THREAD_LOCAL))
-    DO(ds_launch(w->k, 1, &args, sizeof args, w->s))
+    DO(ds_kernel_launch(w->k, 1, &args, sizeof args, w->s))
     DO(ds_copy(w->d, w->pin, N, w->s))
     DO(ds_copy(w->far, w->d, N, w->s))
     DO(ds_copy(w->pin2, w->pin, N, w->s))
     DO(ds_fill(w->far, 0, 4, 8, w->s)) /* on the other device */
-    DO(ds_launch_host_func(w->s, nothing, NULL, nothing))
-    DO(ds_stream_record_new(w->s, 0, &e))
+    DO(ds_stream_launch_host_func(w->s, nothing, NULL, nothing))
+    DO(ds_stream_record_event(w->s, 0, &e))
     DO(ds_stream_wait_event(w->elsewhere, e))
     DO(ds_fill(w->far, 0, 2, 8, w->elsewhere))
     DO(ds_stream_wait_stream(w->s, w->elsewhere))
@@ -438,15 +439,15 @@ static void graph_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_graph_get_nodes(g, &first, 1, &count))
     DO(ds_capture_begin_to_graph(w->s, g, &first, 1, DS_CAPTURE_RELAXED))
     DO(ds_fill(w->d, 0, 1, N, w->s))
-    ok(ds_alloc(ds_cuda(w->device), N, &m));
+    ok(ds_device_alloc(ds_cuda(w->device), N, &m));
     after("an allocation");
-    DO(ds_free(m))
-    ok(ds_host_alloc(N, &m));
-    DO(ds_host_free(m))
+    DO(ds_device_free(m))
+    ok(ds_pinned_alloc(N, &m));
+    DO(ds_pinned_free(m))
     DO(ds_capture_end(w->s, &g))
     DO(ds_graph_destroy(g))
     DO(ds_graph_exec_destroy(x))
-    DO(ds_capture_query(w->s, &info.status))
+    DO(ds_capture_get_status(w->s, &info.status))
 #undef ADD
 #undef DO
 }
@@ -495,7 +496,7 @@ static void test_no_verb_changes_the_current_device(void **state) {
         graph_verbs(w, expect_device);
         graph_refusals(w, expect_device);
         cuda(cudaSetDevice(device_before));
-        refused(ds_alloc(ds_cuda(1), (size_t)1 << 60, &w->d2), DS_ERR_OUT_OF_MEMORY);
+        refused(ds_device_alloc(ds_cuda(1), (size_t)1 << 60, &w->d2), DS_ERR_OUT_OF_MEMORY);
         expect_device("an allocation that fails");
         assert_null(w->d2);
         close_world(w);
@@ -529,7 +530,7 @@ static void test_the_users_own_error_survives_and_none_of_ours_is_left(void **st
         graph_verbs(w, expect);
         /* pending work: "not ready" is no error */
         standin_hold(1);
-        ok(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
+        ok(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
         ok(ds_event_record(w->timed, w->s));
         assert_int_equal(ds_stream_query(w->s), DS_NOT_READY);
         expect("a query of a stream with work");
@@ -546,7 +547,7 @@ static void test_the_users_own_error_survives_and_none_of_ours_is_left(void **st
         expect("refused calls");
         /* refused by cudart: an error stays, but none appears */
         void *m;
-        refused(ds_alloc(ds_cuda(1), (size_t)1 << 60, &m), DS_ERR_OUT_OF_MEMORY);
+        refused(ds_device_alloc(ds_cuda(1), (size_t)1 << 60, &m), DS_ERR_OUT_OF_MEMORY);
         assert_true((cudaPeekAtLastError() != cudaSuccess) == with_error);
         graph_refusals(w, with_error ? expect_some_error : expect_no_error);
         close_world(w);
@@ -558,8 +559,8 @@ static void test_asking_makes_no_context(void **state) {
     unsigned before = standin_contexts();
     int count;
     char text[600];
-    ok(ds_device_count(DS_DEVICE_CUDA, &count));
-    ok(ds_backend_report(text, sizeof text));
+    ok(ds_device_get_count(DS_DEVICE_CUDA, &count));
+    ok(ds_backend_format(text, sizeof text));
     assert_int_equal(standin_contexts(), before);
     assert_non_null(strstr(text, "taken: 4 devices"));
     ok(ds_shutdown());
@@ -576,22 +577,22 @@ static void *use_device_2(void *none) {
     ds_capture_status status;
     ds_capture_mode mode = DS_CAPTURE_THREAD_LOCAL;
     void *d, *pin;
-    if (ds_device_set(ds_cuda(2)) < 0 ||
+    if (ds_device_set_current(ds_cuda(2)) < 0 ||
         ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(2) }, &s) < 0 ||
-        ds_alloc(ds_cuda(2), N, &d) < 0 || ds_host_alloc(N, &pin) < 0 ||
+        ds_device_alloc(ds_cuda(2), N, &d) < 0 || ds_pinned_alloc(N, &pin) < 0 ||
         ds_fill(d, 1, 1, N, s) < 0 || ds_copy(pin, d, N, s) < 0 ||
-        ds_stream_record_new(s, 0, &e) < 0 || ds_event_query(e) < 0 || ds_stream_query(s) < 0 ||
+        ds_stream_record_event(s, 0, &e) < 0 || ds_event_query(e) < 0 || ds_stream_query(s) < 0 ||
         ds_event_synchronize(e) < 0 || ds_capture_begin(s, DS_CAPTURE_RELAXED) < 0 ||
-        ds_copy(pin, d, N, s) < 0 || ds_launch_host_func(s, nothing, NULL, NULL) < 0 ||
-        ds_capture_query(s, &status) < 0 || ds_capture_end(s, &g) < 0 ||
+        ds_copy(pin, d, N, s) < 0 || ds_stream_launch_host_func(s, nothing, NULL, NULL) < 0 ||
+        ds_capture_get_status(s, &status) < 0 || ds_capture_end(s, &g) < 0 ||
         ds_graph_instantiate(g, NULL, &x) < 0 || ds_graph_launch(x, s) < 0 ||
         ds_capture_begin(s, DS_CAPTURE_GLOBAL) < 0 ||
         ds_stream_synchronize(s) != DS_ERR_CAPTURE_UNSUPPORTED ||
         ds_capture_end(s, &lost) != DS_ERR_CAPTURE_INVALIDATED ||
         ds_capture_exchange_mode(&mode) < 0 || ds_stream_synchronize(s) < 0 ||
         ds_graph_exec_destroy(x) < 0 || ds_graph_destroy(g) < 0 || ds_event_destroy(e) < 0 ||
-        ds_stream_destroy(s) < 0 || ds_free(d) < 0 || ds_host_free(pin) < 0) {
-        fprintf(stderr, "%s\n", ds_last_error());
+        ds_stream_destroy(s) < 0 || ds_device_free(d) < 0 || ds_pinned_free(pin) < 0) {
+        fprintf(stderr, "%s\n", ds_error_get_last());
         abort();
     }
     return NULL;
@@ -634,13 +635,13 @@ static void test_a_stream_of_cudart_is_wrapped_and_stays_its_owners(void **state
     ok(ds_stream_wrap(&n, DS_BORROW, released, NULL, &s));
     ok(ds_stream_wrap(&n, DS_BORROW, released, NULL, &again));
     assert_true(ds_stream_equal(s, again));
-    ok(ds_stream_flags(s, &flags));
+    ok(ds_stream_get_flags(s, &flags));
     assert_int_equal(flags, DS_STREAM_NON_BLOCKING);
-    ok(ds_stream_priority(s, &effective, NULL));
+    ok(ds_stream_get_priority(s, &effective, NULL));
     assert_int_equal(effective, -2);
     void *d, *pin;
-    ok(ds_alloc(ds_cuda(2), N, &d));
-    ok(ds_host_alloc(N, &pin));
+    ok(ds_device_alloc(ds_cuda(2), N, &d));
+    ok(ds_pinned_alloc(N, &pin));
     ok(ds_fill(d, 0x5a, 1, N, s));
     ok(ds_copy(pin, d, N, again));
     cuda(cudaStreamSynchronize(native));
@@ -659,8 +660,8 @@ static void test_a_stream_of_cudart_is_wrapped_and_stays_its_owners(void **state
     ok(ds_stream_wrap(&n, DS_OWN, NULL, NULL, &s));
     refused(ds_stream_wrap(&n, DS_OWN, NULL, NULL, &again), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_host_free(pin));
+    ok(ds_device_free(d));
+    ok(ds_pinned_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
 }
@@ -676,18 +677,18 @@ static void test_memory_of_cudart_is_copied_and_filled_and_not_freed(void **stat
     cuda(cudaMalloc(&far, N));
     cuda(cudaSetDevice(0));
     cuda(cudaHostAlloc(&pinned, N, cudaHostAllocPortable));
-    ok(ds_pointer_query((char *)far + 5, &info));
+    ok(ds_pointer_get_info((char *)far + 5, &info));
     assert_int_equal(info.kind, DS_MEMORY_DEVICE);
     assert_int_equal(info.device.type, DS_DEVICE_CUDA);
     assert_int_equal(info.device.index, 1);
     assert_ptr_equal(info.base, far);
-    ok(ds_pointer_query(pinned, &info));
+    ok(ds_pointer_get_info(pinned, &info));
     assert_int_equal(info.kind, DS_MEMORY_PINNED);
-    ok(ds_pointer_query(page, &info));
+    ok(ds_pointer_get_info(page, &info));
     assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
-    ok(ds_alloc(ds_cuda(0), N, &ours));
+    ok(ds_device_alloc(ds_cuda(0), N, &ours));
     ok(ds_fill(theirs, 1, 1, N, s));
     ok(ds_copy(ours, theirs, N, s));
     ok(ds_copy(far, ours, N, s));
@@ -706,11 +707,11 @@ static void test_memory_of_cudart_is_copied_and_filled_and_not_freed(void **stat
     for (int i = 0; i < N; i++)
         assert_int_equal(((unsigned char *)pinned)[i], 9);
     refused(ds_fill(theirs, 1, 1, N, cpu), DS_ERR_CROSS_DRIVER);
-    refused(ds_free(theirs), DS_ERR_INVALID_VALUE);
-    refused(ds_host_free(pinned), DS_ERR_INVALID_VALUE);
+    refused(ds_device_free(theirs), DS_ERR_INVALID_VALUE);
+    refused(ds_pinned_free(pinned), DS_ERR_INVALID_VALUE);
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(cpu));
-    ok(ds_free(ours));
+    ok(ds_device_free(ours));
     ok(ds_shutdown());
     cuda(cudaFree(theirs));
     cuda(cudaFree(far));
@@ -740,7 +741,7 @@ static void test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away
     ds_stream s, legacy, wrapper;
     ds_stream_native n;
     cudaStream_t theirs;
-    ok(ds_stream_legacy(ds_cuda(0), &legacy));
+    ok(ds_stream_get_legacy(ds_cuda(0), &legacy));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .flags = DS_STREAM_BLOCKING },
                         &s));
     ok(ds_stream_unwrap(s, &n));
@@ -750,12 +751,12 @@ static void test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away
     cuda(cudaStreamCreateWithFlags(&theirs, cudaStreamDefault));
     ok(ds_stream_wrap(&(ds_stream_native){ .device = ds_cuda(0), .handle = theirs }, DS_BORROW,
                       NULL, NULL, &wrapper));
-    ok(ds_stream_use(wrapper, 0, NULL)); /* which keeps the wrapper alive */
+    ok(ds_stream_set_current(wrapper, 0, NULL)); /* which keeps the wrapper alive */
     ok(ds_stream_destroy(wrapper));
     cuda(cudaStreamDestroy(theirs));
     ok(ds_stream_query(legacy));
     ok(ds_stream_synchronize_for(legacy, 1000000));
-    ok(ds_stream_use(legacy, 0, NULL));
+    ok(ds_stream_set_current(legacy, 0, NULL));
     ok(ds_shutdown());
 }
 
@@ -773,9 +774,9 @@ static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(vo
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &a));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(2) }, &b));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &cpu));
-    ok(ds_alloc(ds_cuda(1), N, &far));
-    ok(ds_host_alloc(N, &pin));
-    ok(ds_launch_host_func(a, block_until, &go, NULL));
+    ok(ds_device_alloc(ds_cuda(1), N, &far));
+    ok(ds_pinned_alloc(N, &pin));
+    ok(ds_stream_launch_host_func(a, block_until, &go, NULL));
     ok(ds_fill(far, 1, 1, 100, a));
     ok(ds_copy((char *)far + 100, pin, 100, a)); /* on a stream of neither */
     ok(ds_fill((char *)far + 200, 2, 1, N - 200, b));
@@ -789,12 +790,12 @@ static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(vo
     go = 1;
     ok(ds_stream_synchronize(a));
     void *virtual_memory; /* of the CPU driver: to and fro on a stream of another GPU */
-    ok(ds_alloc(ds_cpu(0), N, &virtual_memory));
+    ok(ds_device_alloc(ds_cpu(0), N, &virtual_memory));
     ok(ds_copy(virtual_memory, far, N, b));
     ok(ds_fill(far, 0, 1, N, b));
     ok(ds_copy(far, virtual_memory, N, b));
     ok(ds_stream_synchronize(b));
-    ok(ds_free(virtual_memory));
+    ok(ds_device_free(virtual_memory));
     ok(ds_copy(pin, far, N, b));
     ok(ds_stream_synchronize(b));
     for (int i = 0; i < N; i++)
@@ -802,8 +803,8 @@ static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(vo
     ok(ds_stream_destroy(a));
     ok(ds_stream_destroy(b));
     ok(ds_stream_destroy(cpu));
-    ok(ds_free(far));
-    ok(ds_host_free(pin));
+    ok(ds_device_free(far));
+    ok(ds_pinned_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
 }
@@ -815,8 +816,8 @@ static void test_copies_between_the_drivers_share_one_buffer_per_stream(void **s
     unsigned char back[64];
     unsigned long before = standin_calls("cudaHostAlloc");
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
-    ok(ds_alloc(ds_cuda(0), 64 * 100, &d));
-    ok(ds_alloc(ds_cpu(0), 64 * 100, &m));
+    ok(ds_device_alloc(ds_cuda(0), 64 * 100, &d));
+    ok(ds_device_alloc(ds_cpu(0), 64 * 100, &m));
     for (int i = 0; i < 64 * 100; i++)
         ((unsigned char *)m)[i] = (unsigned char)(i / 64);
     for (int i = 0; i < 100; i++)
@@ -830,8 +831,8 @@ static void test_copies_between_the_drivers_share_one_buffer_per_stream(void **s
         assert_memory_equal((char *)m + 64 * i, back, 64);
     }
     ok(ds_stream_destroy(s));
-    ok(ds_free(d));
-    ok(ds_free(m));
+    ok(ds_device_free(d));
+    ok(ds_device_free(m));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
 }
@@ -925,7 +926,7 @@ static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(voi
     cudaGraphExec_t exec;
     size_t count;
     void *m;
-    ok(ds_alloc(ds_cpu(0), N, &m));
+    ok(ds_device_alloc(ds_cpu(0), N, &m));
     cuda(cudaSetDevice(1));
     ok(ds_stream_export(w->s, &n));
     cuda(cudaStreamBeginCapture(n.handle, cudaStreamCaptureModeRelaxed));
@@ -933,9 +934,9 @@ static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(voi
     assert_int_equal(info.status, DS_CAPTURE_ACTIVE);
     assert_true(info.id == 0 && info.graph.id == 0);
     *(uint64_t *)w->pin = 5;
-    ok(ds_launch(w->k, 1, &(fold_args){ w->pin, 9 }, sizeof(fold_args), w->s));
-    ok(ds_launch_host_func(w->s, add_one, w->pin, NULL));
-    ok(ds_launch_host_func(w->s, nothing, &gone, count_up));
+    ok(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 9 }, sizeof(fold_args), w->s));
+    ok(ds_stream_launch_host_func(w->s, add_one, w->pin, NULL));
+    ok(ds_stream_launch_host_func(w->s, nothing, &gone, count_up));
     ok(ds_copy(w->pin2, w->pin, 64, w->s)); /* by a host function of the library's own */
     ok(ds_graph_launch(w->x, w->s));
     ok(ds_event_record_external(w->e, w->s));
@@ -946,7 +947,7 @@ static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(voi
     refused(ds_graph_upload(w->x, w->s), DS_ERR_CAPTURE_UNSUPPORTED);
     refused(ds_capture_get_dependencies(w->s, NULL, 0, &count), DS_ERR_ILLEGAL_STATE);
     refused(ds_capture_end(w->s, &ours), DS_ERR_ILLEGAL_STATE);
-    assert_non_null(strstr(ds_last_error(), "begun outside devstream"));
+    assert_non_null(strstr(ds_error_get_last(), "begun outside devstream"));
     cuda(cudaStreamEndCapture(n.handle, &graph)); /* nothing has spoiled it */
     cuda(cudaGraphInstantiate(&exec, graph, 0));
     cuda(cudaGraphDestroy(graph));
@@ -963,7 +964,7 @@ static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(voi
     assert_int_equal(gone, 0);
     cuda(cudaGraphExecDestroy(exec));
     await(&gone, 1);
-    ok(ds_free(m));
+    ok(ds_device_free(m));
     close_world(w);
 }
 
@@ -990,7 +991,7 @@ static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place
     cuda(cudaSetDevice(1));
     ok(ds_stream_export(w->s, &n));
     ok(ds_capture_begin(w->s, DS_CAPTURE_THREAD_LOCAL));
-    ok(ds_launch(w->k, 1, &(fold_args){ h, 1 }, sizeof(fold_args), w->s));
+    ok(ds_kernel_launch(w->k, 1, &(fold_args){ h, 1 }, sizeof(fold_args), w->s));
     ok(ds_capture_get_info(w->s, &info));
     ok(ds_capture_get_dependencies(w->s, &last, 1, &count));
     assert_int_equal(count, 1);
@@ -1000,7 +1001,7 @@ static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place
     ok(ds_capture_update_dependencies(w->s, &empty, 1, DS_CAPTURE_ADD_DEPENDENCIES));
     ok(ds_fill(w->d, 8, 1, 8, w->s));
     cuda(cudaMemcpyAsync(w->pin2, w->d, 16, cudaMemcpyDeviceToHost, n.handle));
-    ok(ds_launch_host_func(w->s, add_one, h, NULL));
+    ok(ds_stream_launch_host_func(w->s, add_one, h, NULL));
     cuda(cudaMemsetAsync(w->d, 9, 16, n.handle));
     ok(ds_capture_end(w->s, &g));
     ok(ds_graph_get_nodes(g, nodes, NODES, &count));
@@ -1076,7 +1077,7 @@ static void test_a_node_behind_what_others_captured_is_set_and_switched_as_any_o
     desc = host_node(nothing, &first, count_up);
     ok(ds_graph_add(info.graph, &desc, &copy, 1, &host));
     ok(ds_capture_update_dependencies(w->s, &host, 1, DS_CAPTURE_ADD_DEPENDENCIES));
-    ok(ds_launch_host_func(w->s, nothing, NULL, NULL));
+    ok(ds_stream_launch_host_func(w->s, nothing, NULL, NULL));
     ok(ds_capture_end(w->s, &g));
 
     desc = host_node(nothing, NULL, NULL);
@@ -1084,8 +1085,8 @@ static void test_a_node_behind_what_others_captured_is_set_and_switched_as_any_o
     assert_int_equal(first, 1);
 
     ok(ds_graph_instantiate(g, NULL, &x));
-    ok(ds_graph_exec_enable_node(x, copy, 0));
-    ok(ds_graph_exec_enable_node(x, copy, 1));
+    ok(ds_graph_exec_set_node_enabled(x, copy, 0));
+    ok(ds_graph_exec_set_node_enabled(x, copy, 1));
     *to = 1;
     *from = 2;
     ok(ds_graph_launch(x, w->s));
@@ -1107,8 +1108,8 @@ static void test_loading_during_a_capture_leaves_the_threads_mode_as_it_is(void 
         cuda(cudaThreadExchangeStreamCaptureMode(&now));
         ok(ds_capture_begin(w->elsewhere, DS_CAPTURE_GLOBAL));
         /* the first on this device */
-        ok(ds_launch(fresh, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->elsewhere));
-        ok(ds_device_memory_info(ds_cuda(2), &(size_t){ 0 }, &(size_t){ 0 }));
+        ok(ds_kernel_launch(fresh, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->elsewhere));
+        ok(ds_device_get_memory_info(ds_cuda(2), &(size_t){ 0 }, &(size_t){ 0 }));
         now = cudaStreamCaptureModeGlobal;
         cuda(cudaThreadExchangeStreamCaptureMode(&now));
         assert_int_equal(now, mode);
@@ -1118,9 +1119,9 @@ static void test_loading_during_a_capture_leaves_the_threads_mode_as_it_is(void 
         fresh = make_fold();
     }
     ok(ds_capture_begin(w->elsewhere, DS_CAPTURE_GLOBAL));
-    refused(ds_alloc(ds_cuda(1), N, &m), DS_ERR_CAPTURE_UNSUPPORTED);
+    refused(ds_device_alloc(ds_cuda(1), N, &m), DS_ERR_CAPTURE_UNSUPPORTED);
     refused(ds_capture_end(w->elsewhere, &g), DS_ERR_CAPTURE_INVALIDATED);
-    assert_non_null(strstr(ds_last_error(), "ds_alloc"));
+    assert_non_null(strstr(ds_error_get_last(), "ds_device_alloc"));
     ok(ds_kernel_destroy(fresh));
     close_world(w);
 }
@@ -1142,28 +1143,28 @@ static void test_host_memory_is_freed_while_a_capture_is_open_when_other_streams
     void *m;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .flags = DS_STREAM_BLOCKING },
                         &blocking));
-    ok(ds_stream_per_thread(ds_cuda(1), &own));
+    ok(ds_stream_get_per_thread(ds_cuda(1), &own));
     ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
-    ok(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
+    ok(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
     ds_stream streams[] = { w->other, blocking, own, w->elsewhere };
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
         _Atomic int opened = 0;
-        ok(ds_host_alloc(N, &m));
-        ok(ds_launch_host_func(streams[i], block_until, &opened, NULL));
+        ok(ds_pinned_alloc(N, &m));
+        ok(ds_stream_launch_host_func(streams[i], block_until, &opened, NULL));
         ok(ds_copy(i == 3 ? w->far : w->d, m, N, streams[i]));
         assert_int_equal(pthread_create(&thread, NULL, open_in_a_moment, &opened), 0);
-        ok(ds_host_free(m));
+        ok(ds_pinned_free(m));
         pthread_join(thread, NULL);
     }
     _Atomic int opened = 0; /* work on a destroyed stream */
     ds_stream gone;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &gone));
-    ok(ds_host_alloc(N, &m));
-    ok(ds_launch_host_func(gone, block_until, &opened, NULL));
+    ok(ds_pinned_alloc(N, &m));
+    ok(ds_stream_launch_host_func(gone, block_until, &opened, NULL));
     ok(ds_copy(w->d, m, N, gone));
     ok(ds_stream_destroy(gone));
     assert_int_equal(pthread_create(&thread, NULL, open_in_a_moment, &opened), 0);
-    ok(ds_host_free(m));
+    ok(ds_pinned_free(m));
     pthread_join(thread, NULL);
     ok(ds_capture_end(w->s, &g));
     ok(ds_graph_destroy(g));
@@ -1187,7 +1188,7 @@ static void test_a_launch_that_takes_several_is_captured_but_not_known(void **st
                            .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } },
         &k));
     ok(ds_capture_begin(w->s, DS_CAPTURE_GLOBAL));
-    ok(ds_launch(k, ((size_t)1 << 32) + 5, NULL, 0, w->s));
+    ok(ds_kernel_launch(k, ((size_t)1 << 32) + 5, NULL, 0, w->s));
     ok(ds_capture_end(w->s, &g));
     ok(ds_graph_get_nodes(g, nodes, 9, &count));
     assert_int_equal(count, 3);
@@ -1200,7 +1201,7 @@ static void test_a_launch_that_takes_several_is_captured_but_not_known(void **st
     ok(ds_graph_destroy(g));
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &g));
     refused(ds_graph_add(g, &desc, NULL, 0, NULL), DS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(ds_last_error(), "wide"));
+    assert_non_null(strstr(ds_error_get_last(), "wide"));
     ok(ds_graph_destroy(g));
     ok(ds_kernel_destroy(k));
     close_world(w);
@@ -1243,7 +1244,7 @@ static void test_priorities_of_nodes_are_cudas(void **state) {
     fold_args args = { w->pin, 1 };
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .priority = -1 }, &urgent));
     ok(ds_capture_begin(urgent, DS_CAPTURE_GLOBAL));
-    ok(ds_launch(w->k, 1, &args, sizeof args, urgent));
+    ok(ds_kernel_launch(w->k, 1, &args, sizeof args, urgent));
     ok(ds_capture_end(urgent, &captured));
     ok(ds_graph_instantiate(captured, &(ds_graph_exec_desc){ .flags = DS_GRAPH_USE_NODE_PRIORITY },
                             &x));
@@ -1271,7 +1272,7 @@ static void test_a_capturing_stream_is_not_asked_for_the_legacy_stream(void **st
     ds_graph g;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .flags = DS_STREAM_BLOCKING },
                         &blocking));
-    ok(ds_stream_legacy(ds_cuda(1), &legacy));
+    ok(ds_stream_get_legacy(ds_cuda(1), &legacy));
     for (int wait = 0; wait < 2; wait++) {
         ok(ds_capture_begin(blocking, DS_CAPTURE_RELAXED));
         unsigned long queries = standin_calls("cuStreamQuery");
@@ -1387,9 +1388,9 @@ static void fail_in_a_graph(void) {
                            .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } },
         &k));
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
-    ok(ds_launch_host_func(s, count_up, &ran, NULL));
-    ok(ds_launch(k, 1, NULL, 0, s));
-    ok(ds_launch_host_func(s, count_up, &gone, count_up)); /* never runs */
+    ok(ds_stream_launch_host_func(s, count_up, &ran, NULL));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
+    ok(ds_stream_launch_host_func(s, count_up, &gone, count_up)); /* never runs */
     ok(ds_capture_end(s, &g));
     ok(ds_graph_instantiate(g, NULL, &x));
     ok(ds_graph_destroy(g));
@@ -1434,7 +1435,7 @@ static void test_cubins_fatbins_and_registered_functions_run(void **state) {
     standin_register_function(native, ptx_fold, "fold");
     uint64_t *h;
     void *pin;
-    ok(ds_host_alloc(sizeof *h, &pin));
+    ok(ds_pinned_alloc(sizeof *h, &pin));
     h = pin;
     for (int device = 0; device < 2; device++)
         for (size_t i = 0; i < 3; i++) {
@@ -1448,13 +1449,13 @@ static void test_cubins_fatbins_and_registered_functions_run(void **state) {
                                 &k));
             ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(device) }, &s));
             *h = 5;
-            ok(ds_launch(k, 1, &(fold_args){ h, 9 }, sizeof(fold_args), s));
+            ok(ds_kernel_launch(k, 1, &(fold_args){ h, 9 }, sizeof(fold_args), s));
             ok(ds_stream_synchronize(s));
             assert_true(*h == 5 * 1099511628211u + 9);
             ok(ds_kernel_destroy(k));
             ok(ds_stream_destroy(s));
         }
-    ok(ds_host_free(pin));
+    ok(ds_pinned_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
 }
@@ -1468,7 +1469,7 @@ static void test_an_image_without_a_form_for_the_gpu_is_refused(void **state) {
                            .cuda = { .image = cubin, .image_size = sizeof cubin, .entry = "x" } },
         &k));
     refused(ds_kernel_load(k, ds_cuda(0)), DS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(ds_last_error(), "strange"));
+    assert_non_null(strstr(ds_error_get_last(), "strange"));
     ok(ds_kernel_destroy(k));
     ok(ds_shutdown());
 }
@@ -1500,7 +1501,7 @@ static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state
     void *pin;
     memcpy(&native, &fn, sizeof native);
     standin_register_function(native, ptx_turn_around, "turn_around");
-    ok(ds_host_alloc(32 * sizeof(uint32_t), &pin));
+    ok(ds_pinned_alloc(32 * sizeof(uint32_t), &pin));
     for (int form = 0; form < 2; form++) {
         ds_kernel k;
         ds_stream s;
@@ -1517,18 +1518,20 @@ static void test_more_shared_memory_than_every_gpu_has_is_asked_for(void **state
         ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
         for (uint32_t i = 0; i < 32; i++)
             v[i] = i;
-        ok(ds_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 100000 }, &v, sizeof v, s));
+        ok(ds_kernel_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 100000 }, &v, sizeof v,
+                                 s));
         ok(ds_stream_synchronize(s));
         for (uint32_t i = 0; i < 32; i++)
             assert_int_equal(v[i], 31 - i);
-        refused(ds_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 300000 }, &v, sizeof v, s),
+        refused(ds_kernel_launch_grid(k, &(ds_grid){ { 1, 1, 1 }, { 32, 1, 1 }, 300000 }, &v,
+                                      sizeof v, s),
                 DS_ERR_INVALID_VALUE);
-        assert_non_null(strstr(ds_last_error(), "turn_around"));
+        assert_non_null(strstr(ds_error_get_last(), "turn_around"));
         ok(ds_stream_synchronize(s));
         ok(ds_stream_destroy(s));
         ok(ds_kernel_destroy(k));
     }
-    ok(ds_host_free(pin));
+    ok(ds_pinned_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
 }
@@ -1549,20 +1552,20 @@ static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_i
     void *pin;
     pthread_t thread;
     _Atomic int first = 0, second = 0, done = 0;
-    ok(ds_host_alloc(sizeof(uint64_t), &pin));
+    ok(ds_pinned_alloc(sizeof(uint64_t), &pin));
     *(uint64_t *)pin = 5;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &t));
     ds_kernel k = make_fold();
     ok(ds_kernel_load(k, ds_cuda(0)));
-    ok(ds_launch_host_func(s, block_until, &first, NULL));
+    ok(ds_stream_launch_host_func(s, block_until, &first, NULL));
     unsigned long calls = standin_calls("cudaDeviceSynchronize");
     assert_int_equal(pthread_create(&thread, NULL, wait_for_device_0, &done), 0);
     while (standin_calls("cudaDeviceSynchronize") == calls)
         sched_yield();
     usleep(20000); /* it waits for what was there */
-    ok(ds_launch_host_func(t, block_until, &second, NULL));
-    ok(ds_launch(k, 1, &(fold_args){ pin, 9 }, sizeof(fold_args), t));
+    ok(ds_stream_launch_host_func(t, block_until, &second, NULL));
+    ok(ds_kernel_launch(k, 1, &(fold_args){ pin, 9 }, sizeof(fold_args), t));
     ok(ds_kernel_destroy(k));
     first = 1;
     /* the stand-in aborts when the code goes now */
@@ -1574,7 +1577,7 @@ static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_i
     assert_true(*(uint64_t *)pin == 5 * 1099511628211u + 9);
     ok(ds_stream_destroy(s));
     ok(ds_stream_destroy(t));
-    ok(ds_host_free(pin));
+    ok(ds_pinned_free(pin));
     ok(ds_shutdown());
     assert_int_equal(standin_live(NULL, 0), 0);
 }
@@ -1591,7 +1594,7 @@ static void test_counts_of_four_bytes_are_never_split(void **state) {
                            .cuda = { .image = ptx_fold, .entry = "fold", .items_per_block = 1 } },
         &k));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
-    refused(ds_launch(k, (size_t)1 << 33, NULL, 0, s), DS_ERR_INVALID_VALUE);
+    refused(ds_kernel_launch(k, (size_t)1 << 33, NULL, 0, s), DS_ERR_INVALID_VALUE);
     assert_int_equal(ds_stream_query(s), DS_OK); /* nothing was launched */
     ok(ds_stream_destroy(s));
     ok(ds_kernel_destroy(k));
@@ -1664,19 +1667,19 @@ static void fail_and_shut_down(void) {
     void *d, *m;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &t));
-    ok(ds_alloc(ds_cuda(0), N, &d));
-    ok(ds_alloc(ds_cpu(0), N, &m));
+    ok(ds_device_alloc(ds_cuda(0), N, &d));
+    ok(ds_device_alloc(ds_cpu(0), N, &m));
     ok(ds_kernel_create(
         &(ds_kernel_desc){ .name = "explode",
                            .cuda = { .image = ptx_explode, .entry = "explode", .block = 1 } },
         &k));
     ok(ds_kernel_load(k, ds_cuda(0)));
-    ok(ds_launch_host_func(s, slow_fn, &x, slow_end));
+    ok(ds_stream_launch_host_func(s, slow_fn, &x, slow_end));
     ok(ds_copy(d, m, N, s)); /* host functions of the library's own */
-    ok(ds_add_callback(s, slow_callback, &x, slow_end));
+    ok(ds_stream_add_callback(s, slow_callback, &x, slow_end));
     while (!x.entered)
         sched_yield();
-    ok(ds_launch(k, 1, NULL, 0, t));
+    ok(ds_kernel_launch(k, 1, NULL, 0, t));
     refused(ds_stream_synchronize(t), DS_ERR_FAILED);
     refused(ds_shutdown(), DS_ERR_FAILED);
     assert_int_equal(x.done, 1);
@@ -1697,22 +1700,22 @@ static void test_shutdown_releases_what_was_left(void **state) {
     ds_event e;
     void *m;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &s));
-    ok(ds_stream_record_new(s, 0, &e));
-    ok(ds_alloc(ds_cuda(1), N, &m));
+    ok(ds_stream_record_event(s, 0, &e));
+    ok(ds_device_alloc(ds_cuda(1), N, &m));
     ok(ds_fill(m, 0, 1, N, s));
-    ok(ds_host_alloc(N, &m));
-    ok(ds_host_register(page, N));
+    ok(ds_pinned_alloc(N, &m));
+    ok(ds_pinned_register(page, N));
     (void)make_fold();
     _Atomic int gone = 0;
     ds_graph g;
     ds_graph_exec x;
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
-    ok(ds_launch_host_func(s, nothing, &gone, count_up));
+    ok(ds_stream_launch_host_func(s, nothing, &gone, count_up));
     ok(ds_capture_end(s, &g));
     ok(ds_graph_instantiate(g, NULL, &x));
     ok(ds_graph_launch(x, s));
     ok(ds_capture_begin(s, DS_CAPTURE_GLOBAL));
-    ok(ds_launch_host_func(s, nothing, &gone, count_up));
+    ok(ds_stream_launch_host_func(s, nothing, &gone, count_up));
     ok(ds_fill(m, 0, 1, 16, s));
     ok(ds_shutdown());
     assert_int_equal(gone, 2); /* CUDA ends the first one on a thread of its own */
@@ -1737,7 +1740,7 @@ static void test_shutdown_frees_what_another_thread_captured(void **state) {
     for (int i = 0; i < 2; i++)
         ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &s[i]));
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &captured_into));
-    ok(ds_alloc(ds_cuda(0), N, &m));
+    ok(ds_device_alloc(ds_cuda(0), N, &m));
     assert_int_equal(pthread_create(&thread, NULL, capture_and_leave, s), 0);
     pthread_join(thread, NULL);
 
@@ -1800,9 +1803,9 @@ static void test_shutdown_drains_streams_beside_a_capture_it_cannot_end(void **s
     ds_stream_native native = { .device = ds_cuda(0), .handle = x.native };
     ok(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &x.s));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &other));
-    ok(ds_alloc(ds_cuda(0), N, &m));
+    ok(ds_device_alloc(ds_cuda(0), N, &m));
     standin_hold(1);
-    ok(ds_add_callback(other, note_callback, &x, NULL));
+    ok(ds_stream_add_callback(other, note_callback, &x, NULL));
     assert_int_equal(pthread_create(&capturer, NULL, capture_until_over, &x), 0);
     while (!x.begun)
         sched_yield();
@@ -1944,7 +1947,7 @@ static void test_shutdown_drains_gpus_after_cpu_streams_that_copy_their_memory(v
         ok(ds_stream_synchronize(gpu));
         ok(ds_copy(d + N, d, N, s)); /* makes the stream that copies */
         ok(ds_stream_synchronize(s));
-        ok(ds_launch_host_func(s, before_copy, &x, NULL));
+        ok(ds_stream_launch_host_func(s, before_copy, &x, NULL));
         ok(ds_copy(d + N, d, N, s));
         while (!x.entered)
             sched_yield();
@@ -2002,7 +2005,7 @@ static void add_two(ds_stream s, ds_result status, void *user) {
 static int silent;
 
 static ds_result noted(ds_result r) {
-    if (r < 0 && !strchr(ds_last_error(), ' '))
+    if (r < 0 && !strchr(ds_error_get_last(), ' '))
         silent++;
     return r;
 }
@@ -2039,8 +2042,8 @@ static ds_result little_program(void) {
     STEP(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1), .label = "b" }, &b));
     STEP(ds_stream_export(b, &native));
     STEP(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &wrapped));
-    STEP(ds_stream_legacy(ds_cuda(0), &legacy));
-    STEP(ds_stream_per_thread(ds_cuda(0), &own));
+    STEP(ds_stream_get_legacy(ds_cuda(0), &legacy));
+    STEP(ds_stream_get_per_thread(ds_cuda(0), &own));
     STEP(ds_event_create(DS_EVENT_TIMING, "e", &e));
     STEP(ds_kernel_create(
         &(ds_kernel_desc){ .name = "fold",
@@ -2050,25 +2053,25 @@ static ds_result little_program(void) {
                            .param_count = 2,
                            .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
         &k));
-    STEP(ds_alloc(ds_cuda(0), N, &dev));
-    STEP(ds_alloc(ds_cuda(1), N, &far));
-    STEP(ds_alloc(ds_cpu(0), N, &cpu));
-    STEP(ds_host_alloc(N, &pin));
-    STEP(ds_host_register(page, N));
+    STEP(ds_device_alloc(ds_cuda(0), N, &dev));
+    STEP(ds_device_alloc(ds_cuda(1), N, &far));
+    STEP(ds_device_alloc(ds_cpu(0), N, &cpu));
+    STEP(ds_pinned_alloc(N, &pin));
+    STEP(ds_pinned_register(page, N));
     registered = 1;
     STEP(ds_device_can_access_peer(ds_cuda(0), ds_cuda(1), &peer));
     uint64_t *h = pin;
     *h = 3;
     for (uint64_t i = 0; i < 2; i++)
-        STEP(ds_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a));
+        STEP(ds_kernel_launch(k, 1, &(fold_args){ h, i }, sizeof(fold_args), a));
     STEP(ds_event_record(e, a));
     STEP(ds_stream_wait_event(wrapped, e));
-    STEP(ds_launch_host_func(b, add_one, h, NULL));
+    STEP(ds_stream_launch_host_func(b, add_one, h, NULL));
     STEP(ds_stream_wait_stream(legacy, b));
-    STEP(ds_add_callback(legacy, add_two, h, NULL));
+    STEP(ds_stream_add_callback(legacy, add_two, h, NULL));
     payloads_made++;
-    STEP(ds_launch_host_func(own, add_one, h, payload_gone)); /* behind the legacy stream */
-    STEP(ds_stream_record_new(own, 0, &e2));
+    STEP(ds_stream_launch_host_func(own, add_one, h, payload_gone)); /* behind the legacy stream */
+    STEP(ds_stream_record_event(own, 0, &e2));
     STEP(ds_stream_wait_event(a, e2));
     STEP(ds_copy(dev, pin, N, a));
     STEP(ds_copy(far, dev, N, a));
@@ -2081,7 +2084,7 @@ static ds_result little_program(void) {
     STEP(ds_copy(page, dev, N, a));
     STEP(ds_copy(pin, page, 8, a)); /* between host memory */
     STEP(ds_stream_synchronize(a));
-    STEP(ds_event_elapsed_ms(e, e, &ms));
+    STEP(ds_event_get_elapsed_ms(e, e, &ms));
     STEP(ds_stream_synchronize_for(b, 1000000000));
     STEP(ds_device_synchronize(ds_cuda(1)));
     uint64_t want = ((3 * 1099511628211u + 0) * 1099511628211u + 1 + 4) & 0xffffffff00000000u;
@@ -2101,12 +2104,12 @@ done:
         END(ds_event_destroy(e2));
     if (k.id)
         END(ds_kernel_destroy(k));
-    END(ds_free(dev));
-    END(ds_free(far));
-    END(ds_free(cpu));
-    END(ds_host_free(pin));
+    END(ds_device_free(dev));
+    END(ds_device_free(far));
+    END(ds_device_free(cpu));
+    END(ds_pinned_free(pin));
     if (registered)
-        END(ds_host_unregister(page));
+        END(ds_pinned_unregister(page));
     END(ds_shutdown());
     return r;
 }
@@ -2140,28 +2143,28 @@ static ds_result little_graph_program(void) {
                            .param_count = 2,
                            .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
         &k));
-    STEP(ds_alloc(ds_cuda(0), N, &dev));
-    STEP(ds_alloc(ds_cuda(1), N, &far));
-    STEP(ds_host_alloc(N, &pin));
-    STEP(ds_host_alloc(N, &pin2));
+    STEP(ds_device_alloc(ds_cuda(0), N, &dev));
+    STEP(ds_device_alloc(ds_cuda(1), N, &far));
+    STEP(ds_pinned_alloc(N, &pin));
+    STEP(ds_pinned_alloc(N, &pin2));
     uint64_t *h = pin, *h2 = pin2, v = 3;
     *h = v;
     /* captured, on two devices */
     STEP(ds_capture_begin(a, DS_CAPTURE_THREAD_LOCAL));
     capturing = 1;
     /* the first launch: it loads */
-    STEP(ds_launch(k, 1, &(fold_args){ h, 1 }, sizeof(fold_args), a));
-    STEP(ds_stream_record_new(a, 0, &fork));
+    STEP(ds_kernel_launch(k, 1, &(fold_args){ h, 1 }, sizeof(fold_args), a));
+    STEP(ds_stream_record_event(a, 0, &fork));
     STEP(ds_stream_wait_event(b, fork));
     STEP(ds_fill(far, 0, 4, N / 4, b));
-    STEP(ds_stream_record_new(b, 0, &join));
+    STEP(ds_stream_record_event(b, 0, &join));
     STEP(ds_stream_wait_event(a, join));
     STEP(ds_copy(dev, pin, N, a));
     STEP(ds_copy(far, dev, N, a));
     STEP(ds_fill(far, 0, 1, 8, a)); /* on the other device */
     STEP(ds_copy(pin2, pin, 8, a));
     payloads_made++;
-    STEP(ds_launch_host_func(a, add_one, h, payload_gone));
+    STEP(ds_stream_launch_host_func(a, add_one, h, payload_gone));
     STEP(ds_event_record_external(e, a));
     STEP(ds_capture_get_info(a, &info));
     STEP(ds_capture_end(a, &g));
@@ -2204,8 +2207,8 @@ static ds_result little_graph_program(void) {
     STEP(ds_graph_exec_set_node(y, host, &desc));
     STEP(ds_graph_launch(y, a));
     v = (v * 1099511628211u + 5) * 1099511628211u + 7;
-    STEP(ds_graph_exec_enable_node(y, kernel, 0));
-    STEP(ds_graph_exec_enable_node(y, fill, 0));
+    STEP(ds_graph_exec_set_node_enabled(y, kernel, 0));
+    STEP(ds_graph_exec_set_node_enabled(y, fill, 0));
     STEP(ds_graph_clone(made, &clone));
     desc = fold_node(k, &(fold_args){ h, 9 });
     STEP(ds_graph_find_in_clone(clone, kernel, &first));
@@ -2213,7 +2216,7 @@ static ds_result little_graph_program(void) {
     STEP(ds_graph_exec_update(y, clone, NULL));
     STEP(ds_graph_launch(y, a)); /* the kernel is still off */
     v = (v + 1) * 1099511628211u + 7;
-    STEP(ds_graph_exec_enable_node(y, kernel, 1));
+    STEP(ds_graph_exec_set_node_enabled(y, kernel, 1));
     STEP(ds_graph_launch(y, a));
     v = (v * 1099511628211u + 10) * 1099511628211u + 7;
     /* once more into the captured graph, with a launch in it */
@@ -2240,7 +2243,7 @@ static ds_result little_graph_program(void) {
         fail_msg("the replaced pointer gives %llx", (unsigned long long)*h2);
 done:
     if (capturing) {
-        DS_IGNORE(ds_capture_query(a, &info.status));
+        DS_IGNORE(ds_capture_get_status(a, &info.status));
         other = ds_capture_end(a, &clone) < 0;
     }
     /* in case the fault hit the first one */
@@ -2270,10 +2273,10 @@ done:
         END(ds_event_destroy(join));
     if (k.id)
         END(ds_kernel_destroy(k));
-    END(ds_free(dev));
-    END(ds_free(far));
-    END(ds_host_free(pin));
-    END(ds_host_free(pin2));
+    END(ds_device_free(dev));
+    END(ds_device_free(far));
+    END(ds_pinned_free(pin));
+    END(ds_pinned_free(pin2));
     END(ds_shutdown());
     return r;
 }
@@ -2297,7 +2300,7 @@ static ds_result little_memory_program(int way) {
     STEP(ds_mem_alloc(N, a, &small));
     STEP(ds_mem_alloc(5u << 20, a, &large));
     STEP(ds_mem_alloc(N, b, &far));
-    STEP(ds_pinned_alloc(N, &pinned));
+    STEP(ds_mem_pinned_alloc(N, &pinned));
     memset(pinned, 5, N);
     STEP(ds_copy(small, pinned, N, a));
     STEP(ds_copy((char *)large + 4096, small, N, a));
@@ -2309,7 +2312,7 @@ static ds_result little_memory_program(int way) {
     STEP(ds_mem_alloc(40u << 20, a, &large));
     STEP(ds_fill(large, 1, 1, N, a));
     STEP(ds_copy(pinned, far, N, b));
-    STEP(ds_pinned_record_use(pinned, b));
+    STEP(ds_mem_pinned_record_use(pinned, b));
     STEP(ds_stream_synchronize(b));
     STEP(((char *)pinned)[N - 1] == 5 ? DS_OK : DS_ERR_SYSTEM);
     if (way < 2) {
@@ -2338,7 +2341,7 @@ done:
     END(ds_mem_free(small));
     END(ds_mem_free(large));
     END(ds_mem_free(far));
-    END(ds_pinned_free(pinned));
+    END(ds_mem_pinned_free(pinned));
     if (graph.id)
         END(ds_graph_destroy(graph));
     if (a.id)
@@ -2442,7 +2445,7 @@ static void test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_
                         &blocking));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &captures));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &plain));
-    ok(ds_stream_legacy(ds_cuda(0), &legacy));
+    ok(ds_stream_get_legacy(ds_cuda(0), &legacy));
     ok(ds_capture_begin(blocking, DS_CAPTURE_RELAXED));
     ok(ds_capture_begin(captures, DS_CAPTURE_RELAXED));
     waiter one = { captures, legacy, 20000 }, two = { plain, legacy, 20000 };
@@ -2467,8 +2470,8 @@ static void outlive_devstream(void) {
     ok(ds_stream_export(s, &n));
     cuda(cudaStreamBeginCapture(n.handle, cudaStreamCaptureModeRelaxed));
     for (int i = 0; i < 30; i++)
-        ok(ds_launch_host_func(s, count_up, (void *)&ran, NULL));
-    ok(ds_launch_host_func(s, nothing, (void *)&gone, count_up));
+        ok(ds_stream_launch_host_func(s, count_up, (void *)&ran, NULL));
+    ok(ds_stream_launch_host_func(s, nothing, (void *)&gone, count_up));
     cuda(cudaStreamEndCapture(n.handle, &graph));
     cuda(cudaGraphInstantiate(&exec, graph, 0));
     cuda(cudaGraphLaunch(exec, n.handle));
@@ -2504,12 +2507,12 @@ static void *ask_all(void *user) {
     ds_stream legacy;
     double ms;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
-    ok(ds_stream_legacy(ds_cuda(a->w->device), &legacy));
+    ok(ds_stream_get_legacy(ds_cuda(a->w->device), &legacy));
     cuda(cudaThreadExchangeStreamCaptureMode(&mode));
     ok(ds_stream_query(a->w->other));
     ok(ds_stream_query(legacy));
     ok(ds_event_query(a->w->timed));
-    ok(ds_event_elapsed_ms(a->w->timed, a->later, &ms));
+    ok(ds_event_get_elapsed_ms(a->w->timed, a->later, &ms));
     ok(ds_stream_synchronize_for(a->w->other, 1000000));
     cuda(cudaThreadExchangeStreamCaptureMode(&mode));
     assert_int_equal(mode, cudaStreamCaptureModeThreadLocal);
@@ -2521,7 +2524,7 @@ static void test_queries_of_what_is_not_captured_leave_every_capture_alone(void 
     asked a = { .w = open_world(1) };
     ds_graph g;
     pthread_t thread;
-    ok(ds_stream_record_new(a.w->other, DS_EVENT_TIMING, &a.later));
+    ok(ds_stream_record_event(a.w->other, DS_EVENT_TIMING, &a.later));
     ok(ds_event_synchronize(a.later));
     for (int mode = DS_CAPTURE_GLOBAL; mode <= DS_CAPTURE_RELAXED; mode++) {
         ok(ds_capture_begin(a.w->s, (ds_capture_mode)mode));
@@ -2550,12 +2553,12 @@ static void test_an_update_leaves_host_nodes_off_that_are_off(void **state) {
     ok(ds_graph_instantiate(g, NULL, &x));
     *to = 1;
     *from = 2;
-    ok(ds_graph_exec_enable_node(x, n, 0));
+    ok(ds_graph_exec_set_node_enabled(x, n, 0));
     ok(ds_graph_exec_update(x, again, NULL));
     ok(ds_graph_launch(x, w->s));
     ok(ds_stream_synchronize(w->s));
     assert_int_equal(*to, 1);
-    ok(ds_graph_exec_enable_node(x, n, 1));
+    ok(ds_graph_exec_set_node_enabled(x, n, 1));
     ok(ds_graph_launch(x, w->s));
     ok(ds_stream_synchronize(w->s));
     assert_int_equal(*to, 2);
@@ -2616,7 +2619,7 @@ static void test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a
     ok(ds_graph_add(inner, &host, NULL, 0, &n[1]));
     ok(ds_graph_instantiate(inner, NULL, &x));
     for (int i = 0; i < 2; i++)
-        ok(ds_graph_exec_enable_node(x, n[i], 0));
+        ok(ds_graph_exec_set_node_enabled(x, n[i], 0));
     ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
     ok(ds_graph_launch(x, w->s));
     ok(ds_copy(seen, w->d, 4, w->s));
@@ -2649,12 +2652,12 @@ static void test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device
     ds_graph g;
     void *m;
     cuda(cudaSetDevice(2));
-    ok(ds_stream_per_thread(ds_cuda(1), &mine));
+    ok(ds_stream_get_per_thread(ds_cuda(1), &mine));
     ok(ds_capture_begin(mine, DS_CAPTURE_GLOBAL));
-    refused(ds_alloc(ds_cuda(2), N, &m), DS_ERR_CAPTURE_UNSUPPORTED);
-    assert_non_null(strstr(ds_last_error(), "is now invalidated by this call"));
+    refused(ds_device_alloc(ds_cuda(2), N, &m), DS_ERR_CAPTURE_UNSUPPORTED);
+    assert_non_null(strstr(ds_error_get_last(), "is now invalidated by this call"));
     refused(ds_capture_end(mine, &g), DS_ERR_CAPTURE_INVALIDATED);
-    assert_non_null(strstr(ds_last_error(), "ds_alloc"));
+    assert_non_null(strstr(ds_error_get_last(), "ds_device_alloc"));
     cuda(cudaSetDevice(0));
     close_world(w);
 }
@@ -2744,9 +2747,9 @@ static void test_to_capture_an_operation_does_not_ask_for_all_nodes(void **state
     ok(ds_capture_begin(w->s, DS_CAPTURE_RELAXED));
     unsigned long before = standin_calls("cudaGraphGetNodes");
     for (int i = 0; i < ROUNDS; i++) {
-        ok(ds_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
+        ok(ds_kernel_launch(w->k, 1, &(fold_args){ w->pin, 1 }, sizeof(fold_args), w->s));
         ok(ds_fill(w->d, 0, 1, 16, w->s));
-        ok(ds_launch_host_func(w->s, nothing, NULL, NULL));
+        ok(ds_stream_launch_host_func(w->s, nothing, NULL, NULL));
     }
     /* for their number only */
     assert_int_equal(standin_calls("cudaGraphGetNodes") - before, 3 * ROUNDS);

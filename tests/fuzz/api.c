@@ -28,7 +28,7 @@ void die(const char *format, ...) {
 
 static _Atomic(call_site *) sites;
 static int trace;
-static __thread char *last_error; /* the buffer of ds_last_error(), emptied before each call */
+static __thread char *last_error; /* the buffer of ds_error_get_last(), emptied before each call */
 
 void before_call(call_site *site) {
     if (!atomic_exchange(&site->known, 1)) {
@@ -38,35 +38,35 @@ void before_call(call_site *site) {
     }
     site->calls++;
     if (!last_error)
-        last_error = (char *)(uintptr_t)ds_last_error();
+        last_error = (char *)(uintptr_t)ds_error_get_last();
     last_error[0] = 0;
 }
 
 /* Stops unless the sentence is "FILE:LINE: FUNCTION: " and more. The file is this one's, since the
    buffer was empty; a call may name a function that it calls in turn. */
 static void check_sentence(const call_site *site, ds_result result) {
-    const char *text = ds_last_error(), *at = text;
+    const char *text = ds_error_get_last(), *at = text;
     size_t n = strlen(site->file);
     if (!text[0])
-        die("%s is %s without a sentence", site->call, ds_result_name(result));
+        die("%s is %s without a sentence", site->call, ds_result_get_name(result));
     if (!strncmp(at, site->file, n) && at[n] == ':')
         at += n + 1 + strspn(at + n + 1, "0123456789");
     if (strncmp(at, ": ds_", 5) != 0)
-        die("%s is %s, and the sentence is of another call: %s", site->call, ds_result_name(result),
-            text);
+        die("%s is %s, and the sentence is of another call: %s", site->call,
+            ds_result_get_name(result), text);
     at = strchr(at + 5, ':');
     if (!at || strlen(at) < 7)
-        die("%s is %s, and the sentence says nothing: %s", site->call, ds_result_name(result),
+        die("%s is %s, and the sentence says nothing: %s", site->call, ds_result_get_name(result),
             text);
     if (strstr(text, "(null)"))
         die("%s: a sentence with a NULL text: %s", site->call, text);
 }
 
 ds_result after_call(call_site *site, ds_result result) {
-    const char *name = ds_result_name(result);
+    const char *name = ds_result_get_name(result);
     if (trace)
         fprintf(stderr, "%s = %s%s%s\n", site->call, result <= 1 ? name : "a level",
-                result < 0 ? ": " : "", result < 0 ? ds_last_error() : "");
+                result < 0 ? ": " : "", result < 0 ? ds_error_get_last() : "");
     if (result >= 0)
         return result;
     site->failures++;
@@ -81,7 +81,7 @@ void check_zero(call_site *site, ds_result result, const void *out, size_t size)
     const char *at = out;
     for (; result < 0 && size; size -= size < sizeof zero ? size : sizeof zero) {
         if (memcmp(at, zero, size < sizeof zero ? size : sizeof zero) != 0)
-            die("%s is %s, and the output is not zero", site->call, ds_result_name(result));
+            die("%s is %s, and the output is not zero", site->call, ds_result_get_name(result));
         at += sizeof zero;
     }
 }
@@ -252,7 +252,7 @@ int quiesce(void) {
     int all = alone();
     for (int i = 0; i < 2 && all; i++) {
         all &= ds_device_synchronize(ds_cpu(i)) == DS_OK;
-        if (ds_is_available(DS_DEVICE_CUDA))
+        if (ds_backend_is_available(DS_DEVICE_CUDA))
             all &= ds_device_synchronize(ds_cuda(i)) == DS_OK;
     }
     return all;
@@ -260,7 +260,7 @@ int quiesce(void) {
 
 int may_capture(ds_stream stream) {
     ds_capture_status status;
-    return ds_capture_query(stream, &status) != DS_OK || status != DS_CAPTURE_NONE;
+    return ds_capture_get_status(stream, &status) != DS_OK || status != DS_CAPTURE_NONE;
 }
 
 /* ---- initialisation and shutdown ---- */
@@ -349,9 +349,9 @@ static void start(void) {
         desc = (ds_init_desc){ .cpu = &cpu, .log_fn = take_log };
         cpu = (ds_cpu_desc){ .devices = 2, .workers = 2, .memory_limit = 96u << 20 };
         if (CALL(ds_init(&desc)) < 0)
-            die("devstream does not start: %s", ds_last_error());
+            die("devstream does not start: %s", ds_error_get_last());
     }
-    cuda_there = ds_is_available(DS_DEVICE_CUDA);
+    cuda_there = ds_backend_is_available(DS_DEVICE_CUDA);
     if (byte() < 224) {
         furnish();
         furnish_tensors();
@@ -370,7 +370,7 @@ static void finish(void) {
     /* CUDA does not wait for a device meanwhile. */
     known |= result == DS_ERR_CAPTURE_UNSUPPORTED && capture_left;
     if (!known)
-        die("ds_shutdown is %s: %s", ds_result_name(result), ds_last_error());
+        die("ds_shutdown is %s: %s", ds_result_get_name(result), ds_error_get_last());
     if (ds_is_initialized())
         die("devstream runs after ds_shutdown");
     /* CUDA ends the payloads of graphs on a thread of its own. */

@@ -78,7 +78,7 @@ typedef struct call_site {
 
 void before_call(call_site *site);
 /* Aborts with a sentence if the result is none of devstream, or negative without a sentence of its
-   own in ds_last_error(). */
+   own in ds_error_get_last(). */
 ds_result after_call(call_site *site, ds_result result);
 /* A failed call leaves zeros in its outputs. */
 void check_zero(call_site *site, ds_result result, const void *out, size_t size);

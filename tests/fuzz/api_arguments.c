@@ -229,9 +229,10 @@ static void *steady_of(int in, int kind) {
         return ordinary[in];
     pthread_mutex_lock(&steady_lock);
     if (!steady[in][kind] && ds_capture_exchange_mode(&mode) == DS_OK) {
-        ds_result r = kind == STEADY_PINNED
-                          ? ds_host_alloc(STEADY, &made)
-                          : ds_alloc(kind < 2 ? ds_cuda(kind) : ds_cpu(kind - 2), STEADY, &made);
+        ds_result r =
+            kind == STEADY_PINNED
+                ? ds_pinned_alloc(STEADY, &made)
+                : ds_device_alloc(kind < 2 ? ds_cuda(kind) : ds_cpu(kind - 2), STEADY, &made);
         if (r == DS_OK)
             steady[in][kind] = made;
         DS_IGNORE(ds_capture_exchange_mode(&mode));

@@ -11,26 +11,26 @@ static void step_device_text(void) {
         CALL_OUT(ds_device_parse(name, MAYBE(device)), device);
         break;
     case 1:
-        CALL_OUT(ds_device_get(MAYBE(device)), device);
+        CALL_OUT(ds_device_get_current(MAYBE(device)), device);
         break;
     case 2:
-        CALL(ds_device_print(any_device(), odd() ? NULL : text, size));
+        CALL(ds_device_format(any_device(), odd() ? NULL : text, size));
         break;
     case 3:
-        CALL(ds_device_name(any_device(), odd() ? NULL : text, size));
+        CALL(ds_device_get_name(any_device(), odd() ? NULL : text, size));
         break;
     case 4:
         CALL(ds_device_set_label(any_device(), name));
         break;
     default:
-        CALL(ds_device_label(any_device(), odd() ? NULL : text, size));
+        CALL(ds_device_get_label(any_device(), odd() ? NULL : text, size));
     }
 }
 
 static void step_device_current(void) {
     switch (pick(4)) {
     case 0:
-        CALL(ds_device_set(any_device()));
+        CALL(ds_device_set_current(any_device()));
         break;
     case 1:
         CALL(ds_device_push(any_device()));
@@ -53,20 +53,20 @@ static void step_backend(void) {
     int n;
     switch (pick(5)) {
     case 0:
-        CALL_OUT(ds_backend_get(any_int(), MAYBE(info)), info);
+        CALL_OUT(ds_backend_get_info(any_int(), MAYBE(info)), info);
         break;
     case 1:
-        CALL(ds_backend_report(odd() ? NULL : report, odd() ? small_size() % 64 : sizeof report));
+        CALL(ds_backend_format(odd() ? NULL : report, odd() ? small_size() % 64 : sizeof report));
         break;
     case 2:
-        CALL(ds_is_available((ds_device_type)any_device().type));
+        CALL(ds_backend_is_available((ds_device_type)any_device().type));
         break;
     case 3:
-        CALL(ds_arch_list((ds_device_type)any_device().type, odd() ? NULL : report,
-                          odd() ? small_size() % 64 : sizeof report));
+        CALL(ds_backend_format_arch_list((ds_device_type)any_device().type, odd() ? NULL : report,
+                                         odd() ? small_size() % 64 : sizeof report));
         break;
     default:
-        CALL_OUT(ds_device_count((ds_device_type)any_device().type, MAYBE(n)), n);
+        CALL_OUT(ds_device_get_count((ds_device_type)any_device().type, MAYBE(n)), n);
     }
 }
 
@@ -80,19 +80,19 @@ static void step_device_query(void) {
         CALL_OUT(ds_device_get_properties(device, MAYBE(properties)), properties);
         break;
     case 1:
-        CALL_OUT(ds_device_capability(device, MAYBE(n), &m), n);
+        CALL_OUT(ds_device_get_capability(device, MAYBE(n), &m), n);
         break;
     case 2:
-        CALL_OUT(ds_device_memory_info(device, &bytes, MAYBE(more_bytes)), bytes);
+        CALL_OUT(ds_device_get_memory_info(device, &bytes, MAYBE(more_bytes)), bytes);
         break;
     case 3:
         CALL_OUT(ds_device_can_access_peer(device, any_device(), MAYBE(n)), n);
         break;
     case 4:
-        CALL_OUT(ds_device_priority_range(device, MAYBE(n), &m), n);
+        CALL_OUT(ds_device_get_priority_range(device, MAYBE(n), &m), n);
         break;
     default:
-        CALL_OUT(ds_priority_from_paddle(any_int(), MAYBE(n)), n);
+        CALL_OUT(ds_stream_priority_from_paddle(any_int(), MAYBE(n)), n);
     }
 }
 
@@ -109,16 +109,16 @@ static void step_nvml(void) {
     unsigned n, m;
     switch (pick(4)) {
     case 0:
-        CALL_OUT(ds_device_utilization(device, MAYBE(n), &m), n);
+        CALL_OUT(ds_device_get_utilization(device, MAYBE(n), &m), n);
         break;
     case 1:
-        CALL_OUT(ds_device_temperature(device, MAYBE(n)), n);
+        CALL_OUT(ds_device_get_temperature(device, MAYBE(n)), n);
         break;
     case 2:
-        CALL_OUT(ds_device_power_draw(device, MAYBE(n)), n);
+        CALL_OUT(ds_device_get_power_draw(device, MAYBE(n)), n);
         break;
     default:
-        CALL_OUT(ds_device_clock_rate(device, MAYBE(n), &m), n);
+        CALL_OUT(ds_device_get_clock_rate(device, MAYBE(n), &m), n);
     }
 }
 
@@ -128,32 +128,32 @@ static void step_names(void) {
     char text[64];
     size_t size = small_size() % (sizeof text + 1);
     unsigned char uuid[16] = { byte(), byte() };
-    if (!ds_result_name(result)[0] || !ds_result_text(result)[0])
+    if (!ds_result_get_name(result)[0] || !ds_result_get_text(result)[0])
         die("a result without a name");
-    CALL(ds_dtype_print(dtype, odd() ? NULL : text, size));
+    CALL(ds_dtype_format(dtype, odd() ? NULL : text, size));
     CALL_OUT(ds_dtype_parse(byte() & 1 ? "half" : any_text(), MAYBE(dtype)), dtype);
-    CALL(ds_uuid_print(odd() ? NULL : uuid, odd() ? NULL : text, size));
-    if (ds_version() != DEVSTREAM_VERSION)
+    CALL(ds_uuid_format(odd() ? NULL : uuid, odd() ? NULL : text, size));
+    if (ds_version_get() != DEVSTREAM_VERSION)
         die("the library has another version than the headers");
     if (ds_dtype_equal(dtype, dtype) != 1)
         die("a type does not equal itself");
     CALL_VOID(ds_site_set(odd() ? NULL : "file", any_int()));
-    CALL_VOID((void)ds_dtype_size(dtype));
-    CALL_VOID((void)ds_collective_name((ds_collective)any_int()));
-    CALL_VOID((void)ds_mem_stat_name(small_size()));
+    CALL_VOID((void)ds_dtype_get_size(dtype));
+    CALL_VOID((void)ds_collective_get_name((ds_collective)any_int()));
+    CALL_VOID((void)ds_mem_stats_get_name(small_size()));
 }
 
 static void step_sync_debug(void) {
     ds_sync_debug_mode mode;
     switch (pick(3)) {
     case 0:
-        CALL(ds_sync_debug_set((ds_sync_debug_mode)any_int()));
+        CALL(ds_sync_debug_set_mode((ds_sync_debug_mode)any_int()));
         break;
     case 1:
-        CALL(ds_sync_debug_set_text(any_text()));
+        CALL(ds_sync_debug_set_mode_text(any_text()));
         break;
     default:
-        CALL_OUT(ds_sync_debug_get(MAYBE(mode)), mode);
+        CALL_OUT(ds_sync_debug_get_mode(MAYBE(mode)), mode);
     }
 }
 
@@ -161,7 +161,7 @@ static void step_cpu(void) {
     ds_cpu_stats stats;
     int64_t ns;
     if (odd())
-        CALL_OUT(ds_cpu_clock(MAYBE(ns)), ns);
+        CALL_OUT(ds_cpu_get_clock(MAYBE(ns)), ns);
     else
         CALL_OUT(ds_cpu_get_stats(MAYBE(stats)), stats);
 }
@@ -231,7 +231,7 @@ static void step_range(void) {
         CALL(ds_range_end(any_range()));
         break;
     case 6:
-        CALL(ds_range_hook(odd() ? NULL : take_range, NULL));
+        CALL(ds_range_set_hook(odd() ? NULL : take_range, NULL));
         break;
     default:
         CALL(ds_thread_set_label(any_text()));

@@ -162,12 +162,12 @@ static void step_graph_read(void) {
         CALL_OUT(ds_graph_get_node(graph, node, MAYBE(desc), odd() ? NULL : &site), desc);
         break;
     case 3:
-        CALL(ds_graph_dot(graph, any_flags(), odd() ? NULL : write_text, any_writer_user()));
+        CALL(ds_graph_write_dot(graph, any_flags(), odd() ? NULL : write_text, any_writer_user()));
         break;
     default:
-        CALL(ds_graph_dot_file(graph, any_flags(),
-                               PICK(((const char *[]){ "/dev/null", "/dev/full", "", NULL,
-                                                       "/nonexistent/file", "/tmp" }))));
+        CALL(ds_graph_write_dot_file(graph, any_flags(),
+                                     PICK(((const char *[]){ "/dev/null", "/dev/full", "", NULL,
+                                                             "/nonexistent/file", "/tmp" }))));
     }
 }
 
@@ -231,10 +231,10 @@ static void step_exec_update(void) {
         CALL(ds_graph_exec_set_node(exec, node, &desc));
         break;
     case 2:
-        CALL(ds_graph_exec_enable_node(exec, node, any_int()));
+        CALL(ds_graph_exec_set_node_enabled(exec, node, any_int()));
         break;
     case 3:
-        CALL_OUT(ds_graph_exec_node_enabled(exec, node, MAYBE(on)), on);
+        CALL_OUT(ds_graph_exec_get_node_enabled(exec, node, MAYBE(on)), on);
         break;
     default:
         CALL_OUT(ds_graph_exec_replace_pointers(exec, old_pointers, odd() ? NULL : new_pointers,
@@ -280,7 +280,7 @@ static void step_capture_query(void) {
     size_t count;
     switch (pick(5)) {
     case 0:
-        CALL_OUT(ds_capture_query(stream, MAYBE(status)), status);
+        CALL_OUT(ds_capture_get_status(stream, MAYBE(status)), status);
         break;
     case 1:
         if (CALL_OUT(ds_capture_get_info(stream, MAYBE(info)), info) == DS_OK && info.graph.id)

@@ -12,15 +12,15 @@ static void step_alloc(void) {
     enum pointer_kind kind = DEVICE_MEMORY;
     switch (pick(3)) {
     case 0:
-        result = CALL_OUT(ds_alloc(device, any_size(), MAYBE(ptr)), ptr);
+        result = CALL_OUT(ds_device_alloc(device, any_size(), MAYBE(ptr)), ptr);
         break;
     case 1:
-        result =
-            CALL_OUT(ds_alloc_pitch(device, any_size(), small_size(), MAYBE(ptr), &pitch), ptr);
+        result = CALL_OUT(
+            ds_device_alloc_pitch(device, any_size(), small_size(), MAYBE(ptr), &pitch), ptr);
         break;
     default:
         kind = HOST_MEMORY;
-        result = CALL_OUT(ds_host_alloc(host_size(), MAYBE(ptr)), ptr);
+        result = CALL_OUT(ds_pinned_alloc(host_size(), MAYBE(ptr)), ptr);
     }
     if (result == DS_OK)
         keep_pointer(kind, ptr);
@@ -29,9 +29,9 @@ static void step_alloc(void) {
 static void step_free(void) {
     void *device_memory = ending_pointer(DEVICE_MEMORY), *host = ending_pointer(HOST_MEMORY);
     if (byte() & 1)
-        CALL(ds_free(device_memory));
+        CALL(ds_device_free(device_memory));
     else
-        CALL(ds_host_free(host));
+        CALL(ds_pinned_free(host));
 }
 
 /* Only this memory, or ranges that no memory can have. */
@@ -42,9 +42,9 @@ static void step_register(void) {
     if (size < SIZE_MAX && size > (size_t)(&ours[3][8191] - at))
         size = SIZE_MAX;
     if (byte() & 1)
-        CALL(ds_host_register(odd() ? NULL : at, size));
+        CALL(ds_pinned_register(odd() ? NULL : at, size));
     else
-        CALL(ds_host_unregister(odd() ? ending_pointer(HOST_MEMORY) : at));
+        CALL(ds_pinned_unregister(odd() ? ending_pointer(HOST_MEMORY) : at));
 }
 
 static void step_pointer(void) {
@@ -55,16 +55,16 @@ static void step_pointer(void) {
     const void *ptr = any_pointer((enum pointer_kind)pick(POINTER_KINDS));
     switch (pick(4)) {
     case 0:
-        CALL_OUT(ds_pointer_query(ptr, MAYBE(info)), info);
+        CALL_OUT(ds_pointer_get_info(ptr, MAYBE(info)), info);
         break;
     case 1:
-        CALL_OUT(ds_device_of(ptr, MAYBE(device)), device);
+        CALL_OUT(ds_pointer_get_device(ptr, MAYBE(device)), device);
         break;
     case 2:
-        CALL_OUT(ds_mem_find(ptr, MAYBE(block)), block);
+        CALL_OUT(ds_mem_get_block(ptr, MAYBE(block)), block);
         break;
     default:
-        CALL_OUT(ds_pinned_owns(ptr, MAYBE(owns)), owns);
+        CALL_OUT(ds_mem_pinned_owns(ptr, MAYBE(owns)), owns);
     }
 }
 
@@ -105,8 +105,8 @@ static void step_mem_free(void) {
     int again = odd() && alone();
     switch (pick(4)) {
     case 0:
-        CALL(ds_pinned_free(pinned));
-        if (again && pinned && CALL(ds_pinned_free(pinned)) >= 0)
+        CALL(ds_mem_pinned_free(pinned));
+        if (again && pinned && CALL(ds_mem_pinned_free(pinned)) >= 0)
             die("a pinned block was freed twice");
         keep_pointer(BLOCK, ptr);
         break;
@@ -133,7 +133,7 @@ static void step_mem_record(void) {
         CALL(ds_mem_record_stream(ptr, stream));
         break;
     default:
-        CALL(ds_pinned_record_use(ptr, stream));
+        CALL(ds_mem_pinned_record_use(ptr, stream));
     }
 }
 
@@ -145,13 +145,13 @@ static void step_mem_cache(void) {
         CALL(ds_mem_empty_cache(device, odd() ? &released : NULL));
         break;
     case 1:
-        CALL(ds_mem_empty_cache_of(any_stream(), odd() ? &released : NULL));
+        CALL(ds_mem_empty_stream_cache(any_stream(), odd() ? &released : NULL));
         break;
     case 2:
         CALL_OUT(ds_mem_trim(device, any_size(), MAYBE(released)), released);
         break;
     case 3:
-        CALL_OUT(ds_pinned_empty_cache(MAYBE(released)), released);
+        CALL_OUT(ds_mem_pinned_empty_cache(MAYBE(released)), released);
         break;
     case 4:
         CALL_VOID(ds_mem_label_push(odd() ? NULL : lasting_text()));
@@ -165,32 +165,32 @@ static void step_mem_cache(void) {
 static void step_mem_validate(void) {
     ds_device device = any_device();
     if (CALL(ds_mem_validate(device)) == DS_ERR_ILLEGAL_STATE)
-        die("the allocator is damaged: %s", ds_last_error());
+        die("the allocator is damaged: %s", ds_error_get_last());
 }
 
 /* ---- pinned memory ---- */
 
 static void step_pinned(void) {
-    ds_pinned_stats stats;
+    ds_mem_pinned_stats stats;
     void *ptr;
     switch (pick(6)) {
     case 0:
     case 1:
     case 2:
-        if (CALL_OUT(ds_pinned_alloc(host_size(), MAYBE(ptr)), ptr) == DS_OK)
+        if (CALL_OUT(ds_mem_pinned_alloc(host_size(), MAYBE(ptr)), ptr) == DS_OK)
             keep_pointer(PINNED_MEMORY, ptr);
         break;
     case 3:
-        CALL(ds_pinned_set_limit(any_size()));
+        CALL(ds_mem_pinned_set_limit(any_size()));
         break;
     case 4:
-        CALL(ds_pinned_get_stats(odd() ? NULL : &stats));
+        CALL(ds_mem_pinned_get_stats(odd() ? NULL : &stats));
         break;
     default:
         if (odd())
-            CALL(ds_pinned_reset_peak_stats());
+            CALL(ds_mem_pinned_reset_peak_stats());
         else
-            CALL(ds_pinned_reset_accumulated_stats());
+            CALL(ds_mem_pinned_reset_accumulated_stats());
     }
 }
 
@@ -225,22 +225,22 @@ static void step_mem_observers(void) {
     void *user = &users[pick(2)];
     switch (pick(6)) {
     case 0:
-        CALL(ds_mem_on_shortage(odd() ? NULL : shortage, user));
+        CALL(ds_mem_add_shortage_callback(odd() ? NULL : shortage, user));
         break;
     case 1:
-        CALL(ds_mem_remove_on_shortage(shortage, user));
+        CALL(ds_mem_remove_shortage_callback(shortage, user));
         break;
     case 2:
-        CALL(ds_mem_on_out_of_memory(odd() ? NULL : out_of_memory, user));
+        CALL(ds_mem_add_oom_callback(odd() ? NULL : out_of_memory, user));
         break;
     case 3:
-        CALL(ds_mem_remove_on_out_of_memory(out_of_memory, user));
+        CALL(ds_mem_remove_oom_callback(out_of_memory, user));
         break;
     case 4:
-        CALL(ds_mem_on_event(odd() ? NULL : event, user));
+        CALL(ds_mem_add_event_callback(odd() ? NULL : event, user));
         break;
     default:
-        CALL(ds_mem_remove_on_event(event, user));
+        CALL(ds_mem_remove_event_callback(event, user));
     }
 }
 
@@ -398,8 +398,8 @@ static void step_mem_stats(void) {
     switch (pick(8)) {
     case 0:
         CALL(ds_mem_get_stats(device, odd() ? NULL : &stats));
-        CALL_OUT(ds_mem_stat_by_name(odd() ? NULL : &stats, byte() & 1 ? "num_ooms" : any_text(),
-                                     MAYBE(value)),
+        CALL_OUT(ds_mem_stats_get_by_name(odd() ? NULL : &stats,
+                                          byte() & 1 ? "num_ooms" : any_text(), MAYBE(value)),
                  value);
         break;
     case 1:
@@ -414,23 +414,23 @@ static void step_mem_stats(void) {
         CALL(ds_mem_reset_accumulated_stats(device));
         break;
     case 4:
-        CALL_VOID((void)ds_mem_allocated(device));
-        CALL_VOID((void)ds_mem_max_allocated(device));
-        CALL_VOID((void)ds_mem_reserved(device));
-        CALL_VOID((void)ds_mem_max_reserved(device));
+        CALL_VOID((void)ds_mem_get_allocated(device));
+        CALL_VOID((void)ds_mem_get_max_allocated(device));
+        CALL_VOID((void)ds_mem_get_reserved(device));
+        CALL_VOID((void)ds_mem_get_max_reserved(device));
         CALL_VOID((void)ds_mem_cached(device));
         CALL_VOID((void)ds_mem_max_cached(device));
         break;
     case 5:
-        CALL_OUT(ds_mem_driver_pool_info(device, MAYBE(bytes), odd() ? NULL : &used), bytes);
+        CALL_OUT(ds_mem_get_driver_pool_info(device, MAYBE(bytes), odd() ? NULL : &used), bytes);
         break;
     case 6:
-        CALL(ds_mem_summary(device, any_int(), odd() ? NULL : write_text, any_writer_user()));
+        CALL(ds_mem_write_summary(device, any_int(), odd() ? NULL : write_text, any_writer_user()));
         break;
     default:
-        CALL(ds_mem_list_processes(device, odd() ? NULL : write_text, any_writer_user()));
+        CALL(ds_mem_write_processes(device, odd() ? NULL : write_text, any_writer_user()));
     }
-    if (!ds_mem_last_report())
+    if (!ds_mem_get_last_report())
         die("no report of the last shortage");
 }
 
@@ -454,16 +454,16 @@ static void step_snapshot(void) {
         CALL(ds_mem_annotate(any_device(), any_text()));
         break;
     case 3:
-        CALL(ds_mem_snapshot(format, any_flags() & 3, odd() ? any_pool() : (ds_pool){ 0 },
-                             odd() ? NULL : write_text, any_writer_user()));
+        CALL(ds_mem_write_snapshot(format, any_flags() & 3, odd() ? any_pool() : (ds_pool){ 0 },
+                                   odd() ? NULL : write_text, any_writer_user()));
         break;
     case 4:
-        CALL(ds_mem_snapshot_file(format, any_flags() & 3,
-                                  PICK(((const char *[]){ "/dev/null", "/dev/full", "", NULL,
-                                                          "/nonexistent/file", "/tmp" }))));
+        CALL(ds_mem_write_snapshot_file(format, any_flags() & 3,
+                                        PICK(((const char *[]){ "/dev/null", "/dev/full", "", NULL,
+                                                                "/nonexistent/file", "/tmp" }))));
         break;
     default:
-        CALL(ds_mem_each_block(any_device(), odd() ? NULL : take_block, NULL));
+        CALL(ds_mem_for_each_block(any_device(), odd() ? NULL : take_block, NULL));
     }
 }
 

@@ -10,8 +10,8 @@ static void *upstream_alloc(ptrdiff_t size, int device, void *stream) {
     (void)stream;
     if (size <= 0)
         die("an upstream is asked for nothing");
-    ds_device where = ds_is_available(DS_DEVICE_CUDA) ? ds_cuda(device) : ds_cpu(device);
-    if (++calls % 8 && CALL(ds_alloc(where, (size_t)size, &ptr)) < 0)
+    ds_device where = ds_backend_is_available(DS_DEVICE_CUDA) ? ds_cuda(device) : ds_cpu(device);
+    if (++calls % 8 && CALL(ds_device_alloc(where, (size_t)size, &ptr)) < 0)
         ptr = NULL;
     return ptr;
 }
@@ -20,7 +20,7 @@ static void upstream_free(void *ptr, ptrdiff_t size, int device, void *stream) {
     (void)size;
     (void)device;
     (void)stream;
-    DS_IGNORE(ds_free(ptr));
+    DS_IGNORE(ds_device_free(ptr));
 }
 
 static ds_resource any_resource(void);
@@ -40,7 +40,7 @@ static void step_pool_create(void) {
         desc.alloc_fn = upstream_alloc;
     if (desc.alloc_fn || odd())
         desc.free_fn = odd() ? NULL : upstream_free;
-    if (desc.alloc_fn && ds_is_available(DS_DEVICE_CUDA))
+    if (desc.alloc_fn && ds_backend_is_available(DS_DEVICE_CUDA))
         desc.device = ds_cuda(0); /* the function must know the driver */
     else if (desc.alloc_fn)
         desc.device = ds_cpu(0);
@@ -68,13 +68,13 @@ static void step_pool(void) {
         CALL(ds_pool_pop());
         break;
     case 3:
-        CALL(ds_capture_pool(any_stream(), pool));
+        CALL(ds_capture_set_pool(any_stream(), pool));
         break;
     case 4:
-        CALL_OUT(ds_pool_use_count(pool, MAYBE(count)), count);
+        CALL_OUT(ds_pool_get_use_count(pool, MAYBE(count)), count);
         break;
     case 5:
-        CALL_OUT(ds_pool_id(pool, MAYBE(id)), id);
+        CALL_OUT(ds_pool_get_id(pool, MAYBE(id)), id);
         break;
     default:
         CALL_OUT(ds_pool_empty_cache(pool, MAYBE(released)), released);
@@ -98,7 +98,7 @@ static void step_checkpoint(void) {
     ds_pool pool;
     void *blocks[4] = { NULL };
     size_t count = 0;
-    if (may_capture(stream) || CALL(ds_stream_device(stream, &device)) < 0 ||
+    if (may_capture(stream) || CALL(ds_stream_get_device(stream, &device)) < 0 ||
         CALL(ds_pool_create(&(ds_pool_desc){ .device = device, .label = "saved" }, &pool)) < 0)
         return;
     for (unsigned left = pick(12); left > 0; left--) {
@@ -114,7 +114,7 @@ static void step_checkpoint(void) {
             blocks[i] = NULL;
             break;
         case 3:
-            CALL_VOID(ds_pool_checkpoint_free(saved));
+            CALL_VOID(ds_pool_checkpoint_destroy(saved));
             CALL_OUT(ds_pool_save(pool, &saved), saved);
             break;
         case 4:
@@ -128,7 +128,7 @@ static void step_checkpoint(void) {
         if (count)
             break;
     }
-    CALL_VOID(ds_pool_checkpoint_free(saved));
+    CALL_VOID(ds_pool_checkpoint_destroy(saved));
     CALL(ds_pool_destroy(pool));
 }
 
@@ -164,14 +164,14 @@ static ds_result own_alloc(void *user, size_t size, size_t alignment, ds_stream 
     (void)user;
     (void)alignment;
     (void)stream;
-    return CALL(ds_host_alloc(size, out));
+    return CALL(ds_pinned_alloc(size, out));
 }
 
 static ds_result own_free(void *user, void *ptr, size_t size, ds_stream stream) {
     (void)user;
     (void)size;
     (void)stream;
-    return CALL(ds_host_free(ptr));
+    return CALL(ds_pinned_free(ptr));
 }
 
 static int ask_again(size_t size, void *user) {
@@ -184,11 +184,11 @@ static int ask_again(size_t size, void *user) {
 
 void furnish_resources(void) {
     ds_resource made;
-    if (ds_resource_of_device(good_device(), &made) == DS_OK)
+    if (ds_resource_create_device(good_device(), &made) == DS_OK)
         keep_resource(made);
-    if (ds_resource_statistics(&made, &made) == DS_OK)
+    if (ds_resource_create_stats(&made, &made) == DS_OK)
         keep_resource(made);
-    if (ds_resource_of_pool((ds_pool){ 0 }, &made) == DS_OK)
+    if (ds_resource_create_pool((ds_pool){ 0 }, &made) == DS_OK)
         keep_resource(made);
 }
 
@@ -198,34 +198,36 @@ static void step_resource_make(void) {
     ds_result result;
     switch (pick(9)) {
     case 0:
-        result = CALL_OUT(ds_resource_of_device(any_device(), MAYBE(made)), made);
+        result = CALL_OUT(ds_resource_create_device(any_device(), MAYBE(made)), made);
         break;
     case 1:
-        result = CALL_OUT(ds_resource_of_pool(any_pool(), MAYBE(made)), made);
+        result = CALL_OUT(ds_resource_create_pool(any_pool(), MAYBE(made)), made);
         break;
     case 2:
-        result = CALL_OUT(ds_resource_of_driver_pool(MAYBE(made)), made);
+        result = CALL_OUT(ds_resource_create_driver_pool(MAYBE(made)), made);
         break;
     case 3:
-        result = CALL_OUT(ds_resource_of_functions(odd() ? NULL : own_alloc,
-                                                   odd() ? NULL : own_free, NULL, MAYBE(made)),
+        result = CALL_OUT(ds_resource_create_functions(odd() ? NULL : own_alloc,
+                                                       odd() ? NULL : own_free, NULL, MAYBE(made)),
                           made);
         break;
     case 4:
-        result = CALL_OUT(ds_resource_limit(up, any_size(), MAYBE(made)), made);
+        result = CALL_OUT(ds_resource_create_limit(up, any_size(), MAYBE(made)), made);
         break;
     case 5:
-        result = CALL_OUT(ds_resource_statistics(up, MAYBE(made)), made);
+        result = CALL_OUT(ds_resource_create_stats(up, MAYBE(made)), made);
         break;
     case 6:
-        result = CALL_OUT(ds_resource_log(up, odd() ? NULL : write_text, NULL, MAYBE(made)), made);
+        result = CALL_OUT(ds_resource_create_log(up, odd() ? NULL : write_text, NULL, MAYBE(made)),
+                          made);
         break;
     case 7:
-        result =
-            CALL_OUT(ds_resource_on_failure(up, odd() ? NULL : ask_again, NULL, MAYBE(made)), made);
+        result = CALL_OUT(
+            ds_resource_create_on_failure(up, odd() ? NULL : ask_again, NULL, MAYBE(made)), made);
         break;
     default:
-        result = CALL_OUT(ds_resource_aligned(up, any_size(), small_size(), MAYBE(made)), made);
+        result =
+            CALL_OUT(ds_resource_create_aligned(up, any_size(), small_size(), MAYBE(made)), made);
     }
     if (result == DS_OK)
         keep_resource(made);

@@ -23,7 +23,7 @@ static void step_rng_create(void) {
         result = CALL_OUT(ds_rng_clone(any_rng(), MAYBE(rng)), rng);
         break;
     case 1:
-        result = CALL_OUT(ds_rng_default(any_device(), MAYBE(rng)), rng);
+        result = CALL_OUT(ds_rng_get_default(any_device(), MAYBE(rng)), rng);
         break;
     default:
         result = CALL_OUT(ds_rng_create(odd() ? NULL : &desc, MAYBE(rng)), rng);
@@ -84,19 +84,19 @@ static void step_rng_devices(void) {
     size_t count;
     switch (pick(7)) {
     case 0:
-        CALL(ds_rng_manual_seed(device, byte()));
+        CALL(ds_rng_set_device_seed(device, byte()));
         break;
     case 1:
-        CALL(ds_rng_manual_seed_all(byte()));
+        CALL(ds_rng_set_seed_all(byte()));
         break;
     case 2:
-        CALL_OUT(ds_rng_seed(device, MAYBE(seed)), seed);
+        CALL_OUT(ds_rng_reseed_device(device, MAYBE(seed)), seed);
         break;
     case 3:
-        CALL_OUT(ds_rng_seed_all(MAYBE(seed)), seed);
+        CALL_OUT(ds_rng_reseed_all(MAYBE(seed)), seed);
         break;
     case 4:
-        CALL_OUT(ds_rng_initial_seed(device, MAYBE(seed)), seed);
+        CALL_OUT(ds_rng_get_device_seed(device, MAYBE(seed)), seed);
         break;
     case 5:
         CALL_OUT(ds_rng_get_state_all((ds_device_type)device.type, odd() ? NULL : states, pick(5),

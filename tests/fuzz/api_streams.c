@@ -14,7 +14,7 @@ static void step_stream_create(void) {
 static void step_stream_destroy(void) {
     ds_stream stream = any_stream();
     if (odd())
-        CALL(ds_stream_retain(stream));
+        CALL(ds_stream_ref(stream));
     else
         CALL(ds_stream_destroy(stream));
 }
@@ -25,16 +25,16 @@ static void step_stream_default(void) {
     ds_result result;
     switch (pick(4)) {
     case 0:
-        result = CALL_OUT(ds_stream_legacy(device, MAYBE(stream)), stream);
+        result = CALL_OUT(ds_stream_get_legacy(device, MAYBE(stream)), stream);
         break;
     case 1:
-        result = CALL_OUT(ds_stream_per_thread(device, MAYBE(stream)), stream);
+        result = CALL_OUT(ds_stream_get_per_thread(device, MAYBE(stream)), stream);
         break;
     case 2:
-        result = CALL_OUT(ds_stream_default(device, MAYBE(stream)), stream);
+        result = CALL_OUT(ds_stream_get_default(device, MAYBE(stream)), stream);
         break;
     default:
-        result = CALL_OUT(ds_stream_current(device, MAYBE(stream)), stream);
+        result = CALL_OUT(ds_stream_get_current(device, MAYBE(stream)), stream);
     }
     if (result == DS_OK)
         keep_stream(stream);
@@ -49,19 +49,19 @@ static void step_stream_query(void) {
     int n, m;
     switch (pick(8)) {
     case 0:
-        CALL_OUT(ds_stream_id(stream, MAYBE(id)), id);
+        CALL_OUT(ds_stream_get_id(stream, MAYBE(id)), id);
         break;
     case 1:
-        CALL_OUT(ds_stream_device(stream, MAYBE(device)), device);
+        CALL_OUT(ds_stream_get_device(stream, MAYBE(device)), device);
         break;
     case 2:
-        CALL_OUT(ds_stream_flags(stream, MAYBE(flags)), flags);
+        CALL_OUT(ds_stream_get_flags(stream, MAYBE(flags)), flags);
         break;
     case 3:
-        CALL_OUT(ds_stream_priority(stream, MAYBE(n), &m), n);
+        CALL_OUT(ds_stream_get_priority(stream, MAYBE(n), &m), n);
         break;
     case 4:
-        CALL(ds_stream_label(stream, odd() ? NULL : text, small_size() % (sizeof text + 1)));
+        CALL(ds_stream_get_label(stream, odd() ? NULL : text, small_size() % (sizeof text + 1)));
         break;
     case 5:
         CALL(ds_stream_set_label(stream, any_text()));
@@ -113,7 +113,7 @@ static void step_stream_current(void) {
     ds_scope scope;
     switch (pick(5)) {
     case 0:
-        CALL_OUT(ds_stream_use(stream, flags, MAYBE(previous)), previous);
+        CALL_OUT(ds_stream_set_current(stream, flags, MAYBE(previous)), previous);
         break;
     case 1:
         CALL(ds_stream_push(stream, flags));
@@ -140,7 +140,8 @@ static void step_event_create(void) {
         result = CALL_OUT(
             ds_event_create(odd() ? any_flags() : 1u << pick(3), any_text(), MAYBE(event)), event);
     else
-        result = CALL_OUT(ds_stream_record_new(any_stream(), any_flags() & 3, MAYBE(event)), event);
+        result =
+            CALL_OUT(ds_stream_record_event(any_stream(), any_flags() & 3, MAYBE(event)), event);
     if (result == DS_OK)
         keep_event(event);
 }
@@ -185,13 +186,13 @@ static void step_event_query(void) {
         CALL(ds_event_synchronize_for(event, odd() ? UINT64_MAX : number(2)));
         break;
     case 3:
-        CALL_OUT(ds_event_elapsed_ms(event, any_event(), MAYBE(ms)), ms);
+        CALL_OUT(ds_event_get_elapsed_ms(event, any_event(), MAYBE(ms)), ms);
         break;
     case 4:
-        CALL_OUT(ds_event_device(event, MAYBE(device)), device);
+        CALL_OUT(ds_event_get_device(event, MAYBE(device)), device);
         break;
     default:
-        CALL_OUT(ds_event_flags(event, MAYBE(flags)), flags);
+        CALL_OUT(ds_event_get_flags(event, MAYBE(flags)), flags);
     }
 }
 
@@ -225,7 +226,8 @@ static void step_copy(void) {
         CALL(ds_copy_with(out, in, size, odd() ? any_flags() : byte() & 1u, stream));
         break;
     default:
-        if (odd() || ds_device_of(out, &out_device) < 0 || ds_device_of(in, &in_device) < 0)
+        if (odd() || ds_pointer_get_device(out, &out_device) < 0 ||
+            ds_pointer_get_device(in, &in_device) < 0)
             out_device = any_device();
         CALL(ds_copy_peer(out, out_device, in, in_device, size, stream));
     }
@@ -299,13 +301,13 @@ static void step_host_func(void) {
     ds_host_fn end = payload ? payload_end : NULL;
     switch (pick(3)) {
     case 0:
-        CALL(ds_launch_host_func(stream, odd() ? NULL : refused_inside, payload, end));
+        CALL(ds_stream_launch_host_func(stream, odd() ? NULL : refused_inside, payload, end));
         break;
     case 1:
-        CALL(ds_add_callback(stream, odd() ? NULL : callback, payload, end));
+        CALL(ds_stream_add_callback(stream, odd() ? NULL : callback, payload, end));
         break;
     default:
-        CALL(ds_launch_host_func(stream, payload_run, payload, end));
+        CALL(ds_stream_launch_host_func(stream, payload_run, payload, end));
     }
 }
 
@@ -362,7 +364,7 @@ static void step_launch(void) {
     if (!args.out)
         return;
     if (byte() < 192) {
-        CALL(ds_launch(kernel, PICK(items), odd() ? NULL : &args, size, stream));
+        CALL(ds_kernel_launch(kernel, PICK(items), odd() ? NULL : &args, size, stream));
         return;
     }
     ds_grid grid = { { pick(5), pick(4), pick(4) }, { pick(9), pick(4), pick(4) }, 0 };
@@ -373,7 +375,7 @@ static void step_launch(void) {
         grid.grid[1 + (byte() & 1)] = 65536 + huge;
     if (odd())
         grid.shared_bytes = huge << 20;
-    CALL(ds_launch_grid(kernel, odd() ? NULL : &grid, &args, size, stream));
+    CALL(ds_kernel_launch_grid(kernel, odd() ? NULL : &grid, &args, size, stream));
 }
 
 static const step_fn steps[] = { step_stream_create,  step_stream_create,  step_stream_destroy,

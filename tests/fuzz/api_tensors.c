@@ -86,7 +86,7 @@ static void step_tensor_alloc(void) {
             CALL_OUT(ds_tensor_alloc(dtype, ndim, odd() ? NULL : shape, stream, MAYBE(made)), made);
         break;
     case 1:
-        result = CALL_OUT(ds_tensor_alloc_host(dtype, ndim, shape, MAYBE(made)), made);
+        result = CALL_OUT(ds_tensor_alloc_pinned(dtype, ndim, shape, MAYBE(made)), made);
         break;
     default:
         like = described(shape, strides);
@@ -122,14 +122,14 @@ static void step_tensor_look(void) {
         break;
     case 1:
         if (CALL(ds_tensor_check(&tensor)) == DS_OK) {
-            CALL_VOID((void)ds_tensor_count(&tensor));
-            CALL_VOID((void)ds_tensor_size(&tensor));
+            CALL_VOID((void)ds_tensor_get_count(&tensor));
+            CALL_VOID((void)ds_tensor_get_size(&tensor));
             CALL_VOID((void)ds_tensor_is_contiguous(&tensor));
             CALL_VOID((void)ds_tensor_is_dense(&tensor));
         }
         break;
     case 2:
-        CALL_OUT(ds_tensor_flags(odd() ? NULL : &tensor, MAYBE(flags)), flags);
+        CALL_OUT(ds_tensor_get_flags(odd() ? NULL : &tensor, MAYBE(flags)), flags);
         break;
     default:
         payload = new_payload();
@@ -249,8 +249,8 @@ static const ds_plan *plan; /* of one of them */
 static const ds_topology *plan_topology;
 
 void forget_topologies(void) {
-    ds_topology_free(topology_of_devices);
-    ds_topology_free(topology_of_text);
+    ds_topology_destroy(topology_of_devices);
+    ds_topology_destroy(topology_of_text);
     topology_of_devices = topology_of_text = NULL;
     plan = NULL;
 }
@@ -262,7 +262,7 @@ static const ds_topology *any_topology(void) {
 static void replace_topology(ds_topology **old, ds_topology *with) {
     if (plan_topology == *old)
         plan = NULL;
-    CALL_VOID(ds_topology_free(*old));
+    CALL_VOID(ds_topology_destroy(*old));
     *old = with;
 }
 
@@ -282,11 +282,11 @@ static void step_topology_make(void) {
         return;
     switch (pick(3)) {
     case 0:
-        if (CALL_OUT(ds_topology_parse(topology_text(), MAYBE(made)), made) == DS_OK)
+        if (CALL_OUT(ds_topology_create_of_text(topology_text(), MAYBE(made)), made) == DS_OK)
             replace_topology(&topology_of_text, made);
         break;
     case 1:
-        if (CALL_OUT(ds_topology_read(any_text(), MAYBE(made)), made) == DS_OK)
+        if (CALL_OUT(ds_topology_create_of_file(any_text(), MAYBE(made)), made) == DS_OK)
             replace_topology(&topology_of_text, made);
         break;
     default:
@@ -295,8 +295,9 @@ static void step_topology_make(void) {
             devices[1] = devices[0];
             devices[1].index = 1;
         }
-        if (CALL_OUT(ds_topology_of_devices(odd() ? NULL : devices, odd() ? any_size() % 3 : 2u,
-                                            odd() ? any_flags() & ~1u : 0, MAYBE(made)),
+        if (CALL_OUT(ds_topology_create_of_devices(odd() ? NULL : devices,
+                                                   odd() ? any_size() % 3 : 2u,
+                                                   odd() ? any_flags() & ~1u : 0, MAYBE(made)),
                      made) == DS_OK)
             replace_topology(&topology_of_devices, made);
     }
@@ -308,11 +309,11 @@ static void step_topology(void) {
     if (!alone())
         return;
     if (odd())
-        CALL_OUT(ds_topology_fabric(topology, MAYBE(fabric)), fabric);
+        CALL_OUT(ds_topology_get_fabric(topology, MAYBE(fabric)), fabric);
     else
         CALL(ds_topology_write(topology, (ds_topology_format)(odd() ? any_int() : (int)pick(3)),
                                odd() ? NULL : write_text, any_writer_user()));
-    CALL_VOID((void)ds_topology_size(topology));
+    CALL_VOID((void)ds_topology_get_size(topology));
 }
 
 static void step_plan(void) {
@@ -330,11 +331,11 @@ static void step_plan(void) {
     if (!alone())
         return;
     if (byte() < 64) {
-        CALL(ds_plan_explain(topology, plan_topology == topology ? plan : NULL,
-                             odd() ? NULL : write_text, any_writer_user()));
+        CALL(ds_plan_write(topology, plan_topology == topology ? plan : NULL,
+                           odd() ? NULL : write_text, any_writer_user()));
         return;
     }
-    if (CALL_OUT(ds_plan_make(topology, odd() ? NULL : &desc, MAYBE(made)), made) != DS_OK)
+    if (CALL_OUT(ds_plan_get(topology, odd() ? NULL : &desc, MAYBE(made)), made) != DS_OK)
         return;
     plan = made;
     plan_topology = topology;
@@ -348,7 +349,7 @@ void furnish_tensors(void) {
     for (unsigned i = 0; i < 8; i++)
         if (ds_tensor_alloc(ds_float32(), 2, shape, streams[i & 1], &made) == DS_OK)
             keep_tensor(made, 0);
-    DS_IGNORE(ds_topology_parse("device a b\nlink a b nvlink\n", &topology_of_text));
+    DS_IGNORE(ds_topology_create_of_text("device a b\nlink a b nvlink\n", &topology_of_text));
 }
 
 /* ---- collectives ---- */
@@ -370,7 +371,7 @@ static int captures_now(const operands *o) {
     for (int i = 0; i < 4; i++) {
         ds_stream stream;
         ds_device device = i < 2 ? ds_cpu(i) : ds_cuda(i - 2);
-        if (ds_stream_current(device, &stream) == DS_OK)
+        if (ds_stream_get_current(device, &stream) == DS_OK)
             captures |= may_capture(stream);
         if (o->options.streams && o->streams[i].id)
             captures |= may_capture(o->streams[i]);
@@ -411,7 +412,7 @@ static int get_operands(operands *o) {
 static void check_results(const operands *o, ds_result result) {
     for (size_t i = 0; i < COUNT(o->made) && result < 0; i++)
         if (o->made[i])
-            die("a collective is %s, and result %zu is not NULL", ds_result_name(result), i);
+            die("a collective is %s, and result %zu is not NULL", ds_result_get_name(result), i);
 }
 
 /* What may be part of a graph now is kept. */

@@ -36,7 +36,7 @@ static ds_device device_under_test(void) {
 }
 
 static void stop(const char *what) {
-    fprintf(stderr, "%d: %s: %s\n", (int)getpid(), what, ds_last_error());
+    fprintf(stderr, "%d: %s: %s\n", (int)getpid(), what, ds_error_get_last());
     abort();
 }
 
@@ -154,7 +154,7 @@ static void change(input *in, unsigned char *bytes, size_t size) {
 }
 
 static void check_refusal(const void *out) {
-    if (out || !*ds_last_error())
+    if (out || !*ds_error_get_last())
         stop("a refusal without a sentence, or with a result");
 }
 
@@ -173,7 +173,7 @@ static void import_block(input *in) {
         check_refusal(ptr);
         return;
     }
-    MUST(ds_pointer_query(ptr, &info));
+    MUST(ds_pointer_get_info(ptr, &info));
     if (info.kind != DS_MEMORY_DEVICE || info.size > (size_t)1 << 30)
         stop("an import that is not in a segment");
     MUST(ds_copy(&byte, ptr, 1, stream));

@@ -113,7 +113,7 @@ t "two plugins, each with the static library, have each a devstream of its own: 
     for n in 2 3; do
         printf '%s\\n' '#include <devstream.h>' '__attribute__((visibility(\"default\"))) int plugin(void) {' \\
             'ds_cpu_desc cpu = { .devices = '\$n' }; ds_init_desc desc = { .cpu = &cpu }; int count = -1;' \\
-            'if (ds_init(&desc) < 0 || ds_device_count(DS_DEVICE_CPU, &count) < 0) return -1;' \\
+            'if (ds_init(&desc) < 0 || ds_device_get_count(DS_DEVICE_CPU, &count) < 0) return -1;' \\
             'return count; }' >plugin\$n.c
         $CC -std=c11 -fPIC -shared plugin\$n.c -Iusr/include usr/lib/libdevstream.a -o plugin\$n.so -ldl -pthread
     done
@@ -185,7 +185,7 @@ if [ -n "$cuda" ]; then
 #include <stdio.h>
 int main(void) {
     char report[1000] = "";
-    if (ds_backend_report(report, sizeof report) < 0) return 1;
+    if (ds_backend_format(report, sizeof report) < 0) return 1;
     fputs(report, stdout);
     return ds_shutdown() < 0;
 }

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OK(call)                                      \
-    do {                                              \
-        if ((call) < 0) {                             \
-            fprintf(stderr, "%s\n", ds_last_error()); \
-            return 1;                                 \
-        }                                             \
+#define OK(call)                                          \
+    do {                                                  \
+        if ((call) < 0) {                                 \
+            fprintf(stderr, "%s\n", ds_error_get_last()); \
+            return 1;                                     \
+        }                                                 \
     } while (0)
 
 int main(int argc, char **argv) {

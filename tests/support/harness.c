@@ -218,12 +218,12 @@ static void end_captures(void) {
 /* Drains the devices, and what a test has made current is so no longer; 1 when something of it
    failed. */
 static int back_to_the_start(void) {
-    int count = 0, bad = ds_device_count((ds_device_type)type_under_test(), &count) != DS_OK;
+    int count = 0, bad = ds_device_get_count((ds_device_type)type_under_test(), &count) != DS_OK;
     for (int i = count - 1; i >= 0; i--) { /* device 0 last: use makes the device current too */
         ds_device d = { type_under_test(), i };
         ds_stream s;
         bad |= (harness_is_cpu() ? ds_device_reset(d) : ds_device_synchronize(d)) != DS_OK;
-        bad |= ds_stream_default(d, &s) != DS_OK || ds_stream_use(s, 0, NULL) != DS_OK;
+        bad |= ds_stream_get_default(d, &s) != DS_OK || ds_stream_set_current(s, 0, NULL) != DS_OK;
     }
     return bad;
 }
@@ -243,7 +243,7 @@ int harness_teardown(void **state) {
     if (!is_alone())
         bad |= back_to_the_start();
     if (bad)
-        fprintf(stderr, "after %s: %s\n", running, ds_last_error());
+        fprintf(stderr, "after %s: %s\n", running, ds_error_get_last());
     alarm(0);
     gates_void = 0;
     const char *path = getenv("DS_TEST_LOG");
@@ -258,8 +258,9 @@ int harness_teardown(void **state) {
 
 void harness_die(const char *call, ds_result result) {
     if (pthread_equal(pthread_self(), test_thread))
-        fail_msg("%s is %s: %s", call, ds_result_name(result), ds_last_error());
-    fprintf(stderr, "%s: %s is %s: %s\n", running, call, ds_result_name(result), ds_last_error());
+        fail_msg("%s is %s: %s", call, ds_result_get_name(result), ds_error_get_last());
+    fprintf(stderr, "%s: %s is %s: %s\n", running, call, ds_result_get_name(result),
+            ds_error_get_last());
     abort();
 }
 
@@ -279,14 +280,14 @@ static size_t take(size_t *taken, size_t count, size_t limit) {
     ds_result r = DS_OK;
     pthread_mutex_lock(&mutex);
     if (!pool_registered && !harness_is_cpu())
-        pool_registered = (r = ds_host_register(&pool, sizeof pool)) == DS_OK;
+        pool_registered = (r = ds_pinned_register(&pool, sizeof pool)) == DS_OK;
     size_t at = *taken;
     int fits = count <= limit - at;
     if (fits)
         *taken += count;
     pthread_mutex_unlock(&mutex);
     if (r != DS_OK)
-        harness_die("ds_host_register(&pool, sizeof pool)", r);
+        harness_die("ds_pinned_register(&pool, sizeof pool)", r);
     if (!fits)
         harness_die("the pool has too few words", DS_ERR_LIMIT_EXCEEDED);
     return at;
@@ -353,11 +354,11 @@ static gate_args words_of(gate *g) {
 
 void gate_close(ds_stream s, gate *g) {
     if (harness_is_cpu()) {
-        ok_thread(ds_launch_host_func(s, gate_fn, g, NULL));
+        ok_thread(ds_stream_launch_host_func(s, gate_fn, g, NULL));
         return;
     }
     gate_args a = words_of(g);
-    ok_thread(ds_launch(get_gate_kernel(), 1, &a, sizeof a, s));
+    ok_thread(ds_kernel_launch(get_gate_kernel(), 1, &a, sizeof a, s));
 }
 
 ds_node_desc gate_node(gate *g) {
@@ -402,7 +403,7 @@ void gate_expect_unentered(gate *g) {
     for (int round = 0; round < 3; round++)
         for (int i = 0; i < harness_device_count(); i++) {
             ds_stream s = harness_stream(i, DS_STREAM_NON_BLOCKING);
-            ok(ds_launch_host_func(s, pass, NULL, NULL));
+            ok(ds_stream_launch_host_func(s, pass, NULL, NULL));
             fold(s, h, 1);
             ok(ds_stream_synchronize(s));
             ok(ds_stream_destroy(s));
@@ -429,7 +430,7 @@ int harness_is_cpu(void) {
 
 int harness_device_count(void) {
     int count = 0;
-    ok(ds_device_count((ds_device_type)type_under_test(), &count));
+    ok(ds_device_get_count((ds_device_type)type_under_test(), &count));
     return count;
 }
 
@@ -531,7 +532,7 @@ ds_kernel harness_fold_kernel(void) {
 
 void fold(ds_stream s, uint64_t *h, uint64_t n) {
     fold_args a = { h, n };
-    ok_thread(ds_launch(harness_fold_kernel(), 1, &a, sizeof a, s));
+    ok_thread(ds_kernel_launch(harness_fold_kernel(), 1, &a, sizeof a, s));
 }
 
 ds_node_desc fold_node(uint64_t *h, uint64_t n) {
@@ -577,7 +578,7 @@ void harness_shutdown(void) {
     if (gate_kernel.id)
         ok(ds_kernel_destroy(gate_kernel));
     if (pool_registered)
-        ok(ds_host_unregister(&pool));
+        ok(ds_pinned_unregister(&pool));
     ok(ds_shutdown());
     harness_forget();
 }

@@ -56,12 +56,12 @@ int harness_setup(void **state);
 int harness_teardown(void **state);
 
 /* On the test's own thread: the call must give DS_OK. */
-#define ok(call)                                                                      \
-    do {                                                                              \
-        ds_result ok_result_ = (call);                                                \
-        if (ok_result_ != DS_OK)                                                      \
-            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(ok_result_), \
-                     ds_last_error());                                                \
+#define ok(call)                                                                          \
+    do {                                                                                  \
+        ds_result ok_result_ = (call);                                                    \
+        if (ok_result_ != DS_OK)                                                          \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_get_name(ok_result_), \
+                     ds_error_get_last());                                                \
     } while (0)
 /* On any thread. */
 #define ok_thread(call)                     \
@@ -71,30 +71,30 @@ int harness_teardown(void **state);
             harness_die(#call, ok_result_); \
     } while (0)
 /* The call must be refused with this code and a sentence. */
-#define refused(call, code)                                                                        \
-    do {                                                                                           \
-        ds_result refused_result_ = (call);                                                        \
-        if (refused_result_ != (code))                                                             \
-            fail_msg("%s: %s is %s, not %s: %s", __func__, #call, ds_result_name(refused_result_), \
-                     #code, ds_last_error());                                                      \
-        harness_sentence(ds_last_error(), #call);                                                  \
+#define refused(call, code)                                                            \
+    do {                                                                               \
+        ds_result refused_result_ = (call);                                            \
+        if (refused_result_ != (code))                                                 \
+            fail_msg("%s: %s is %s, not %s: %s", __func__, #call,                      \
+                     ds_result_get_name(refused_result_), #code, ds_error_get_last()); \
+        harness_sentence(ds_error_get_last(), #call);                                  \
     } while (0)
 /* The call must be refused, with whatever code, and a sentence. */
-#define refused_any(call)                                                               \
-    do {                                                                                \
-        ds_result refused_result_ = (call);                                             \
-        if (refused_result_ >= 0)                                                       \
-            fail_msg("%s: %s is %s", __func__, #call, ds_result_name(refused_result_)); \
-        harness_sentence(ds_last_error(), #call);                                       \
+#define refused_any(call)                                                                   \
+    do {                                                                                    \
+        ds_result refused_result_ = (call);                                                 \
+        if (refused_result_ >= 0)                                                           \
+            fail_msg("%s: %s is %s", __func__, #call, ds_result_get_name(refused_result_)); \
+        harness_sentence(ds_error_get_last(), #call);                                       \
     } while (0)
 /* Ends an object of a device that has failed; CUDA's own functions report the failure and end it
    all the same. */
-#define ended(call)                                                                         \
-    do {                                                                                    \
-        ds_result ended_result_ = (call);                                                   \
-        if (ended_result_ != DS_OK && (harness_is_cpu() || ended_result_ != DS_ERR_FAILED)) \
-            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_name(ended_result_),    \
-                     ds_last_error());                                                      \
+#define ended(call)                                                                          \
+    do {                                                                                     \
+        ds_result ended_result_ = (call);                                                    \
+        if (ended_result_ != DS_OK && (harness_is_cpu() || ended_result_ != DS_ERR_FAILED))  \
+            fail_msg("%s: %s is %s: %s", __func__, #call, ds_result_get_name(ended_result_), \
+                     ds_error_get_last());                                                   \
     } while (0)
 void harness_die(const char *call, ds_result result);
 void harness_sentence(const char *text, const char *call);

@@ -36,13 +36,13 @@ static int run(ds_kernel k, ds_stream s, ds_stream own, uint64_t *h, void *dev) 
         add_args args;
         args.h = h;
         args.n = i;
-        if (ds_launch(k, 1, &args, sizeof args, i % 2 ? s : own) < 0)
+        if (ds_kernel_launch(k, 1, &args, sizeof args, i % 2 ? s : own) < 0)
             return 10;
         if (ds_stream_wait_stream(i % 2 ? own : s, i % 2 ? s : own) < 0)
             return 11;
         want = want * 3u + i;
     }
-    if (ds_launch_host_func(s, add_host, h, NULL) < 0)
+    if (ds_stream_launch_host_func(s, add_host, h, NULL) < 0)
         return 12;
     if (ds_copy(dev, h, sizeof *h, s) < 0 || ds_fill(h, 0, 4, 2, s) < 0 ||
         ds_copy(h, dev, sizeof *h, s) < 0)
@@ -73,18 +73,18 @@ EXPORT int plugin_use(void) {
     desc.cuda.image = ptx_thrice;
     desc.cuda.entry = "thrice";
     desc.cuda.block = 1;
-    if (ds_stream_create(NULL, &s) < 0 || ds_stream_per_thread(ds_device_current(), &own) < 0)
+    if (ds_stream_create(NULL, &s) < 0 || ds_stream_get_per_thread(ds_device_current(), &own) < 0)
         return 1;
     if (ds_kernel_create(&desc, &k) < 0)
         return 2;
-    if (ds_host_alloc(8, &h) < 0 || ds_alloc(ds_device_current(), 8, &dev) < 0)
+    if (ds_pinned_alloc(8, &h) < 0 || ds_device_alloc(ds_device_current(), 8, &dev) < 0)
         return 3;
-    if (ds_stream_record_new(s, DS_EVENT_TIMING, &e) < 0)
+    if (ds_stream_record_event(s, DS_EVENT_TIMING, &e) < 0)
         return 4;
     result = run(k, s, own, (uint64_t *)h, dev);
     if (ds_event_synchronize(e) < 0 || ds_event_destroy(e) < 0)
         return 5;
-    if (ds_free(dev) < 0 || ds_host_free(h) < 0)
+    if (ds_device_free(dev) < 0 || ds_pinned_free(h) < 0)
         return 6;
     if (ds_kernel_destroy(k) < 0 || ds_stream_destroy(s) < 0)
         return 7;

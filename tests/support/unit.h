@@ -9,11 +9,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#define ok(call)                                                                          \
-    do {                                                                                  \
-        ds_result ok_result_ = (call);                                                    \
-        if (ok_result_ != DS_OK)                                                          \
-            fail_msg("%s is %s: %s", #call, ds_result_name(ok_result_), ds_last_error()); \
+#define ok(call)                                                                                  \
+    do {                                                                                          \
+        ds_result ok_result_ = (call);                                                            \
+        if (ok_result_ != DS_OK)                                                                  \
+            fail_msg("%s is %s: %s", #call, ds_result_get_name(ok_result_), ds_error_get_last()); \
     } while (0)
 
 #endif

@@ -343,16 +343,16 @@ AT(ds_mem_duration, min, 16);
 AT(ds_mem_duration, count, 24);
 AT(ds_mem_duration, avg, 32);
 
-SIZE(ds_pinned_stats, 352);
-AT(ds_pinned_stats, allocations, 0);
-AT(ds_pinned_stats, allocated_bytes, 32);
-AT(ds_pinned_stats, active_requests, 64);
-AT(ds_pinned_stats, active_bytes, 96);
-AT(ds_pinned_stats, host_alloc_time, 128);
-AT(ds_pinned_stats, host_free_time, 168);
-AT(ds_pinned_stats, num_host_alloc, 208);
-AT(ds_pinned_stats, num_host_free, 216);
-AT(ds_pinned_stats, reserved, 224);
+SIZE(ds_mem_pinned_stats, 352);
+AT(ds_mem_pinned_stats, allocations, 0);
+AT(ds_mem_pinned_stats, allocated_bytes, 32);
+AT(ds_mem_pinned_stats, active_requests, 64);
+AT(ds_mem_pinned_stats, active_bytes, 96);
+AT(ds_mem_pinned_stats, host_alloc_time, 128);
+AT(ds_mem_pinned_stats, host_free_time, 168);
+AT(ds_mem_pinned_stats, num_host_alloc, 208);
+AT(ds_mem_pinned_stats, num_host_free, 216);
+AT(ds_mem_pinned_stats, reserved, 224);
 
 SIZE(ds_plan_desc, 88);
 AT(ds_plan_desc, what, 0);
@@ -364,10 +364,10 @@ AT(ds_plan_desc, algorithm, 40);
 AT(ds_plan_desc, pieces, 48);
 AT(ds_plan_desc, reserved, 56);
 
-SIZE(ds_plan_spot, 16);
-AT(ds_plan_spot, rank, 0);
-AT(ds_plan_spot, buffer, 4);
-AT(ds_plan_spot, offset, 8);
+SIZE(ds_plan_location, 16);
+AT(ds_plan_location, rank, 0);
+AT(ds_plan_location, buffer, 4);
+AT(ds_plan_location, offset, 8);
 
 SIZE(ds_plan_step, 64);
 AT(ds_plan_step, rank, 0);

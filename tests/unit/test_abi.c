@@ -13,16 +13,16 @@
 #define ok(call) assert_int_equal(call, DS_OK)
 
 /* Sets the first and the last reserved word of a struct; the call must name the struct. */
-#define REFUSED(type, object, call)                                                   \
-    do {                                                                              \
-        const size_t words_ = sizeof(object).reserved / sizeof(object).reserved[0];   \
-        for (size_t word_ = 0; word_ < words_; word_ += words_ - 1) {                 \
-            (object).reserved[word_] = 1;                                             \
-            assert_int_equal(call, DS_ERR_INVALID_VALUE);                             \
-            if (!strstr(ds_last_error(), #type ".reserved is not 0"))                 \
-                fail_msg("\"%s\" does not name %s.reserved", ds_last_error(), #type); \
-            (object).reserved[word_] = 0;                                             \
-        }                                                                             \
+#define REFUSED(type, object, call)                                                       \
+    do {                                                                                  \
+        const size_t words_ = sizeof(object).reserved / sizeof(object).reserved[0];       \
+        for (size_t word_ = 0; word_ < words_; word_ += words_ - 1) {                     \
+            (object).reserved[word_] = 1;                                                 \
+            assert_int_equal(call, DS_ERR_INVALID_VALUE);                                 \
+            if (!strstr(ds_error_get_last(), #type ".reserved is not 0"))                 \
+                fail_msg("\"%s\" does not name %s.reserved", ds_error_get_last(), #type); \
+            (object).reserved[word_] = 0;                                                 \
+        }                                                                                 \
     } while (0)
 
 static int nothing(size_t first, size_t count, const void *args) {
@@ -39,7 +39,7 @@ static void on_host(void *user) {
 static void test_the_version_is_that_of_the_headers(void **state) {
     (void)state;
     char expected[20], actual[20];
-    int version = ds_version();
+    int version = ds_version_get();
 
     assert_false(ds_is_initialized());
     assert_int_equal(version, DEVSTREAM_VERSION);
@@ -125,14 +125,14 @@ static void test_requests_with_an_unknown_member_are_refused(void **state) {
     int64_t shape[1] = { 1 };
     ds_tensor tensor = ds_tensor_of(&x, (ds_device){ DS_DEVICE_HOST, 0 }, ds_float32(), 1, shape);
     void *ptr;
-    ok(ds_topology_parse("device a\n", &topology));
+    ok(ds_topology_create_of_text("device a\n", &topology));
 
     REFUSED(ds_mem_request, request, ds_mem_alloc_with(&request, &ptr));
     REFUSED(ds_rng_fill_desc, fill, ds_rng_fill((ds_rng){ 0 }, &fill, stream));
     REFUSED(ds_comm_options, options, ds_comm_broadcast(&tensor, devices, 1, &options, out));
-    REFUSED(ds_plan_desc, plan, ds_plan_make(topology, &plan, &made));
+    REFUSED(ds_plan_desc, plan, ds_plan_get(topology, &plan, &made));
 
-    ds_topology_free(topology);
+    ds_topology_destroy(topology);
     ok(ds_stream_destroy(stream));
 }
 
@@ -196,29 +196,29 @@ static void test_reserved_words_of_results_are_zero(void **state) {
     ok(ds_graph_instantiate(graph, NULL, &exec));
     ok(ds_pool_create(&(ds_pool_desc){ .device = ds_cpu(0) }, &pool));
     ok(ds_rng_create(&(ds_rng_desc){ .device = ds_cpu(0) }, &rng));
-    ok(ds_resource_of_device(ds_cpu(0), &up));
-    ok(ds_resource_statistics(&up, &counted));
+    ok(ds_resource_create_device(ds_cpu(0), &up));
+    ok(ds_resource_create_stats(&up, &counted));
     ok(ds_mem_alloc(100, stream, &ptr));
-    ok(ds_alloc(ds_cpu(0), 100, &device_ptr));
+    ok(ds_device_alloc(ds_cpu(0), 100, &device_ptr));
 
-    CLEARED(ds_backend_info, ds_backend_get(0, &out));
+    CLEARED(ds_backend_info, ds_backend_get_info(0, &out));
     CLEARED(ds_device_properties, ds_device_get_properties(ds_cpu(0), &out));
-    CLEARED(ds_pointer_info, ds_pointer_query(device_ptr, &out));
-    CLEARED(ds_pointer_info, ds_pointer_query(&on_stack, &out));
+    CLEARED(ds_pointer_info, ds_pointer_get_info(device_ptr, &out));
+    CLEARED(ds_pointer_info, ds_pointer_get_info(&on_stack, &out));
     CLEARED(ds_capture_info, ds_capture_get_info(stream, &out));
     CLEARED(ds_node_desc, ds_graph_get_node(graph, node, &out, NULL));
     CLEARED(ds_graph_update_info, ds_graph_exec_update(exec, graph, &out));
     CLEARED(ds_cpu_stats, ds_cpu_get_stats(&out));
-    CLEARED(ds_mem_block, ds_mem_find(ptr, &out));
+    CLEARED(ds_mem_block, ds_mem_get_block(ptr, &out));
     CLEARED(ds_mem_config, ds_mem_get_config(ds_cpu(0), &out));
     CLEARED(ds_mem_stats, ds_mem_get_stats(ds_cpu(0), &out));
     CLEARED(ds_mem_stats, ds_pool_get_stats(pool, &out));
-    CLEARED(ds_pinned_stats, ds_pinned_get_stats(&out));
+    CLEARED(ds_mem_pinned_stats, ds_mem_pinned_get_stats(&out));
     CLEARED(ds_resource_stats, ds_resource_get_stats(&counted, &out));
     CLEARED(ds_rng_info, ds_rng_get_info(rng, &out));
 
     ok(ds_mem_free(ptr));
-    ok(ds_free(device_ptr));
+    ok(ds_device_free(device_ptr));
     ok(ds_resource_destroy(&counted));
     ok(ds_resource_destroy(&up));
     ok(ds_rng_destroy(rng));

@@ -59,11 +59,11 @@ static cudaError_t begin_before_guest(cudaStream_t stream, enum cudaStreamCaptur
 /* A failure ends the process: cmocka's own would go on with the next test, here or on another
    thread's stack. */
 #undef ok
-#define ok(call)                                                                 \
-    do {                                                                         \
-        ds_result ok_result_ = (call);                                           \
-        if (ok_result_ != DS_OK)                                                 \
-            wrong(__LINE__, #call, ds_result_name(ok_result_), ds_last_error()); \
+#define ok(call)                                                                         \
+    do {                                                                                 \
+        ds_result ok_result_ = (call);                                                   \
+        if (ok_result_ != DS_OK)                                                         \
+            wrong(__LINE__, #call, ds_result_get_name(ok_result_), ds_error_get_last()); \
     } while (0)
 #define holds(condition)                               \
     do {                                               \
@@ -221,7 +221,7 @@ static void nothing(void *user) {
 /* The allocator keeps events of a stream that has ended. */
 static void *allocate(void *user) {
     ds_device devices[2] = { ds_cpu(0), ds_cuda(0) };
-    for (int i = 0; i < 1 + ds_is_available(DS_DEVICE_CUDA); i++) {
+    for (int i = 0; i < 1 + ds_backend_is_available(DS_DEVICE_CUDA); i++) {
         void *p;
         ds_stream s = stream_on(devices[i]);
         ok(ds_mem_alloc(1000, s, &p));
@@ -236,11 +236,11 @@ static void *draw(void *user) {
     void *p;
     ds_rng g;
     ds_stream s = stream_on(ds_cpu(0));
-    ok(ds_alloc(ds_cpu(0), 4096, &p));
-    ok(ds_rng_default(ds_cpu(0), &g));
+    ok(ds_device_alloc(ds_cpu(0), 4096, &p));
+    ok(ds_rng_get_default(ds_cpu(0), &g));
     ok(ds_rng_uniform(g, ds_float32(), p, 1024, 0, 1, s));
     ok(ds_stream_synchronize(s));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(s));
     return user;
 }
@@ -272,14 +272,14 @@ static void *call_before_and_after(void *user) {
     if (user)
         ok(ds_shutdown());
     else
-        ok(ds_device_set(ds_cpu(0)));
+        ok(ds_device_set_current(ds_cpu(0)));
     return NULL;
 }
 
 static void *leave_a_stream(void *user) {
     ds_stream s;
     void *p;
-    ok(ds_stream_per_thread(ds_cpu(0), &s));
+    ok(ds_stream_get_per_thread(ds_cpu(0), &s));
     ok(ds_mem_alloc(1000, s, &p));
     ok(ds_mem_free(p));
     return user;
@@ -352,7 +352,7 @@ static pthread_t dying;
 
 static void *end_later(void *user) {
     ds_stream s;
-    ok(ds_stream_per_thread(ds_cuda(0), &s));
+    ok(ds_stream_get_per_thread(ds_cuda(0), &s));
     may_end = 1;
     wait_for(&may_end, 2);
     return user;
@@ -361,7 +361,7 @@ static void *end_later(void *user) {
 static void *make_the_legacy_stream(void *user) {
     ds_stream s;
     at_a_lock = &legacy_waits;
-    ok(ds_stream_legacy(ds_cpu(0), &s));
+    ok(ds_stream_get_legacy(ds_cpu(0), &s));
     at_a_lock = NULL;
     legacy_over = 1;
     return user;
@@ -379,7 +379,7 @@ static void guest_makes_the_legacy_stream(void) {
 static void lock_in_both_orders(void) {
     ds_stream s;
     void *p;
-    ok(ds_stream_per_thread(ds_cuda(0), &s));
+    ok(ds_stream_get_per_thread(ds_cuda(0), &s));
     dying = begin(end_later, NULL);
     wait_for(&may_end, 1);
     guest = guest_makes_the_legacy_stream;
@@ -417,9 +417,9 @@ static void free_in_a_capture(void) {
     ds_stream s = stream_on(ds_cuda(0));
     ds_graph g;
     void *p;
-    ok(ds_host_alloc(4096, &p));
+    ok(ds_pinned_alloc(4096, &p));
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
-    ok(ds_host_free(p));
+    ok(ds_pinned_free(p));
     ok(ds_capture_end(s, &g));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
@@ -428,7 +428,7 @@ static void free_in_a_capture(void) {
 static void destroy_a_wrapper_in_use(void) {
     cudaStream_t native = native_stream();
     ds_stream w = borrow(native);
-    ok(ds_stream_use(w, 0, NULL)); /* the object stays, as the current stream */
+    ok(ds_stream_set_current(w, 0, NULL)); /* the object stays, as the current stream */
     ok(ds_stream_destroy(w));
     holds(cudaStreamDestroy(native) == cudaSuccess); /* it is the caller's */
     free_in_a_capture();
@@ -437,7 +437,7 @@ static void destroy_a_wrapper_in_use(void) {
 static void unwrap_a_stream_in_use(void) {
     ds_stream_native n;
     ds_stream w = stream_on(ds_cuda(0));
-    ok(ds_stream_use(w, 0, NULL));
+    ok(ds_stream_set_current(w, 0, NULL));
     ok(ds_stream_unwrap(w, &n));
     holds(cudaStreamDestroy(n.handle) == cudaSuccess);
     free_in_a_capture();
@@ -453,7 +453,7 @@ static void destroy_a_wrapper_that_captures_beside(int hidden) {
     cudaStream_t native = native_stream();
     ds_stream w = borrow(native), s = stream_on(ds_cuda(0));
     ds_graph g;
-    ok(ds_stream_use(w, 0, NULL));
+    ok(ds_stream_set_current(w, 0, NULL));
     if (hidden) { /* what has the handle still is nobody's */
         ok(ds_stream_destroy(w));
         w = borrow(native);
@@ -462,7 +462,7 @@ static void destroy_a_wrapper_that_captures_beside(int hidden) {
     ok(ds_stream_destroy(w));
     holds(cudaStreamDestroy(native) == cudaSuccess);
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
-    ok(ds_launch_host_func(s, nothing, NULL, NULL));
+    ok(ds_stream_launch_host_func(s, nothing, NULL, NULL));
     ok(ds_capture_end(s, &g));
     ok(ds_graph_destroy(g));
     ok(ds_stream_destroy(s));
@@ -502,12 +502,12 @@ static void end_a_capture_that_is_not_joined(void) {
     ds_graph g;
     ds_graph_exec x;
     ds_capture_info info;
-    ok(ds_device_set(ds_cpu(0)));
+    ok(ds_device_set_current(ds_cpu(0)));
     ok(ds_event_create(0, NULL, &e));
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
     ok(ds_event_record(e, s));
     ok(ds_stream_wait_event(fork_of_it, e));
-    ok(ds_launch_host_func(fork_of_it, nothing, NULL, NULL));
+    ok(ds_stream_launch_host_func(fork_of_it, nothing, NULL, NULL));
     ok(ds_capture_get_info(s, &info));
     guest = guest_makes_a_graph;
     door = &((ds__graph *)ds__slot_at(&ds__g.graphs, (uint32_t)info.graph.id - 1))->capturing;
@@ -551,10 +551,10 @@ static void add_when_a_capture_ends(void) {
     ds_stream s = stream_on(ds_cuda(0));
     ds_graph g;
     ds_capture_info info;
-    ok(ds_device_set(ds_cuda(0)));
-    ok(ds_alloc(ds_cuda(0), 1000, &to_fill));
+    ok(ds_device_set_current(ds_cuda(0)));
+    ok(ds_device_alloc(ds_cuda(0), 1000, &to_fill));
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
-    ok(ds_launch_host_func(s, nothing, NULL, NULL));
+    ok(ds_stream_launch_host_func(s, nothing, NULL, NULL));
     ok(ds_capture_get_info(s, &info));
     ending = info.graph;
     guest = guest_adds_what_is_refused;
@@ -563,7 +563,7 @@ static void add_when_a_capture_ends(void) {
     holds(!door && standin_failed());
     holds(not_added == DS_ERR_CAPTURE_UNSUPPORTED);
     ok(ds_graph_destroy(g));
-    ok(ds_free(to_fill));
+    ok(ds_device_free(to_fill));
     ok(ds_stream_destroy(s));
 }
 
@@ -583,7 +583,7 @@ static pthread_t beginner;
 
 static void *begin_into(void *user) {
     int count;
-    ok(ds_device_count(DS_DEVICE_CPU, &count)); /* the first call takes locks of its own */
+    ok(ds_device_get_count(DS_DEVICE_CPU, &count)); /* the first call takes locks of its own */
     lock_late = &begin_is_late;
     begun = ds_capture_begin_to_graph(into_from, into, NULL, 0, DS_CAPTURE_RELAXED);
     lock_late = NULL;
@@ -602,14 +602,14 @@ static int begin_meanwhile(const char *text, size_t size, void *user) {
 
 static void begin_into_a_graph_that_goes(void) {
     into_from = stream_on(ds_cpu(0));
-    ok(ds_device_set(ds_cpu(0)));
+    ok(ds_device_set_current(ds_cpu(0)));
     ok(ds_graph_create(NULL, &into));
-    ok(ds_graph_dot(into, 0, begin_meanwhile, NULL));
+    ok(ds_graph_write_dot(into, 0, begin_meanwhile, NULL));
     ok(ds_graph_destroy(into));
     begin_is_late = 2;
     pthread_join(beginner, NULL);
     holds(begun == DS_ERR_INVALID_HANDLE);
-    ok(ds_launch_host_func(into_from, nothing, NULL, NULL));
+    ok(ds_stream_launch_host_func(into_from, nothing, NULL, NULL));
     ok(ds_stream_synchronize(into_from));
     ok(ds_stream_destroy(into_from));
 }
@@ -677,7 +677,7 @@ static void settle_an_event(int way) {
     setenv("DEVSTREAM_CPU_DEVICES", "2", 1);
     refused = stream_on(ds_cpu(0));
     elsewhere = stream_on(ds_cpu(1));
-    ok(ds_device_set(ds_cpu(0)));
+    ok(ds_device_set_current(ds_cpu(0)));
     lay_over(refused);
     ds_stream s = stream_on(ds_cpu(0));
     ok(ds_event_create(way == 1 ? DS_EVENT_INTERPROCESS : 0, NULL, &raced));
@@ -753,14 +753,14 @@ static void own_an_event(void) {
     ds_event e;
     char byte;
     ds_stream s = stream_on(ds_cpu(0));
-    ok(ds_device_set(ds_cpu(0)));
+    ok(ds_device_set_current(ds_cpu(0)));
     ok(ds_event_create(DS_EVENT_INTERPROCESS, NULL, &e));
     ok(ds_event_record(e, s));
     ok(ds_stream_synchronize(s));
     ok(ds_event_export(e, &h));
     holds(write(from_owner[1], &h, sizeof h) == sizeof h);
     hear(to_owner[0]);
-    ok(ds_launch_host_func(s, hear_it, NULL, NULL));
+    ok(ds_stream_launch_host_func(s, hear_it, NULL, NULL));
     ok(ds_event_record(e, s));
     say(from_owner[1]);
     ok(ds_stream_synchronize(s));
@@ -872,7 +872,7 @@ static void end_while_the_worker_comes_late(void) {
     ok(ds_kernel_create(
         &(ds_kernel_desc){ .name = "come late", .cpu_fn = come_late, .grain = SIZE_MAX }, &k));
     ds_stream s = stream_on(ds_cpu(0));
-    ok(ds_launch(k, 1, NULL, 0, s));
+    ok(ds_kernel_launch(k, 1, NULL, 0, s));
     ok(ds_kernel_destroy(k));
     ok(ds_stream_destroy(s));
     ok(ds_shutdown());
@@ -923,14 +923,14 @@ static void hand_over_two(void) {
     for (int calm = 0; calm < 20; calm = nobody_is_awake() ? calm + 1 : 0)
         usleep(1000);
     host_late = 1;
-    ok(ds_launch_host_func(hosts[0], wait_until_told, NULL, NULL));
+    ok(ds_stream_launch_host_func(hosts[0], wait_until_told, NULL, NULL));
     waits = begin(wait_for_the_first, NULL);
     for (int first = 0; !first; sched_yield()) {
         ds__lock_take(&ds__cpu.lock);
         first = ds__cpu.host_head != NULL;
         ds__lock_give(&ds__cpu.lock);
     }
-    ok(ds_launch_host_func(hosts[1], tell, NULL, NULL));
+    ok(ds_stream_launch_host_func(hosts[1], tell, NULL, NULL));
     ok(ds_stream_synchronize(hosts[1])); /* as no worker comes, who waits hands them over */
     host_late = 0;
     pthread_join(waits, NULL);
@@ -968,10 +968,10 @@ static void capture_a_fill(void) {
     beside = stream_on(ds_cpu(0));
     lay_over(drawing);
     for (int i = 0; i < 2; i++)
-        ok(ds_alloc(ds_cpu(0), DRAWN, &drawn[i]));
+        ok(ds_device_alloc(ds_cpu(0), DRAWN, &drawn[i]));
     ok(ds_rng_create(&(ds_rng_desc){ .device = ds_cpu(0) }, &from));
     ok(ds_capture_begin(drawing, DS_CAPTURE_THREAD_LOCAL));
-    ok(ds_launch_host_func(drawing, wait_to_draw, NULL, NULL));
+    ok(ds_stream_launch_host_func(drawing, wait_to_draw, NULL, NULL));
     ok(ds_rng_bits(from, ds_uint32(), drawn[0], 1000, drawing));
     ok(ds_capture_end(drawing, &g));
     for (int i = 0; i < 2; i++)
@@ -985,19 +985,19 @@ static void capture_a_fill(void) {
 static void expect_drawn(void) {
     ds_rng like;
     void *p;
-    ok(ds_alloc(ds_cpu(0), DRAWN, &p));
+    ok(ds_device_alloc(ds_cpu(0), DRAWN, &p));
     ok(ds_rng_create(&(ds_rng_desc){ .device = ds_cpu(0) }, &like));
     ok(ds_device_synchronize(ds_cpu(0)));
     for (int i = 0; i < 2; i++) {
         ok(ds_rng_bits(like, ds_uint32(), p, 1000, beside));
         ok(ds_stream_synchronize(beside));
         holds(!memcmp(p, drawn[i], DRAWN));
-        ok(ds_free(drawn[i]));
+        ok(ds_device_free(drawn[i]));
         ok(ds_graph_exec_destroy(draws[i]));
     }
     ok(ds_rng_destroy(like));
     ok(ds_rng_destroy(from));
-    ok(ds_free(p));
+    ok(ds_device_free(p));
     ok(ds_stream_destroy(beside));
     ds__g.driver[1] = below;
 }
@@ -1132,11 +1132,11 @@ static void guest_ends_the_capture(void) {
 }
 
 static void begin_to_draw(void) {
-    ok(ds_device_set(where));
+    ok(ds_device_set_current(where));
     drawing = stream_on(where);
     beside = stream_on(where);
     ok(ds_rng_create(&(ds_rng_desc){ .device = where, .seed = 5 }, &from));
-    ok(ds_alloc(where, 64, &drawn[0]));
+    ok(ds_device_alloc(where, 64, &drawn[0]));
     /* what is made at the first use cannot be made in a capture */
     ok(ds_rng_bits(from, ds_uint32(), drawn[0], 16, drawing));
     ok(ds_rng_set_seed(from, 5));
@@ -1146,7 +1146,7 @@ static void begin_to_draw(void) {
 }
 
 static void end_drawing(void) {
-    ok(ds_free(drawn[0]));
+    ok(ds_device_free(drawn[0]));
     ok(ds_rng_destroy(from));
     ok(ds_stream_destroy(drawing));
     ok(ds_stream_destroy(beside));

@@ -1,4 +1,4 @@
-/* Another thread ends a capture and destroys its graph just when ds_pinned_record_use has found
+/* Another thread ends a capture and destroys its graph just when ds_mem_pinned_record_use has found
    what the capture holds: the rest of the call must not read freed memory. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "core/capture.h"
@@ -42,15 +42,15 @@ static void test_a_use_is_noted_while_another_thread_ends_the_capture(void **sta
     size_t released;
     ok(ds_init(&(ds_init_desc){ .allocator = { take, overwrite, NULL } }));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
-    ok(ds_pinned_alloc(4096, &p));
+    ok(ds_mem_pinned_alloc(4096, &p));
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
 
     captured = s;
-    ok(ds_pinned_record_use(p, s));
+    ok(ds_mem_pinned_record_use(p, s));
 
     assert_int_equal(captured.id, 0); /* the guest was there */
-    ok(ds_pinned_free(p));
-    ok(ds_pinned_empty_cache(&released));
+    ok(ds_mem_pinned_free(p));
+    ok(ds_mem_pinned_empty_cache(&released));
     assert_true(released > 0); /* no graph uses the block any more */
     ok(ds_stream_destroy(s));
     ok(ds_shutdown());

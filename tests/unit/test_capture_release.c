@@ -38,7 +38,7 @@ static cudaError_t record_late(cudaEvent_t event, cudaStream_t stream) {
 }
 
 static void *release(void *ptr) {
-    ok(ds_host_free(ptr));
+    ok(ds_pinned_free(ptr));
     return NULL;
 }
 
@@ -47,7 +47,7 @@ static void capture_beside_a_release(ds_stream s) {
     ds_graph g;
     void *pinned;
     pthread_t thread;
-    ok(ds_host_alloc(1 << 20, &pinned));
+    ok(ds_pinned_alloc(1 << 20, &pinned));
     assert_int_equal(sem_init(&arrived, 0, 0), 0);
     atomic_store(&begun, 0);
 

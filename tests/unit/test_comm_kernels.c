@@ -1010,7 +1010,7 @@ static void test_items_of_a_copy(void **unused) {
 
 static void ok(ds_result r) {
     if (r < 0)
-        fail_msg("%s", ds_last_error());
+        fail_msg("%s", ds_error_get_last());
 }
 
 static ds_stream stream_of(ds_device_type type) {
@@ -1018,7 +1018,7 @@ static ds_stream stream_of(ds_device_type type) {
     ds_device d;
     memset(&d, 0, sizeof d);
     d.type = (int32_t)type;
-    ok(ds_device_set(d));
+    ok(ds_device_set_current(d));
     ok(ds_stream_create(NULL, &s));
     return s;
 }

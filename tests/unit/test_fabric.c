@@ -58,13 +58,13 @@ static ds_stream stream_on(int device) {
 
 static char *memory_on(int device, size_t size) {
     void *at;
-    ok(ds_alloc(ds_cpu(device), size, &at));
+    ok(ds_device_alloc(ds_cpu(device), size, &at));
     return at;
 }
 
 static ds_event mark(ds_stream s) {
     ds_event e;
-    ok(ds_stream_record_new(s, DS_EVENT_TIMING, &e));
+    ok(ds_stream_record_event(s, DS_EVENT_TIMING, &e));
     return e;
 }
 
@@ -80,14 +80,14 @@ static void start(void) {
 static int64_t at(ds_event e) {
     ds_device d;
     double ms;
-    ok(ds_event_device(e, &d));
-    ok(ds_event_elapsed_ms(zeros[d.index], e, &ms));
+    ok(ds_event_get_device(e, &d));
+    ok(ds_event_get_elapsed_ms(zeros[d.index], e, &ms));
     return (int64_t)(ms * 1e6 + 0.5);
 }
 
 static int64_t now(void) {
     int64_t ns;
-    ok(ds_cpu_clock(&ns));
+    ok(ds_cpu_get_clock(&ns));
     return ns;
 }
 
@@ -238,7 +238,7 @@ static void test_without_a_direct_route_a_copy_goes_through_the_host(void **stat
     char *a = memory_on(0, 8000), *b = memory_on(1, 8000);
     void *pinned;
     int can;
-    ok(ds_host_alloc(8000, &pinned));
+    ok(ds_pinned_alloc(8000, &pinned));
     for (int i = 0; i < 8000; i++)
         a[i] = (char)(i * 7);
     ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
@@ -353,10 +353,10 @@ static void test_kernels_take_the_time_that_they_say(void **state) {
     _Atomic int called = 0;
     ran = 0;
     for (int i = 0; i < 10; i++)
-        ok(ds_launch(plain, 1000000, &bytes, 8, s));
+        ok(ds_kernel_launch(plain, 1000000, &bytes, 8, s));
     ds_event e0 = mark(s);
-    ok(ds_launch(heavy, 100, &bytes, 8, s));
-    ok(ds_launch_host_func(s, count_host, &called, NULL));
+    ok(ds_kernel_launch(heavy, 100, &bytes, 8, s));
+    ok(ds_stream_launch_host_func(s, count_host, &called, NULL));
     ds_event e1 = mark(s);
     assert_int_equal(finish(), 3000);
     assert_int_equal(at(e0), 0);
@@ -376,7 +376,7 @@ static void test_after_a_wait_the_clock_is_there_and_what_runs_goes_on(void **st
     char *a = memory_on(0, 100000), *b = memory_on(1, 100000), *c = memory_on(2, 100000);
     ok(ds_copy(b, a, 1000, s));
     ok(ds_copy(c, a, 100000, t));
-    ok(ds_stream_record_new(t, 0, &last));
+    ok(ds_stream_record_event(t, 0, &last));
     ok(ds_stream_synchronize(s));
     assert_int_equal(now(), 1150);
     ok(ds_copy(b, a, 1000, s)); /* put in at 1150 */
@@ -404,7 +404,7 @@ static void test_a_query_lets_run_what_can(void **state) {
     }
     assert_int_equal(now(), 1150);
     ok(ds_copy(b, a, 1000, s));
-    ok(ds_stream_record_new(s, 0, &e));
+    ok(ds_stream_record_event(s, 0, &e));
     while (ds_event_query(e) == DS_NOT_READY) {
     }
     assert_int_equal(now(), 2300);
@@ -429,7 +429,7 @@ static void test_work_that_nobody_waits_for_runs_too(void **state) {
     start();
     ds_stream s = stream_on(0);
     ok(ds_copy(memory_on(1, 1000), memory_on(0, 1000), 1000, s));
-    ok(ds_launch_host_func(s, count_host, &called, NULL));
+    ok(ds_stream_launch_host_func(s, count_host, &called, NULL));
     while (!called)
         sched_yield();
     ok(ds_stream_synchronize(s));
@@ -454,7 +454,7 @@ static void test_a_host_function_that_blocks_delays_its_own_stream_only(void **s
     start();
     ds_stream s = stream_on(0), t = stream_on(0);
     char *a = memory_on(0, 1000), *b = memory_on(1, 1000);
-    ok(ds_launch_host_func(s, pass_door, &d, NULL));
+    ok(ds_stream_launch_host_func(s, pass_door, &d, NULL));
     ok(ds_copy(b, a, 1000, s));
     ok(ds_copy(b, a, 1000, t));
     ok(ds_stream_synchronize(t));
@@ -580,7 +580,7 @@ static void run_steps(const step *steps, unsigned flags, int64_t *out) {
         if (p->kind == FILL)
             ok(ds_fill(place[p->to], 1, 1, p->size, s[p->stream]));
         if (p->kind == SUM)
-            ok(ds_launch(sum, p->size, &each, 8, s[p->stream]));
+            ok(ds_kernel_launch(sum, p->size, &each, 8, s[p->stream]));
         e[i] = mark(s[p->stream]);
         if (i == STEPS / 2)
             ok(ds_event_synchronize(e[i]));
@@ -781,8 +781,8 @@ static void test_a_ring_of_144_devices(void **state) {
 static void refuse(const char *what, ds_cpu_desc cpu) {
     cpu.fabric = &fabric;
     ds_result r = ds_init(&(ds_init_desc){ .cpu = &cpu });
-    if (r != DS_ERR_INVALID_VALUE || !strstr(ds_last_error(), what))
-        fail_msg("%s: %s, %s", what, ds_result_name(r), ds_last_error());
+    if (r != DS_ERR_INVALID_VALUE || !strstr(ds_error_get_last(), what))
+        fail_msg("%s: %s, %s", what, ds_result_get_name(r), ds_error_get_last());
     full_mesh(2);
 }
 
@@ -830,9 +830,9 @@ static void test_bad_fabrics_are_refused(void **state) {
     refuse("link -1", (ds_cpu_desc){ 0 });
     way(0, 1, 2, 3, 3);
     refuse("link 3 twice", (ds_cpu_desc){ 0 });
-    assert_int_equal(ds_cpu_clock(&ns), DS_ERR_UNSUPPORTED);
+    assert_int_equal(ds_cpu_get_clock(&ns), DS_ERR_UNSUPPORTED);
     assert_int_equal(ns, 0);
-    assert_int_equal(ds_cpu_clock(NULL), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_cpu_get_clock(NULL), DS_ERR_INVALID_VALUE);
 }
 
 static int live, left;
@@ -878,7 +878,7 @@ static void test_the_description_is_copied_and_given_back(void **state) {
             assert_int_equal(finish(), 1150);
             worked = 1;
         } else if (r != DS_ERR_OUT_OF_MEMORY) {
-            fail_msg("%s: %s", ds_result_name(r), ds_last_error());
+            fail_msg("%s: %s", ds_result_get_name(r), ds_error_get_last());
         }
         left = 1000;
         ok(ds_shutdown());

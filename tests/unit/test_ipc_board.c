@@ -11,8 +11,9 @@ static void export_event(int to, int from) {
     ds_event e;
     ds_ipc_event_handle h;
     char byte;
-    if (ds_device_set(ds_cpu(0)) < 0 || ds_event_create(DS_EVENT_INTERPROCESS, NULL, &e) < 0 ||
-        ds_event_export(e, &h) < 0 || write(to, &h, sizeof h) != (ssize_t)sizeof h)
+    if (ds_device_set_current(ds_cpu(0)) < 0 ||
+        ds_event_create(DS_EVENT_INTERPROCESS, NULL, &e) < 0 || ds_event_export(e, &h) < 0 ||
+        write(to, &h, sizeof h) != (ssize_t)sizeof h)
         _exit(1);
     while (read(from, &byte, 1) > 0) {
     }

@@ -173,7 +173,7 @@ static void test_a_pending_block_that_is_chosen_is_nobody_elses(void **state) {
     const size_t size = 4 * MIB;
     begin();
     void *before = block(size, own), *p = block(size, own), *behind = block(size, own);
-    ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+    ok(ds_stream_launch_host_func(other, wait_until_over, NULL, NULL));
     ok(ds_mem_record_use(p, other));
     ok(ds_mem_free(p));
     ok(ds_mem_free(before));
@@ -188,9 +188,9 @@ static void test_a_pending_block_that_is_chosen_is_nobody_elses(void **state) {
     assert_null(door);
     assert_int_equal(polled, 0);
     ok(ds_mem_validate(device));
-    assert_int_equal(ds_mem_allocated(device), 0);
+    assert_int_equal(ds_mem_get_allocated(device), 0);
     ok(ds_mem_empty_cache(device, NULL));
-    assert_int_equal(ds_mem_reserved(device), 0);
+    assert_int_equal(ds_mem_get_reserved(device), 0);
     end();
 }
 
@@ -207,7 +207,7 @@ static void test_a_peak_has_a_pending_block_that_another_stream_takes(void **sta
     configure(c);
     ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &third));
     void *p = block(size, own);
-    ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+    ok(ds_stream_launch_host_func(other, wait_until_over, NULL, NULL));
     ok(ds_mem_record_use(p, other));
     ok(ds_mem_free(p));
     ok(ds_mem_reset_peak_stats(device));
@@ -239,7 +239,7 @@ static void test_a_pending_block_in_work_is_sound(void **state) {
     c.poison = 1;
     configure(c);
     void *p = block(2 * MIB, own), *q = block(2 * MIB, own);
-    ok(ds_launch_host_func(own, wait_until_over, NULL, NULL));
+    ok(ds_stream_launch_host_func(own, wait_until_over, NULL, NULL));
     ok(ds_stream_destroy(own));
     ok(ds_mem_free(p));
     ok(ds_mem_free(q));
@@ -283,7 +283,7 @@ static void test_a_block_in_front_of_a_new_hole_changes_its_bin(void **state) {
     ok(ds_mem_empty_cache(device, NULL));
 
     assert_null(door);
-    assert_int_equal(ds_mem_reserved(device), 8 * MIB);
+    assert_int_equal(ds_mem_get_reserved(device), 8 * MIB);
     ok(ds_mem_validate(device));
     ok(ds_mem_free(p));
     end();
@@ -344,13 +344,13 @@ static void test_a_use_of_a_stream_that_was_given_away_is_not_done(void **state)
         } else {
             ok(ds_mem_record_stream(p, other));
         }
-        ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+        ok(ds_stream_launch_host_func(other, wait_until_over, NULL, NULL));
         ok(ds_stream_unwrap(other, &native));
         ok(ds_mem_free(p));
         assert_int_equal(done_in_all_arenas(), 0);
         over = 1;
         ok(ds_mem_empty_cache(device, NULL)); /* that waits for the device */
-        assert_int_equal(ds_mem_reserved(device), 0);
+        assert_int_equal(ds_mem_get_reserved(device), 0);
         ok(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &other));
         end();
     }
@@ -363,7 +363,7 @@ static void test_a_stream_of_another_device_ends_with_a_use_behind_it(void **sta
     ok(ds_stream_create(&(ds_stream_desc){ .device = { DS_DEVICE_CPU, 1 } }, &elsewhere));
     void *p = block(4 * MIB, own);
     ok(ds_mem_record_stream(p, elsewhere));
-    ok(ds_launch_host_func(elsewhere, wait_until_over, NULL, NULL));
+    ok(ds_stream_launch_host_func(elsewhere, wait_until_over, NULL, NULL));
     ok(ds_stream_destroy(elsewhere));
     ok(ds_mem_free(p));
     assert_int_equal(done_in_all_arenas(), 0);
@@ -388,7 +388,7 @@ static void test_an_early_use_leaves_a_late_one_of_the_same_stream(void **state)
     guest_at_submit(guest_records_late, other, DS__OP_RECORD);
     ok(ds_mem_record_use(shared, other));
     no_guest_at_submit(other);
-    ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+    ok(ds_stream_launch_host_func(other, wait_until_over, NULL, NULL));
     ok(ds_mem_free(shared));
     assert_int_equal(done_in_all_arenas(), 0);
     over = 1;
@@ -421,7 +421,7 @@ static void test_the_event_of_a_use_comes_into_no_capture(void **state) {
     void *p = block(4 * MIB, own);
     captured = other;
     ok(ds_mem_record_stream(p, other));
-    ok(ds_launch_host_func(other, wait_until_over, NULL, NULL));
+    ok(ds_stream_launch_host_func(other, wait_until_over, NULL, NULL));
     guest_at_submit(guest_captures, other, DS__OP_RECORD);
     ok(ds_mem_free(p));
     no_guest_at_submit(other);
@@ -507,7 +507,7 @@ static void test_the_event_of_a_shared_block_comes_into_no_capture(void **state)
     ok(ds_pool_create(&(ds_pool_desc){ .device = device, .shareable = 1 }, &pool));
     void *p = pool_block(4 * MIB, own);
     ok(ds_mem_export(p, &handle));
-    ok(ds_launch_host_func(own, wait_until_over, NULL, NULL));
+    ok(ds_stream_launch_host_func(own, wait_until_over, NULL, NULL));
     captured = own;
     guest_at_submit(guest_captures, own, DS__OP_RECORD);
     ok(ds_mem_export(p, &handle));
@@ -567,7 +567,7 @@ static char *of_graph;
 /* A graph with a block of the pool, which its launches write to. */
 static void guest_captures_in_the_pool(void) {
     ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
-    ok(ds_capture_pool(other, pool));
+    ok(ds_capture_set_pool(other, pool));
     of_graph = block(4 * MIB, other);
     ok(ds_fill(of_graph, 7, 4, MIB, other));
     ok(ds_mem_free(of_graph));
@@ -658,7 +658,7 @@ static void test_a_pool_that_came_to_the_same_place_is_another_one(void **state)
         assert_int_equal(pushes ? ds_pool_push(pool) : ds_pool_destroy(pool),
                          DS_ERR_INVALID_HANDLE);
         assert_null(door);
-        ok(ds_pool_use_count(newer, &count));
+        ok(ds_pool_get_use_count(newer, &count));
         assert_int_equal(count, 1);
         ok(ds_pool_destroy(newer));
         end();
@@ -755,7 +755,7 @@ static void test_a_block_that_a_restore_ends_has_no_guard(void **state) {
     (void)pool_block(1000, own);
     ok(ds_pool_restore(pool, saved, NULL, NULL));
     ok(ds_mem_validate(device));
-    ds_pool_checkpoint_free(saved);
+    ds_pool_checkpoint_destroy(saved);
     end();
 }
 
@@ -785,7 +785,7 @@ static void test_an_upstream_cannot_restore_its_own_pool(void **state) {
     ok(ds_pool_save(pool, &empty));
     ok(ds_mem_free(pool_block(1000, own)));
     assert_int_equal(restored, DS_ERR_NOT_PERMITTED);
-    ds_pool_checkpoint_free(empty);
+    ds_pool_checkpoint_destroy(empty);
     end();
 }
 
@@ -806,7 +806,7 @@ static void test_no_request_waits_for_a_thread_that_empties_the_cache(void **sta
         c.expandable_segments = !plain;
         configure(c);
         ok(ds_mem_free(block(4 * MIB, own)));
-        ok(ds_launch_host_func(own, wait_until_over, NULL, NULL));
+        ok(ds_stream_launch_host_func(own, wait_until_over, NULL, NULL));
         arena = memory()->main.arenas;
         assert_int_equal(pthread_create(&thread, NULL, empty_the_cache, &r), 0);
         for (size_t left = 1; left;) { /* until it has taken what it gives back */
@@ -822,7 +822,7 @@ static void test_no_request_waits_for_a_thread_that_empties_the_cache(void **sta
         ok(r);
         ok(ds_mem_validate(device));
         ok(ds_mem_empty_cache(device, NULL));
-        assert_int_equal(ds_mem_reserved(device), 0);
+        assert_int_equal(ds_mem_get_reserved(device), 0);
         end();
     }
 }

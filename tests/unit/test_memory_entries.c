@@ -17,21 +17,21 @@
 #define PAGE (2 * MIB)
 #define MEMORY (64 * MIB)
 
-#define ok(call)                                                                                   \
-    do {                                                                                           \
-        ds_result ok_result_ = (call);                                                             \
-        if (ok_result_ != DS_OK)                                                                   \
-            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call, ds_result_name(ok_result_), \
-                     ds_last_error());                                                             \
+#define ok(call)                                                           \
+    do {                                                                   \
+        ds_result ok_result_ = (call);                                     \
+        if (ok_result_ != DS_OK)                                           \
+            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,     \
+                     ds_result_get_name(ok_result_), ds_error_get_last()); \
     } while (0)
-#define refused(call, code, words)                                                      \
-    do {                                                                                \
-        ds_result refused_result_ = (call);                                             \
-        if (refused_result_ != (code))                                                  \
-            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,                  \
-                     ds_result_name(refused_result_), ds_last_error());                 \
-        if (!strstr(ds_last_error(), words))                                            \
-            fail_msg("%s:%d: %s says: %s", __func__, __LINE__, #call, ds_last_error()); \
+#define refused(call, code, words)                                                          \
+    do {                                                                                    \
+        ds_result refused_result_ = (call);                                                 \
+        if (refused_result_ != (code))                                                      \
+            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,                      \
+                     ds_result_get_name(refused_result_), ds_error_get_last());             \
+        if (!strstr(ds_error_get_last(), words))                                            \
+            fail_msg("%s:%d: %s says: %s", __func__, __LINE__, #call, ds_error_get_last()); \
     } while (0)
 
 static ds_device device, peer; /* of the driver under test */
@@ -113,7 +113,7 @@ static int on_cuda(void) {
 
 static size_t in_use(void) {
     size_t avail = 0, total = 0;
-    ok(ds_device_memory_info(device, &avail, &total));
+    ok(ds_device_get_memory_info(device, &avail, &total));
     return total - avail;
 }
 
@@ -157,17 +157,17 @@ static void test_a_reservation_takes_addresses_and_no_memory(void **state) {
     char *at = reserve((size_t)1 << 38), *odd = reserve(PAGE + 1);
     assert_true((uintptr_t)at % PAGE == 0 && (uintptr_t)odd % PAGE == 0);
     assert_int_equal(in_use(), 0);
-    ok(ds_pointer_query(at + 5 * PAGE + 7, &info));
+    ok(ds_pointer_get_info(at + 5 * PAGE + 7, &info));
     assert_int_equal(info.kind, DS_MEMORY_DEVICE);
     assert_true(info.device.type == device.type && info.device.index == 0);
     assert_ptr_equal(info.base, at);
     assert_true(info.size == (size_t)1 << 38);
-    ok(ds_pointer_query(odd + 2 * PAGE - 1, &info)); /* rounded up */
+    ok(ds_pointer_get_info(odd + 2 * PAGE - 1, &info)); /* rounded up */
     assert_ptr_equal(info.base, odd);
     assert_int_equal(info.size, 2 * PAGE);
     ds__space_release(device, at, (size_t)1 << 38);
     ds__space_release(device, odd, PAGE + 1);
-    ok(ds_pointer_query(at, &info));
+    ok(ds_pointer_get_info(at, &info));
     assert_int_equal(info.kind, DS_MEMORY_PAGEABLE);
 }
 
@@ -247,11 +247,11 @@ static void test_a_device_that_is_full_says_so_and_nothing_is_mapped(void **stat
     void *plain = NULL, *segment = NULL;
     (void)state;
     char *at = reserve(MEMORY * 2);
-    ok(ds_alloc(device, 10 * PAGE, &plain));
+    ok(ds_device_alloc(device, 10 * PAGE, &plain));
     ok(map(at, 20 * PAGE));
     refused(map(at + 20 * PAGE, 3 * PAGE), DS_ERR_OUT_OF_MEMORY, "6291456 bytes");
     if (on_cuda())
-        assert_non_null(strstr(ds_last_error(), "4194304 of 67108864 are free"));
+        assert_non_null(strstr(ds_error_get_last(), "4194304 of 67108864 are free"));
     refused(ds__segment_alloc(device, 3 * PAGE, &segment), DS_ERR_OUT_OF_MEMORY, "6291456 bytes");
     assert_null(segment);
     assert_int_equal(in_use(), 30 * PAGE);
@@ -261,7 +261,7 @@ static void test_a_device_that_is_full_says_so_and_nothing_is_mapped(void **stat
     ok(ds__segment_alloc(device, 2 * PAGE, &segment));
     ok(ds__segment_free(device, segment, 2 * PAGE, 1));
     ok(unmap(at, 20 * PAGE));
-    ok(ds_free(plain));
+    ok(ds_device_free(plain));
     assert_int_equal(in_use(), 0);
     ds__space_release(device, at, MEMORY * 2);
 }
@@ -277,16 +277,17 @@ static void test_the_user_cannot_free_what_is_the_allocators(void **state) {
     ok(ds__async_alloc(s, 4096, &async));
     void *const all_of_them[] = { at, at + 4096, segment, (char *)segment + 64, async };
     for (size_t i = 0; i < sizeof all_of_them / sizeof all_of_them[0]; i++) {
-        refused(ds_free(all_of_them[i]), DS_ERR_INVALID_VALUE,
+        refused(ds_device_free(all_of_them[i]), DS_ERR_INVALID_VALUE,
                 "belongs to the allocator; use ds_mem_free");
-        refused(ds_host_unregister(all_of_them[i]), DS_ERR_INVALID_VALUE,
+        refused(ds_pinned_unregister(all_of_them[i]), DS_ERR_INVALID_VALUE,
                 "belongs to the allocator");
-        refused(ds_host_register(all_of_them[i], 64), DS_ERR_INVALID_VALUE,
+        refused(ds_pinned_register(all_of_them[i], 64), DS_ERR_INVALID_VALUE,
                 "overlaps registered or allocated memory");
     }
-    refused(ds_host_free(pinned), DS_ERR_INVALID_VALUE,
-            "belongs to the allocator; use ds_pinned_free");
-    refused(ds_free(pinned), DS_ERR_INVALID_VALUE, "belongs to the allocator; use ds_pinned_free");
+    refused(ds_pinned_free(pinned), DS_ERR_INVALID_VALUE,
+            "belongs to the allocator; use ds_mem_pinned_free");
+    refused(ds_device_free(pinned), DS_ERR_INVALID_VALUE,
+            "belongs to the allocator; use ds_mem_pinned_free");
     refused(ds__segment_free(device, at, PAGE, 1), DS_ERR_INVALID_VALUE, "not the start of a");
     refused(ds__segment_free(device, pinned, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a");
     refused(ds__pinned_segment_free(segment, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a");
@@ -296,7 +297,7 @@ static void test_the_user_cannot_free_what_is_the_allocators(void **state) {
     ds__stream_unpin(s);
     ok(ds__segment_free(device, segment, 4096, 0));
     ok(ds__pinned_segment_free(pinned, 4096, 0));
-    refused(ds_free(segment), DS_ERR_INVALID_VALUE, "is not the start of an allocation");
+    refused(ds_device_free(segment), DS_ERR_INVALID_VALUE, "is not the start of an allocation");
     ok(unmap(at, PAGE));
     ds__space_release(device, at, PAGE);
 }
@@ -329,7 +330,7 @@ static void test_shutdown_takes_back_what_is_left(void **state) {
     ds__stream *s = ds__stream_pin(stream);
     ok(ds__async_alloc(s, 4096, &ptr));
     ds__stream_unpin(s);
-    ok(ds_alloc(device, 4096, &ptr));
+    ok(ds_device_alloc(device, 4096, &ptr));
     assert_true(in_use() >= 3 * PAGE);
 }
 
@@ -366,7 +367,7 @@ static void test_a_capture_does_not_hinder_the_allocator(void **state) {
         if (modes[i] == DS_CAPTURE_RELAXED)
             continue;
         ok(ds_capture_begin(stream, modes[i])); /* the user's calls are forbidden as ever */
-        refused(ds_alloc(device, 4096, &plain), DS_ERR_CAPTURE_UNSUPPORTED, "capture");
+        refused(ds_device_alloc(device, 4096, &plain), DS_ERR_CAPTURE_UNSUPPORTED, "capture");
         assert_true(ds_capture_end(stream, &graph) == DS_ERR_CAPTURE_INVALIDATED);
     }
 }
@@ -395,7 +396,7 @@ static void test_the_drivers_allocator_refuses_a_stream_that_captures(void **sta
     /* the legacy stream beside one that it would wait for */
     ok(ds_stream_create(&(ds_stream_desc){ .device = device, .flags = DS_STREAM_BLOCKING },
                         &blocking));
-    ok(ds_stream_legacy(device, &legacy));
+    ok(ds_stream_get_legacy(device, &legacy));
     s = ds__stream_pin(legacy);
     ok(ds__async_alloc(s, 4096, &before));
     ok(ds_capture_begin(blocking, DS_CAPTURE_GLOBAL));
@@ -430,7 +431,7 @@ static void test_a_segment_that_may_be_in_use_is_waited_for(void **state) {
     ok(ds__pinned_segment_alloc(4096, &pinned));
     for (int host = 0; host < 2; host++) {
         atomic_store(&gate, 0);
-        ok(ds_launch_host_func(stream, wait_for, &gate, NULL));
+        ok(ds_stream_launch_host_func(stream, wait_for, &gate, NULL));
         ok(ds_fill(segment, 1, 1, 64, stream));
         assert_int_equal(pthread_create(&opener, NULL, open_later, &gate), 0);
         ok(host ? ds__pinned_segment_free(pinned, 4096, 0)
@@ -450,7 +451,7 @@ static void test_a_segment_that_is_idle_is_not_waited_for(void **state) {
     (void)state;
     ok(ds__segment_alloc(device, 4096, &segment));
     ok(ds__pinned_segment_alloc(4096, &pinned));
-    ok(ds_launch_host_func(stream, wait_for, &gate, NULL));
+    ok(ds_stream_launch_host_func(stream, wait_for, &gate, NULL));
     ok(ds__pinned_segment_free(pinned, 4096, 1));
     /* cudaFree waits by itself */
     if (!on_cuda())
@@ -470,10 +471,10 @@ static void test_segments_are_memory_like_the_users(void **state) {
     assert_true((uintptr_t)segment % 512 == 0);
     fill(segment, 5, 3 * MIB);
     assert_true(all(segment, 5, 3 * MIB));
-    ok(ds_pointer_query((char *)segment + 100, &info));
+    ok(ds_pointer_get_info((char *)segment + 100, &info));
     assert_int_equal(info.kind, DS_MEMORY_DEVICE);
     assert_true(info.base == segment && info.size == 3 * MIB && info.device.type == device.type);
-    ok(ds_pointer_query((char *)pinned + 100, &info));
+    ok(ds_pointer_get_info((char *)pinned + 100, &info));
     assert_int_equal(info.kind, DS_MEMORY_PINNED);
     assert_true(info.base == pinned && info.size == 4096);
     ok(ds_copy(pinned, segment, 4096, stream)); /* pinned: it does not block */
@@ -495,7 +496,7 @@ static void test_memory_comes_and_goes_in_the_order_of_the_stream(void **state) 
     ok(ds__async_alloc(s, 4096, &ptr));
     ok(driver->async_info(device.index, &reserved, &used));
     assert_true(used == 4096 && reserved >= used && in_use() >= 4096);
-    ok(ds_launch_host_func(stream, wait_for, &gate, NULL));
+    ok(ds_stream_launch_host_func(stream, wait_for, &gate, NULL));
     ok(ds_fill(ptr, 7, 1, 4096, stream));
     ok(ds__async_free(s, ptr));
     ok(driver->async_info(device.index, &reserved, &used));
@@ -553,8 +554,8 @@ static void test_streams_of_every_kind_take_part(void **state) {
     ds_stream streams[2];
     void *ptr;
     (void)state;
-    ok(ds_stream_legacy(device, &streams[0]));
-    ok(ds_stream_per_thread(device, &streams[1]));
+    ok(ds_stream_get_legacy(device, &streams[0]));
+    ok(ds_stream_get_per_thread(device, &streams[1]));
     for (int i = 0; i < 2; i++) {
         ds__stream *s = ds__stream_pin(streams[i]);
         ok(ds__async_alloc(s, 4096, &ptr));
@@ -583,7 +584,7 @@ static void test_a_stream_that_failed_gives_memory_back_all_the_same(void **stat
     ds__stream *s = ds__stream_pin(stream);
     ok(ds__async_alloc(s, 4096, &ptr));
     ok(ds__async_alloc(s, 4096, &more));
-    ok(ds_launch(k, 1, NULL, 0, stream));
+    ok(ds_kernel_launch(k, 1, NULL, 0, stream));
     DS_IGNORE(ds__async_free(s, ptr)); /* before or after it has failed */
     assert_int_equal(ds_stream_synchronize(stream), DS_ERR_FAILED);
     ok(ds__async_free(s, more));
@@ -681,13 +682,13 @@ static ds_result little_program(void) {
     size_t page = PAGE, a, b;
     void *at = NULL, *segment = NULL, *pinned = NULL, *async = NULL;
     ds_graph graph;
-#define DO(call)                                      \
-    do {                                              \
-        one = (call);                                 \
-        if (one < 0 && !strchr(ds_last_error(), ' ')) \
-            fail_msg("%s: no sentence", #call);       \
-        if (r == DS_OK)                               \
-            r = one;                                  \
+#define DO(call)                                          \
+    do {                                                  \
+        one = (call);                                     \
+        if (one < 0 && !strchr(ds_error_get_last(), ' ')) \
+            fail_msg("%s: no sentence", #call);           \
+        if (r == DS_OK)                                   \
+            r = one;                                      \
     } while (0)
     ds_stream s_handle;
     DO(ds_stream_create(&(ds_stream_desc){ .device = device }, &s_handle));
@@ -708,7 +709,7 @@ static ds_result little_program(void) {
         if (one < 0) {
             ds_result again = ds_stream_synchronize(s_handle);
             if (again < 0)
-                fail_msg("%s", ds_last_error());
+                fail_msg("%s", ds_error_get_last());
         }
         if (first && second)
             DO(driver->space_unmap(device.index, c, 3 * PAGE));
@@ -751,7 +752,7 @@ static void start_again(int cuda) {
 
 static void start_driver(void) {
     int count;
-    ok(ds_device_count((ds_device_type)device.type, &count));
+    ok(ds_device_get_count((ds_device_type)device.type, &count));
     driver = ds__driver_of(device);
 }
 
@@ -831,7 +832,7 @@ static void *come_and_go(void *user) {
         for (int i = 0; i < ROUNDS && r == DS_OK; i++)
             r = round_of(w, s, own, i);
         if (r < 0)
-            snprintf(w->failure, sizeof w->failure, "%.199s", ds_last_error());
+            snprintf(w->failure, sizeof w->failure, "%.199s", ds_error_get_last());
         ds__stream_unpin(s);
     }
     DS_IGNORE(ds_stream_destroy(own));

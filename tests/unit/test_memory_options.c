@@ -43,22 +43,22 @@ static void test_presets_are_valid_and_as_documented(void **state) {
 }
 
 /* Changes one member, expects a refusal whose sentence has these words, and changes it back. */
-#define REFUSED(member, value, ...)                                           \
-    do {                                                                      \
-        ds_mem_config changed_ = ds_mem_config_torch();                       \
-        const char *words_[] = { #member, __VA_ARGS__ };                      \
-        changed_.member = (value);                                            \
-        assert_int_equal(ds__mconfig_check(&changed_), DS_ERR_INVALID_VALUE); \
-        for (size_t i_ = 0; i_ < sizeof words_ / sizeof words_[0]; i_++)      \
-            if (!strstr(ds_last_error(), words_[i_]))                         \
-                fail_msg("'%s' is not in: %s", words_[i_], ds_last_error());  \
+#define REFUSED(member, value, ...)                                              \
+    do {                                                                         \
+        ds_mem_config changed_ = ds_mem_config_torch();                          \
+        const char *words_[] = { #member, __VA_ARGS__ };                         \
+        changed_.member = (value);                                               \
+        assert_int_equal(ds__mconfig_check(&changed_), DS_ERR_INVALID_VALUE);    \
+        for (size_t i_ = 0; i_ < sizeof words_ / sizeof words_[0]; i_++)         \
+            if (!strstr(ds_error_get_last(), words_[i_]))                        \
+                fail_msg("'%s' is not in: %s", words_[i_], ds_error_get_last()); \
     } while (0)
 #define ACCEPTED(member, value)                         \
     do {                                                \
         ds_mem_config changed_ = ds_mem_config_torch(); \
         changed_.member = (value);                      \
         if (ds__mconfig_check(&changed_) != DS_OK)      \
-            fail_msg("%s", ds_last_error());            \
+            fail_msg("%s", ds_error_get_last());        \
     } while (0)
 
 static void test_every_member_has_a_range_and_the_sentence_names_it(void **state) {
@@ -307,7 +307,7 @@ static void test_no_text_breaks_the_parser(void **state) {
         if (ds_mem_config_parse(text, &c) == DS_OK) {
             assert_int_equal(ds__mconfig_check(&c), DS_OK);
         } else {
-            const char *at = strstr(ds_last_error(), "character ");
+            const char *at = strstr(ds_error_get_last(), "character ");
             assert_memory_equal(&c, &torch_config, sizeof c);
             assert_non_null(at);
             long where = strtol(at + 10, NULL, 10);
@@ -393,7 +393,7 @@ static void hint_of(ds__mshortage *s, const char *words) {
     ds__moom_hint(s);
     if (!strstr(s->hint, words))
         fail_msg("'%s' is not in: %s", words, s->hint);
-    assert_true(strlen(s->hint) < 160); /* ds_last_error() has room for it */
+    assert_true(strlen(s->hint) < 160); /* ds_error_get_last() has room for it */
 }
 
 static void test_each_hint_has_its_case(void **state) {
@@ -533,7 +533,7 @@ static void test_each_level_of_debug_looks_at_its_calls(void **state) {
         assert_int_equal(ds_mem_alloc(4096, s, &p), DS_OK);
         assert_int_equal(ds_mem_alloc(4096, s, &q), DS_OK);
         assert_int_equal(ds_mem_free(q), DS_OK); /* cached */
-        assert_int_equal(ds_pinned_alloc(4096, &pinned), DS_OK);
+        assert_int_equal(ds_mem_pinned_alloc(4096, &pinned), DS_OK);
         ds__arena *a = ds__mem_device_at(ds__backend_of(d), 0)->main.arenas,
                   *host = ds__host.arena[0];
         a->pending_bytes += 512;
@@ -553,15 +553,15 @@ static void test_each_level_of_debug_looks_at_its_calls(void **state) {
         assert_int_equal(ds_mem_record_stream(p, t), any);
         assert_int_equal(ds_mem_free(p), DS_OK);
         assert_int_equal(strstr(warned, "bytes are pending") != NULL, level == 2);
-        assert_int_equal(ds_pinned_alloc(32 * MIB, &q), slow);
+        assert_int_equal(ds_mem_pinned_alloc(32 * MIB, &q), slow);
         if (!slow)
-            assert_int_equal(ds_pinned_free(q), DS_OK);
-        assert_int_equal(ds_pinned_alloc(4096, &q), any);
+            assert_int_equal(ds_mem_pinned_free(q), DS_OK);
+        assert_int_equal(ds_mem_pinned_alloc(4096, &q), any);
         if (!any)
-            assert_int_equal(ds_pinned_free(q), DS_OK);
-        assert_int_equal(ds_pinned_record_use(pinned, s), any);
-        assert_int_equal(ds_pinned_empty_cache(NULL), slow);
-        assert_int_equal(ds_pinned_free(pinned), any);
+            assert_int_equal(ds_mem_pinned_free(q), DS_OK);
+        assert_int_equal(ds_mem_pinned_record_use(pinned, s), any);
+        assert_int_equal(ds_mem_pinned_empty_cache(NULL), slow);
+        assert_int_equal(ds_mem_pinned_free(pinned), any);
         a->pending_bytes -= 512;
         host->pending_bytes -= 512;
         assert_int_equal(ds_mem_validate(d), DS_OK);

@@ -8,10 +8,10 @@
 #include <cmocka.h>
 
 #define MIB ((size_t)1 << 20)
-#define ok(call)                                                           \
-    do {                                                                   \
-        if ((call) != DS_OK)                                               \
-            fail_msg("line %d: %s: %s", __LINE__, #call, ds_last_error()); \
+#define ok(call)                                                               \
+    do {                                                                       \
+        if ((call) != DS_OK)                                                   \
+            fail_msg("line %d: %s: %s", __LINE__, #call, ds_error_get_last()); \
     } while (0)
 
 static ds_device device;
@@ -24,7 +24,7 @@ static void *blocks[4];
 static void begin(const char *conf) {
     device = ds_cpu(0);
     ok(ds_mem_configure_text(conf));
-    ok(ds_device_set(device));
+    ok(ds_device_set_current(device));
     ok(ds_stream_create(NULL, &stream));
     ok(ds_stream_create(NULL, &other));
     ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
@@ -55,8 +55,8 @@ static void end(void) {
 static void sees(const char *what, const char *word) {
     if (ds_mem_validate(device) != DS_ERR_ILLEGAL_STATE)
         fail_msg("%s: it is not seen", what);
-    if (!strstr(ds_last_error(), word))
-        fail_msg("%s: '%s' is not in: %s", what, word, ds_last_error());
+    if (!strstr(ds_error_get_last(), word))
+        fail_msg("%s: '%s' is not in: %s", what, word, ds_error_get_last());
 }
 
 #define DAMAGED(object, by, word)    \

@@ -19,7 +19,7 @@ static char got[1 << 16];
 
 static void ok(ds_result r) {
     if (r < 0)
-        fail_msg("%s", ds_last_error());
+        fail_msg("%s", ds_error_get_last());
 }
 
 /* What the tool was told since the last time. */
@@ -121,7 +121,7 @@ static void test_labels_of_gpus_their_streams_and_threads_reach_the_tool(void **
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0), .label = "copies" }, &s));
     ok(ds_stream_set_label(s, "compute"));
     ok(ds_stream_set_label(s, NULL));
-    ok(ds_stream_legacy(ds_cuda(0), &legacy));
+    ok(ds_stream_get_legacy(ds_cuda(0), &legacy));
     ok(ds_stream_set_label(legacy, "legacy"));
     ok(ds_device_set_label(ds_cuda(1), "second"));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0), .label = "no GPU's" }, &cpu));
@@ -141,7 +141,7 @@ typedef struct lent {
 
 static void *lend(void *user) {
     lent *l = user;
-    if (ds_stream_per_thread(ds_cuda(0), &l->stream) < 0)
+    if (ds_stream_get_per_thread(ds_cuda(0), &l->stream) < 0)
         l->stream.id = 0;
     l->made = 1;
     while (!l->over)
@@ -159,11 +159,11 @@ static void test_a_stream_that_cuda_cannot_name_is_labelled_all_the_same(void **
         sched_yield();
     assert_true(l.stream.id != 0);
     told();
-    snprintf(before, sizeof before, "%s", ds_last_error());
+    snprintf(before, sizeof before, "%s", ds_error_get_last());
     ok(ds_stream_set_label(l.stream, "its own"));
-    ok(ds_stream_label(l.stream, label, sizeof label));
+    ok(ds_stream_get_label(l.stream, label, sizeof label));
     assert_string_equal(label, "its own");
-    assert_string_equal(ds_last_error(), before);
+    assert_string_equal(ds_error_get_last(), before);
     assert_string_equal(told(), "");
     l.over = 1;
     pthread_join(thread, NULL);
@@ -183,7 +183,7 @@ static void test_ranges_stand_in_host_functions_of_both_drivers(void **state) {
         ds_device d = { (int32_t)types[i], 0 };
         ok(ds_stream_create(&(ds_stream_desc){ .device = d }, &s));
         told();
-        ok(ds_launch_host_func(s, in_host_function, &good, NULL));
+        ok(ds_stream_launch_host_func(s, in_host_function, &good, NULL));
         ok(ds_stream_synchronize(s));
         assert_true(good);
         assert_string_equal(told(), "push in a host function\npop\n");

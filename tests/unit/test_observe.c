@@ -323,7 +323,7 @@ static int end(void **state) {
 /* Each device that there is: those of the CPU, and of the stand-in for CUDA if it is linked. */
 static int each_device(int i, ds_device *out) {
     int gpus = 0;
-    ok(ds_device_count(DS_DEVICE_CUDA, &gpus));
+    ok(ds_device_get_count(DS_DEVICE_CUDA, &gpus));
     *out = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
     return i < gpus + DEVICES;
 }
@@ -439,7 +439,7 @@ static void step_work(program *p, unsigned what, int32_t *to, int32_t *from, ds_
         break;
     default:
         if (p->has_kernel)
-            ok(ds_launch(p->kernel, n, &(add_args){ to, value }, sizeof(add_args), s));
+            ok(ds_kernel_launch(p->kernel, n, &(add_args){ to, value }, sizeof(add_args), s));
     }
 }
 
@@ -450,7 +450,7 @@ static void step_graph(program *p, int32_t *to, int32_t *from, ds_stream s) {
     ok(ds_fill(to, 7, 4, 20, s));
     ok(ds_copy(from, to, 60, s));
     if (p->has_kernel)
-        ok(ds_launch(p->kernel, 10, &(add_args){ from, 3 }, sizeof(add_args), s));
+        ok(ds_kernel_launch(p->kernel, 10, &(add_args){ from, 3 }, sizeof(add_args), s));
     ok(ds_capture_end(s, &g));
     ok(ds_graph_instantiate(g, NULL, &e));
     (void)seen(DS__SEEN_LAUNCH);
@@ -594,8 +594,8 @@ static void test_waits_of_the_host_are_seen_with_their_results(void **state) {
         assert_int_equal(rec.last.device.index, device.index);
         assert_int_equal(rec.last.stream.id | rec.last.event.id, 0);
         assert_int_equal(seen(DS__SEEN_WAIT), 3);
-        ok(ds_alloc(device, 100, &ptr));
-        ok(ds_free(ptr));
+        ok(ds_device_alloc(device, 100, &ptr));
+        ok(ds_device_free(ptr));
         assert_int_equal(seen(DS__SEEN_WAIT), 1);
         assert_int_equal(rec.last.device.type, device.type);
         ok(ds_event_destroy(e));
@@ -640,10 +640,10 @@ static void test_an_allocation_is_seen_with_its_site(void **state) {
         assert_int_equal(rec.line, line);
         ok(ds_mem_free(ptr));
     }
-    ok(ds_pinned_alloc(1000, &ptr));
+    ok(ds_mem_pinned_alloc(1000, &ptr));
     assert_int_equal(rec.blocks, 1);
     assert_int_equal(rec.block[0].device.type, DS_DEVICE_HOST);
-    ok(ds_pinned_free(ptr));
+    ok(ds_mem_pinned_free(ptr));
     assert_int_equal(rec.blocks, 0);
     ok(ds_stream_destroy(s));
 }
@@ -666,9 +666,9 @@ static void test_ranges_are_seen_without_a_hook(void **state) {
     ok(ds_range_start("start", &r));
     ok(ds_range_end(r));
     assert_int_equal(seen(DS__SEEN_RANGE), 5);
-    ok(ds_range_hook(hook, &heard));
+    ok(ds_range_set_hook(hook, &heard));
     ok(ds_range_mark("mark"));
-    ok(ds_range_hook(NULL, NULL));
+    ok(ds_range_set_hook(NULL, NULL));
     ok(ds_range_mark("mark"));
     assert_int_equal(seen(DS__SEEN_RANGE), 2);
     assert_int_equal(heard, 1);
@@ -688,7 +688,7 @@ static void test_host_functions_are_handed_over(void **state) {
         (void)seen(DS__SEEN_RELEASE);
         (void)seen(DS__SEEN_ACQUIRE);
         rec.token = NULL;
-        ok(ds_launch_host_func(s, host_fn, &done, NULL));
+        ok(ds_stream_launch_host_func(s, host_fn, &done, NULL));
         ok(ds_stream_synchronize(s));
         assert_int_equal(done, 1);
         ok(ds_device_synchronize(device));

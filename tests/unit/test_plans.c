@@ -60,8 +60,8 @@ enum { FEWER = HARNESS_THIRD > 1, SLOW = HARNESS_SLOW };
 
 static ds_topology *machine(const char *text) {
     ds_topology *t;
-    if (ds_topology_parse(text, &t) < 0)
-        fail_msg("%s", ds_last_error());
+    if (ds_topology_create_of_text(text, &t) < 0)
+        fail_msg("%s", ds_error_get_last());
     return t;
 }
 
@@ -97,7 +97,8 @@ static size_t room_of(const ds_plan *p, int buffer, int rank) {
     return parts ? block : p->desc.bytes;
 }
 
-static int overlap(const ds_plan_spot *a, const ds_plan_spot *b, size_t bytes_a, size_t bytes_b) {
+static int overlap(const ds_plan_location *a, const ds_plan_location *b, size_t bytes_a,
+                   size_t bytes_b) {
     return a->rank == b->rank && a->buffer == b->buffer && a->offset < b->offset + bytes_b &&
            b->offset < a->offset + bytes_a;
 }
@@ -117,7 +118,7 @@ static int wrong(checker *c, const char *what, size_t step) {
     return 0;
 }
 
-static value *at(checker *c, const ds_plan_spot *s) {
+static value *at(checker *c, const ds_plan_location *s) {
     return c->memory[s->buffer] + c->base[s->buffer][s->rank] + s->offset / c->item;
 }
 
@@ -128,7 +129,7 @@ static int check_steps(checker *c) {
         if (s->rank < 0 || s->rank >= p->ranks || s->lane < 0 || s->lane >= p->lanes)
             return wrong(c, "no such lane", i);
         for (uint32_t k = 0; k <= s->from_count; k++) {
-            const ds_plan_spot *spot = k ? &p->spot[s->from + k - 1] : &s->to;
+            const ds_plan_location *spot = k ? &p->spot[s->from + k - 1] : &s->to;
             if (spot->rank < 0 || spot->rank > p->ranks || spot->buffer < 0 || spot->buffer > 2 ||
                 spot->offset % c->item || s->bytes % c->item ||
                 spot->offset + s->bytes > room_of(p, spot->buffer, spot->rank))
@@ -191,7 +192,7 @@ static int check_outputs(checker *c) {
             continue;
         size_t count = room_of(p, DS_PLAN_OUTPUT, (int)r) / c->item;
         for (size_t e = 0; e < count; e++) {
-            ds_plan_spot s = { (int)r, DS_PLAN_OUTPUT, e * c->item };
+            ds_plan_location s = { (int)r, DS_PLAN_OUTPUT, e * c->item };
             value v = *at(c, &s);
             size_t element = e, from = (size_t)p->desc.root, block = 0;
             if (what == DS_SCATTER || what == DS_REDUCE_SCATTER)
@@ -250,11 +251,11 @@ static int check(const ds_plan *p, char *why) {
 static const ds_plan *plan_of(const ds_topology *t, ds_plan_desc d) {
     const ds_plan *p;
     char why[200];
-    if (ds_plan_make(t, &d, &p) < 0)
-        fail_msg("%s", ds_last_error());
+    if (ds_plan_get(t, &d, &p) < 0)
+        fail_msg("%s", ds_error_get_last());
     if (!check(p, why))
         fail_msg("%s of %zu bytes, item %zu, root %d, order %d by %s in %zu pieces: %s",
-                 ds_collective_name(d.what), d.bytes, d.item, d.root, (int)d.order,
+                 ds_collective_get_name(d.what), d.bytes, d.item, d.root, (int)d.order,
                  p->desc.algorithm, p->pieces, why);
     return p;
 }
@@ -263,10 +264,10 @@ static const ds_plan *plan_of(const ds_topology *t, ds_plan_desc d) {
 
 static void says(const char *text, const char *word) {
     ds_topology *t = (ds_topology *)1;
-    assert_int_equal(ds_topology_parse(text, &t), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_topology_create_of_text(text, &t), DS_ERR_INVALID_VALUE);
     assert_null(t);
-    if (!strstr(ds_last_error(), word))
-        fail_msg("'%s' is not in: %s", word, ds_last_error());
+    if (!strstr(ds_error_get_last(), word))
+        fail_msg("'%s' is not in: %s", word, ds_error_get_last());
 }
 
 static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **state) {
@@ -307,9 +308,9 @@ static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **sta
     says("device a\nlatency 1001000ms\n", "line 2, word 2");
     says("device a\nstart 999999999999999ms\n", "line 2, word 2");
     says("device a b\nlink a b pcie 1GB/s 999999999999999ms\n", "line 2, word 6");
-    assert_int_equal(ds_topology_parse(NULL, NULL), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_topology_create_of_text(NULL, NULL), DS_ERR_INVALID_VALUE);
     ds_topology *t = (ds_topology *)1;
-    assert_int_equal(ds_topology_read("/nowhere/at/all", &t), DS_ERR_SYSTEM);
+    assert_int_equal(ds_topology_create_of_file("/nowhere/at/all", &t), DS_ERR_SYSTEM);
     assert_null(t);
 }
 
@@ -339,8 +340,8 @@ static void test_a_topology_written_as_text_is_the_same_when_it_is_read(void **s
         assert_int_equal(ds_topology_write(b, DS_TOPOLOGY_MATRIX, write_paper, &second), DS_OK);
         assert_string_equal(first.text, second.text);
         assert_int_equal(ds_topology_write(a, DS_TOPOLOGY_DOT, write_paper, &first), DS_OK);
-        ds_topology_free(a);
-        ds_topology_free(b);
+        ds_topology_destroy(a);
+        ds_topology_destroy(b);
     }
 }
 
@@ -357,14 +358,14 @@ static void test_a_route_has_the_least_latency_then_the_most_bytes_and_no_device
     assert_true(r->rate == 20e9 && r->direct && r->only == DS_LINK_PCIE);
     assert_true(ds__route_of(t, 2, 1)->rate == 80e9 && ds__route_of(t, 2, 1)->latency_ns == 1020);
     assert_int_equal(ds__route_of(t, 0, 3)->hops, 0); /* no host */
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     t = machine("device a b c\nlink a b pcie 10GB/s 5GB/s\nlink a c pcie\nlink b c pcie\npeer a b "
                 "push 8GB/s\npeer b a pull 3GB/s\npeer a c push 2GB/s\npeer a c pull 3GB/s\n");
     assert_true(ds__route_of(t, 0, 1)->rate == 10e9 && !ds__route_of(t, 0, 1)->push);
     assert_true(ds__route_of(t, 1, 0)->rate == 5e9 && ds__route_of(t, 1, 0)->push);
     assert_true(ds__route_of(t, 0, 2)->rate == 3e9 && !ds__route_of(t, 0, 2)->push &&
                 t->wire[ds__route_of(t, 0, 2)->wire[1]] == 3e9);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
     /* 30 GB/s both ways: one wire more, the same for both; the last line counts; what is no
        limit is none, and alone a copy is as fast as without */
     t = machine("device a b c d\nlink a b pcie 20GB/s 15GB/s\nlink a c pcie 10GB/s\nlink b c "
@@ -379,7 +380,7 @@ static void test_a_route_has_the_least_latency_then_the_most_bytes_and_no_device
     assert_int_equal(ds__route_of(t, 0, 2)->hops, 1);
     assert_true(ds__route_of(t, 3, 0)->hops == 2 && ds__route_of(t, 3, 0)->rate == 10e9 &&
                 t->wire[ds__route_of(t, 3, 0)->wire[1]] == 10e9);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 static void test_the_devices_that_are_here(void **state) {
@@ -387,34 +388,34 @@ static void test_the_devices_that_are_here(void **state) {
     ds_device two[3] = { { DS_DEVICE_CPU, 0 }, { DS_DEVICE_CPU, 0 }, { DS_DEVICE_HOST, 0 } };
     ds_topology *t;
     (void)state;
-    assert_int_equal(ds_topology_of_devices(two, 2, 0, &t), DS_OK);
-    assert_int_equal(ds_topology_size(t), 2);
-    assert_int_equal(ds_topology_size(NULL), 0);
+    assert_int_equal(ds_topology_create_of_devices(two, 2, 0, &t), DS_OK);
+    assert_int_equal(ds_topology_get_size(t), 2);
+    assert_int_equal(ds_topology_get_size(NULL), 0);
     assert_int_equal(ds_topology_write(t, DS_TOPOLOGY_TEXT, write_paper, &text), DS_OK);
     assert_non_null(strstr(text.text, "device cpu:0#2"));
-    ds_topology_free(t);
-    assert_int_equal(ds_topology_of_devices(two, 3, 0, &t), DS_ERR_INVALID_DEVICE);
+    ds_topology_destroy(t);
+    assert_int_equal(ds_topology_create_of_devices(two, 3, 0, &t), DS_ERR_INVALID_DEVICE);
     assert_null(t);
-    assert_int_equal(ds_topology_of_devices(two, 0, 0, &t), DS_ERR_INVALID_VALUE);
-    assert_int_equal(ds_topology_of_devices(two, 2, 8, &t), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_topology_create_of_devices(two, 0, 0, &t), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_topology_create_of_devices(two, 2, 8, &t), DS_ERR_INVALID_VALUE);
     ds_device four[4] = {
         { DS_DEVICE_CPU, 0 }, { DS_DEVICE_CPU, 1 }, { DS_DEVICE_CPU, 2 }, { DS_DEVICE_CPU, 3 }
     };
     /* a call measures for so long only, and the next one what is left */
     for (int more = 1; more;) {
-        assert_int_equal(ds_topology_of_devices(four, 4, DS_TOPOLOGY_PROBE, &t), DS_OK);
+        assert_int_equal(ds_topology_create_of_devices(four, 4, DS_TOPOLOGY_PROBE, &t), DS_OK);
         text.size = 0;
         assert_int_equal(ds_topology_write(t, DS_TOPOLOGY_TEXT, write_paper, &text), DS_OK);
         assert_non_null(strstr(text.text, "peer cpu:0 cpu:1 push "));
         more = !strstr(text.text, "peer cpu:1 cpu:3 push ");
         if (more)
-            ds_topology_free(t);
+            ds_topology_destroy(t);
     }
     const ds_plan *p = NULL;
     ds_plan_desc d = { .what = DS_ALL_REDUCE, .bytes = 4 << 20, .item = 4, .order = DS_ORDER_ANY };
-    assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
+    assert_int_equal(ds_plan_get(t, &d, &p), DS_OK);
     assert_true(p->steps > 0);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 /* The machine of a text as the CPU driver's: a copy of 10,240 bytes takes the time of its link,
@@ -430,8 +431,8 @@ static void test_a_topology_is_the_cpu_drivers_machine(void **state) {
     void *from, *to;
     ds_stream stream;
     ds_stream_desc on = { .device = { DS_DEVICE_CPU, 1 } };
-    assert_int_equal(ds_topology_fabric(t, NULL), DS_ERR_INVALID_VALUE);
-    assert_int_equal(ds_topology_fabric(t, &fabric), DS_OK);
+    assert_int_equal(ds_topology_get_fabric(t, NULL), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds_topology_get_fabric(t, &fabric), DS_OK);
     assert_int_equal(ds_shutdown(), DS_OK);
     memset(&cpu, 0, sizeof cpu);
     memset(&desc, 0, sizeof desc);
@@ -439,18 +440,18 @@ static void test_a_topology_is_the_cpu_drivers_machine(void **state) {
     desc.cpu = &cpu;
     assert_int_equal(ds_init(&desc), DS_OK);
     assert_int_equal(ds_stream_create(&on, &stream), DS_OK);
-    assert_int_equal(ds_alloc(ds_cpu(0), 10240, &from), DS_OK);
-    assert_int_equal(ds_alloc(ds_cpu(1), 10240, &to), DS_OK);
-    assert_int_equal(ds_cpu_clock(&begin), DS_OK);
+    assert_int_equal(ds_device_alloc(ds_cpu(0), 10240, &from), DS_OK);
+    assert_int_equal(ds_device_alloc(ds_cpu(1), 10240, &to), DS_OK);
+    assert_int_equal(ds_cpu_get_clock(&begin), DS_OK);
     assert_int_equal(ds_copy(to, from, 10240, stream), DS_OK);
     assert_int_equal(ds_stream_synchronize(stream), DS_OK);
-    assert_int_equal(ds_cpu_clock(&end), DS_OK);
+    assert_int_equal(ds_cpu_get_clock(&end), DS_OK);
     assert_int_equal(end - begin, 1000 + 1000 + 2100);
-    assert_int_equal(ds_free(from), DS_OK);
-    assert_int_equal(ds_free(to), DS_OK);
+    assert_int_equal(ds_device_free(from), DS_OK);
+    assert_int_equal(ds_device_free(to), DS_OK);
     assert_int_equal(ds_stream_destroy(stream), DS_OK);
     assert_int_equal(ds_shutdown(), DS_OK);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 /* ---- tests of plans ---- */
@@ -467,7 +468,7 @@ static void test_every_algorithm_does_every_collective_right_or_says_that_it_doe
     (void)state;
     for (size_t m = 0; m < sizeof machines / sizeof machines[0]; m += FEWER ? 5 : 1) {
         ds_topology *t = machine(machines[m]);
-        size_t ranks = (size_t)ds_topology_size(t);
+        size_t ranks = (size_t)ds_topology_get_size(t);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (size_t a = 0; a < 8; a++)
                 for (int order = 0;
@@ -482,7 +483,7 @@ static void test_every_algorithm_does_every_collective_right_or_says_that_it_doe
                                        .item = 4,
                                        .order = (ds_plan_order)order,
                                        .algorithm = algorithms[a] };
-                    ds_result r = ds_plan_make(t, &d, &p);
+                    ds_result r = ds_plan_get(t, &d, &p);
                     if (r == DS_ERR_UNSUPPORTED && a > 1)
                         continue;
                     plan_of(t, d);
@@ -490,7 +491,7 @@ static void test_every_algorithm_does_every_collective_right_or_says_that_it_doe
                     plan_of(t, d);
                     done[a]++;
                 }
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
     for (size_t a = 0; a < 8; a++)
         assert_true(done[a] > 0);
@@ -533,7 +534,7 @@ static void test_random_machines_sizes_and_roots(void **state) {
     for (int round = 0; round < (FEWER ? 3 : 25); round++) {
         any_machine(text, sizeof text);
         ds_topology *t = machine(text);
-        size_t ranks = (size_t)ds_topology_size(t), item = (size_t)1 << any(4);
+        size_t ranks = (size_t)ds_topology_get_size(t), item = (size_t)1 << any(4);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
             size_t bytes = any(8) ? item * any(300) : 0;
             ds_plan_desc d = { .what = (ds_collective)what,
@@ -549,10 +550,10 @@ static void test_random_machines_sizes_and_roots(void **state) {
             const ds_plan *naive = plan_of(t, d);
             if (p->predicted_ns > naive->predicted_ns)
                 fail_msg("%s of %zu bytes: %s takes %lld ns, direct %lld\n%s",
-                         ds_collective_name(d.what), d.bytes, p->desc.algorithm,
+                         ds_collective_get_name(d.what), d.bytes, p->desc.algorithm,
                          (long long)p->predicted_ns, (long long)naive->predicted_ns, text);
         }
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
 }
 
@@ -586,7 +587,7 @@ static void test_many_ranks(void **state) {
     (void)state;
     for (size_t m = FEWER ? 3 : 0; m < (FEWER ? 4 : sizeof large / sizeof large[0]); m++) {
         ds_topology *t = machine(large[m]);
-        size_t ranks = (size_t)ds_topology_size(t);
+        size_t ranks = (size_t)ds_topology_get_size(t);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (size_t i = 0; i < sizeof items / sizeof items[0]; i++)
                 (void)plan_of(
@@ -596,7 +597,7 @@ static void test_many_ranks(void **state) {
                                        .item = 4,
                                        .order = (ds_plan_order)any(3),
                                        .pieces = i == 3 ? any(4) : 0 });
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
 }
 
@@ -609,7 +610,7 @@ static void test_algorithms_asked_for_with_many_ranks(void **state) {
     (void)state;
     for (size_t m = FEWER ? 1 : 0; m < sizeof texts / sizeof texts[0]; m++) {
         ds_topology *t = machine(texts[m]);
-        size_t ranks = (size_t)ds_topology_size(t);
+        size_t ranks = (size_t)ds_topology_get_size(t);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (size_t a = 1; a < sizeof algorithms / sizeof algorithms[0]; a++)
                 for (int order = FEWER; order < (FEWER ? 2 : 3); order++) {
@@ -621,13 +622,13 @@ static void test_algorithms_asked_for_with_many_ranks(void **state) {
                                        .order = (ds_plan_order)order,
                                        .algorithm = algorithms[a],
                                        .pieces = 1 };
-                    ds_result r = ds_plan_make(t, &d, &p);
+                    ds_result r = ds_plan_get(t, &d, &p);
                     if (r == DS_ERR_UNSUPPORTED)
                         continue;
                     plan_of(t, d);
                     sums[what] += strcmp(algorithms[a], "islands") == 0;
                 }
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
     assert_true(sums[DS_REDUCE] > 0);
     assert_true(sums[DS_ALL_REDUCE] > 0);
@@ -640,7 +641,7 @@ static void test_many_ranks_and_much_data(void **state) {
     (void)state;
     for (size_t m = FEWER ? 2 : 0; m < 3; m++) {
         ds_topology *t = machine(large[m]);
-        size_t ranks = (size_t)ds_topology_size(t);
+        size_t ranks = (size_t)ds_topology_get_size(t);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (int order = 1; order < (what == DS_REDUCE || what == DS_REDUCE_SCATTER ? 3 : 2);
                  order++) {
@@ -653,7 +654,7 @@ static void test_many_ranks_and_much_data(void **state) {
                                                  .order = (ds_plan_order)order,
                                                  .pieces = 1 + any(2) });
             }
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
 }
 
@@ -704,8 +705,8 @@ static void test_grids(void **state) {
     (void)state;
     for (size_t m = FEWER ? 2 : 0; m < (FEWER ? 3 : sizeof texts / sizeof texts[0]); m++) {
         ds_topology *t = machine(texts[m]);
-        size_t ranks = (size_t)ds_topology_size(t), size = m ? m > 1 ? m > 2 ? 18 : 12 : 20 : 37,
-               made[DS_COLLECTIVE_COUNT] = { 0 };
+        size_t ranks = (size_t)ds_topology_get_size(t),
+               size = m ? m > 1 ? m > 2 ? 18 : 12 : 20 : 37, made[DS_COLLECTIVE_COUNT] = { 0 };
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (int run = 2; run < 8; run++)
                 for (size_t rows = 2; rows * (size_t)run <= size; rows += FEWER ? 3 : 1) {
@@ -725,8 +726,8 @@ static void test_grids(void **state) {
                     if (p && !check(p, why))
                         fail_msg("machine %zu, %s of %zu bytes, item %zu, root %d, %zu rows of %d, "
                                  "%zu pieces: %s",
-                                 m, ds_collective_name(d.what), d.bytes, item, d.root, rows, run,
-                                 pieces, why);
+                                 m, ds_collective_get_name(d.what), d.bytes, item, d.root, rows,
+                                 run, pieces, why);
                     ds__planned_free(kept);
                 }
         assert_true(made[DS_BROADCAST] && made[DS_REDUCE] && made[DS_ALL_REDUCE] &&
@@ -734,7 +735,7 @@ static void test_grids(void **state) {
         /* 37 ranks are no whole rows; blocks of a group that are not side by side */
         assert_true(!made[DS_ALL_GATHER] == (m == 0 || m == 3) &&
                     !made[DS_REDUCE_SCATTER] == (m == 0 || m == 3));
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
 }
 
@@ -757,7 +758,7 @@ static void test_the_checker_catches_changed_plans(void **state) {
                 char why[200];
                 ds_plan other = *p;
                 ds_plan_step *step = calloc(p->steps, sizeof *step);
-                ds_plan_spot *spot = calloc(p->steps * 9, sizeof *spot);
+                ds_plan_location *spot = calloc(p->steps * 9, sizeof *spot);
                 uint32_t spots = p->step[p->steps - 1].from + p->step[p->steps - 1].from_count;
                 for (size_t k = 0; k < p->steps; k++)
                     if (p->step[k].from + p->step[k].from_count > spots)
@@ -794,7 +795,7 @@ static void test_the_checker_catches_changed_plans(void **state) {
         assert_int_equal(caught[kind], tried[kind]);
     /* some come after the same one by way of others, too */
     assert_true(tried[4] > (FEWER ? 1 : 20) && caught[4] * 10 > tried[4] * 9);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 /* ---- how near to the bound ---- */
@@ -948,7 +949,7 @@ static void test_large_plans_are_near_the_bound_and_the_bound_is_right(void **st
         double ns = 0;
         /* little data shows the latency's part */
         for (d.bytes = 65536; d.bytes <= (size_t)1 << 30; d.bytes <<= 14) {
-            assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
+            assert_int_equal(ds_plan_get(t, &d, &p), DS_OK);
             ns = 0;
             for (int half = 0; half < (d.what == DS_ALL_REDUCE ? 2 : 1); half++) {
                 ds_plan_desc part = d;
@@ -960,12 +961,13 @@ static void test_large_plans_are_near_the_bound_and_the_bound_is_right(void **st
                   (d.what == DS_ALL_REDUCE ? 2 : 1);
             if (ns < 0.999 * (double)p->bound_ns || ns > 1.001 * (double)p->bound_ns)
                 fail_msg("row %zu, %s of %zu bytes: the bound is %.0f ns, not %lld", i,
-                         ds_collective_name(d.what), d.bytes, ns, (long long)p->bound_ns);
+                         ds_collective_get_name(d.what), d.bytes, ns, (long long)p->bound_ns);
         }
         if (ns < rows[i].share * (double)p->predicted_ns)
             fail_msg("row %zu: %s by %s takes %lld ns, the bound is %.0f", i,
-                     ds_collective_name(d.what), p->desc.algorithm, (long long)p->predicted_ns, ns);
-        ds_topology_free(t);
+                     ds_collective_get_name(d.what), p->desc.algorithm, (long long)p->predicted_ns,
+                     ns);
+        ds_topology_destroy(t);
     }
 }
 
@@ -983,7 +985,7 @@ static void test_plans_for_many_ranks_stay_near_the_bound(void **state) {
     (void)state;
     for (size_t m = 0, turn = 0; m < sizeof texts / sizeof texts[0]; m++) {
         ds_topology *t = machine(texts[m]);
-        size_t whole = 4 * (size_t)ds_topology_size(t);
+        size_t whole = 4 * (size_t)ds_topology_get_size(t);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (size_t kib = 4; kib <= (size_t)1 << 20; kib *= kib < 64 ? 16 : 4, turn++) {
                 const ds_plan *p;
@@ -996,14 +998,14 @@ static void test_plans_for_many_ranks_stay_near_the_bound(void **state) {
                 /* all of them take a minute */
                 if (turn % (FEWER ? 20 : SLOW ? 10 : 4))
                     continue;
-                assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
+                assert_int_equal(ds_plan_get(t, &d, &p), DS_OK);
                 if ((double)p->bound_ns < share * (double)p->predicted_ns)
                     fail_msg("%s of %zu KiB over %d ranks, machine %zu, by %s takes %lld ns, the "
                              "bound is %lld",
-                             ds_collective_name(d.what), kib, t->devices, m, p->desc.algorithm,
+                             ds_collective_get_name(d.what), kib, t->devices, m, p->desc.algorithm,
                              (long long)p->predicted_ns, (long long)p->bound_ns);
             }
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
 }
 
@@ -1012,7 +1014,7 @@ static void test_no_plan_is_slower_than_whole_copies_one_after_the_other(void **
     (void)state;
     for (size_t m = 0; m < sizeof machines / sizeof machines[0]; m += FEWER ? 9 : SLOW ? 5 : 1) {
         ds_topology *t = machine(machines[m]);
-        size_t whole = 4 * (size_t)ds_topology_size(t);
+        size_t whole = 4 * (size_t)ds_topology_get_size(t);
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (int order = 0;
                  order <
@@ -1027,17 +1029,17 @@ static void test_no_plan_is_slower_than_whole_copies_one_after_the_other(void **
                                        .bytes = sizes[i] / whole * whole,
                                        .item = 4,
                                        .order = (ds_plan_order)order };
-                    assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
+                    assert_int_equal(ds_plan_get(t, &d, &p), DS_OK);
                     d.algorithm = "direct";
                     d.pieces = 1;
-                    assert_int_equal(ds_plan_make(t, &d, &naive), DS_OK);
+                    assert_int_equal(ds_plan_get(t, &d, &naive), DS_OK);
                     if (p->predicted_ns > naive->predicted_ns)
                         fail_msg(
                             "machine %zu, %s of %zu bytes, order %d: %s takes %lld ns, direct %lld",
-                            m, ds_collective_name(d.what), d.bytes, order, p->desc.algorithm,
+                            m, ds_collective_get_name(d.what), d.bytes, order, p->desc.algorithm,
                             (long long)p->predicted_ns, (long long)naive->predicted_ns);
                 }
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
 }
 
@@ -1050,11 +1052,11 @@ static void test_eight_devices_on_a_pcie_tree_are_five_times_faster_than_one_aft
     ds_topology *t = machine(PCIE8);
     (void)state;
     for (d.what = DS_BROADCAST; d.what <= DS_REDUCE; d.what = (ds_collective)(d.what + DS_REDUCE)) {
-        assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
+        assert_int_equal(ds_plan_get(t, &d, &p), DS_OK);
         /* seven whole copies at 25 bytes/ns */
         assert_true((double)p->predicted_ns * 5 <= 7 * (double)d.bytes / 25);
     }
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 /* Computed by hand: start 1000 ns, latency 2000 + 100 ns, 10 bytes/ns, pieces of 10,000 bytes.
@@ -1072,10 +1074,10 @@ static void test_the_prediction_of_a_chain_is_as_computed_by_hand(void **state) 
         machine("latency 2us\nstart 1us\ndevice a b c\nlink a b nvlink 10.24GB/s 100ns\nlink b c "
                 "nvlink 10.24GB/s 100ns\nlink a c nvlink 1GB/s 100ns\n");
     (void)state;
-    assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
+    assert_int_equal(ds_plan_get(t, &d, &p), DS_OK);
     assert_int_equal(p->steps, 8);
     assert_int_equal(p->predicted_ns, 3000 + 2 * 4100);
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 static void test_plans_are_kept_and_bad_wishes_refused(void **state) {
@@ -1084,21 +1086,21 @@ static void test_plans_are_kept_and_bad_wishes_refused(void **state) {
     ds_plan_desc d = { .what = DS_ALL_REDUCE, .bytes = 4096, .item = 4, .order = DS_ORDER_LIST };
     ds_topology *t = machine(PCIE8);
     (void)state;
-    assert_int_equal(ds_plan_make(t, &d, &p), DS_OK);
-    assert_int_equal(ds_plan_make(t, &d, &q), DS_OK);
+    assert_int_equal(ds_plan_get(t, &d, &p), DS_OK);
+    assert_int_equal(ds_plan_get(t, &d, &q), DS_OK);
     assert_ptr_equal(p, q);
-    assert_int_equal(ds_plan_explain(t, p, write_paper, &text), DS_OK);
+    assert_int_equal(ds_plan_write(t, p, write_paper, &text), DS_OK);
     assert_non_null(strstr(text.text, "all_reduce of 4096 bytes over 8 ranks"));
     assert_non_null(strstr(text.text, "predicted"));
-#define REFUSED(member, value, code, word)                         \
-    do {                                                           \
-        ds_plan_desc bad_ = d;                                     \
-        bad_.member = (value);                                     \
-        q = p;                                                     \
-        assert_int_equal(ds_plan_make(t, &bad_, &q), code);        \
-        assert_null(q);                                            \
-        if (!strstr(ds_last_error(), word))                        \
-            fail_msg("'%s' is not in: %s", word, ds_last_error()); \
+#define REFUSED(member, value, code, word)                             \
+    do {                                                               \
+        ds_plan_desc bad_ = d;                                         \
+        bad_.member = (value);                                         \
+        q = p;                                                         \
+        assert_int_equal(ds_plan_get(t, &bad_, &q), code);             \
+        assert_null(q);                                                \
+        if (!strstr(ds_error_get_last(), word))                        \
+            fail_msg("'%s' is not in: %s", word, ds_error_get_last()); \
     } while (0)
     REFUSED(what, (ds_collective)9, DS_ERR_INVALID_VALUE, "9");
     REFUSED(order, (ds_plan_order)3, DS_ERR_INVALID_VALUE, "3");
@@ -1110,7 +1112,7 @@ static void test_plans_are_kept_and_bad_wishes_refused(void **state) {
     REFUSED(algorithm, "trees", DS_ERR_UNSUPPORTED, "trees");
     d.what = DS_ALL_TO_ALL;
     REFUSED(bytes, 4100, DS_ERR_INVALID_VALUE, "4100");
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 int main(void) {

@@ -88,15 +88,15 @@ static int64_t run(const ds_plan *p) {
             void *at = NULL;
             size_t size = b == DS_PLAN_SCRATCH ? p->scratch[r] : p->desc.bytes * (size_t)p->ranks;
             if (r < p->ranks)
-                ok(ds_alloc(ds_cpu(r), size + 1, &at));
+                ok(ds_device_alloc(ds_cpu(r), size + 1, &at));
             else
-                ok(ds_host_alloc(size + 1, &at));
+                ok(ds_pinned_alloc(size + 1, &at));
             memory[r][b] = at;
         }
-    ok(ds_cpu_clock(&begin));
+    ok(ds_cpu_get_clock(&begin));
     for (size_t i = 0; i < p->steps; i++) {
         const ds_plan_step *s = &p->step[i];
-        const ds_plan_spot *from = &p->spot[s->from];
+        const ds_plan_location *from = &p->spot[s->from];
         ds_stream on = lane[s->lane * p->ranks + s->rank];
         for (uint32_t k = 0; k < s->after_count; k++)
             ok(ds_stream_wait_event(on, done[p->before[s->after + k]]));
@@ -105,19 +105,19 @@ static int64_t run(const ds_plan *p) {
         if (s->from_count == 1)
             ok(ds_copy(to, memory[from->rank][from->buffer] + from->offset, s->bytes, on));
         else
-            ok(ds_launch(sum, 1, &bytes, 8, on));
-        ok(ds_stream_record_new(on, 0, &done[i]));
+            ok(ds_kernel_launch(sum, 1, &bytes, 8, on));
+        ok(ds_stream_record_event(on, 0, &done[i]));
     }
     for (int r = 0; r < p->ranks; r++)
         ok(ds_device_synchronize(ds_cpu(r)));
-    ok(ds_cpu_clock(&end));
+    ok(ds_cpu_get_clock(&end));
     for (size_t i = 0; i < p->steps; i++)
         ok(ds_event_destroy(done[i]));
     for (int i = 0; i < p->lanes * p->ranks; i++)
         ok(ds_stream_destroy(lane[i]));
     for (int r = 0; r <= p->ranks; r++)
         for (int b = 0; b < 3; b++)
-            ok(r < p->ranks ? ds_free(memory[r][b]) : ds_host_free(memory[r][b]));
+            ok(r < p->ranks ? ds_device_free(memory[r][b]) : ds_pinned_free(memory[r][b]));
     ok(ds_kernel_destroy(sum));
     free(lane);
     free(done);
@@ -133,20 +133,20 @@ static void test_plans_take_as_long_as_they_are_predicted_to(void **state) {
     for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
         ds_topology *t;
         ds_cpu_route *routes;
-        ok(ds_topology_parse(machines[m].text, &t));
+        ok(ds_topology_create_of_text(machines[m].text, &t));
         ds_cpu_fabric fabric = fabric_of(t, &routes);
         ds_cpu_desc cpu = { .fabric = &fabric };
         const ds_plan *plan[DS_COLLECTIVE_COUNT][SIZES];
         int root = t->devices - 1;
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
             for (int i = 0; i < SIZES; i++)
-                ok(ds_plan_make(t,
-                                &(ds_plan_desc){ .what = (ds_collective)what,
-                                                 .bytes = sizes[i],
-                                                 .root = root,
-                                                 .item = 4,
-                                                 .order = DS_ORDER_LIST },
-                                &plan[what][i]));
+                ok(ds_plan_get(t,
+                               &(ds_plan_desc){ .what = (ds_collective)what,
+                                                .bytes = sizes[i],
+                                                .root = root,
+                                                .item = 4,
+                                                .order = DS_ORDER_LIST },
+                               &plan[what][i]));
         ok(ds_shutdown());
         ok(ds_init(&(ds_init_desc){ .cpu = &cpu }));
         for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
@@ -155,12 +155,12 @@ static void test_plans_take_as_long_as_they_are_predicted_to(void **state) {
                 int64_t took = run(p);
                 if (took != p->predicted_ns)
                     fail_msg("%s: %s of %zu bytes, %s in %zu pieces: predicted %lld ns, took %lld",
-                             machines[m].name, ds_collective_name(p->desc.what), sizes[i],
+                             machines[m].name, ds_collective_get_name(p->desc.what), sizes[i],
                              p->desc.algorithm, p->pieces, (long long)p->predicted_ns,
                              (long long)took);
             }
         ok(ds_shutdown());
-        ds_topology_free(t);
+        ds_topology_destroy(t);
         free(routes);
     }
 }

@@ -66,7 +66,7 @@ static int64_t perform(crew *c, ds_collective what, const ds_topology *t) {
     int64_t begin, end;
     less.streams++;
     less.stream_count--;
-    ok(ds_cpu_clock(&begin));
+    ok(ds_cpu_get_clock(&begin));
     switch (what) {
     case DS_BROADCAST:
         ok(ds_comm_broadcast_into(large[0], out + 1, p - 1, &less));
@@ -95,7 +95,7 @@ static int64_t perform(crew *c, ds_collective what, const ds_topology *t) {
     }
     for (int i = 0; i < c->p; i++)
         ok(ds_device_synchronize(ds_cpu(i)));
-    ok(ds_cpu_clock(&end));
+    ok(ds_cpu_get_clock(&end));
     return end - begin;
 }
 
@@ -109,8 +109,8 @@ static void test_a_collective_takes_as_long_as_its_plan_and_not_longer_than_the_
         ds_topology *t;
         ds_cpu_fabric fabric;
         snprintf(path, sizeof path, "examples/machines/%s.txt", machines[m]);
-        ok(ds_topology_read(path, &t));
-        ok(ds_topology_fabric(t, &fabric));
+        ok(ds_topology_create_of_file(path, &t));
+        ok(ds_topology_get_fabric(t, &fabric));
         fabric.flags = DS_CPU_DRY;
         ds_cpu_desc cpu = { .fabric = &fabric };
         for (size_t n = 0; n < (HARNESS_THIRD > 1 ? 2 : sizeof sizes / sizeof *sizes - (m > 0));
@@ -122,30 +122,31 @@ static void test_a_collective_takes_as_long_as_its_plan_and_not_longer_than_the_
                    first when two could */
                 ok(ds_shutdown());
                 ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .log_fn = complain }));
-                make_crew(&c, ds_topology_size(t), sizes[n]);
-                ok(ds_plan_make(t,
-                                &(ds_plan_desc){ .what = (ds_collective)what,
-                                                 .bytes = sizes[n],
-                                                 .item = 4,
-                                                 .order = ds__sums((ds_collective)what)
-                                                              ? DS_ORDER_LIST
-                                                              : DS_ORDER_AT_ONCE },
-                                &p));
+                make_crew(&c, ds_topology_get_size(t), sizes[n]);
+                ok(ds_plan_get(t,
+                               &(ds_plan_desc){ .what = (ds_collective)what,
+                                                .bytes = sizes[n],
+                                                .item = 4,
+                                                .order = ds__sums((ds_collective)what)
+                                                             ? DS_ORDER_LIST
+                                                             : DS_ORDER_AT_ONCE },
+                               &p));
                 int64_t took = perform(&c, (ds_collective)what, t),
                         direct = perform(&c, (ds_collective)what, NULL);
                 if (getenv("VERBOSE"))
                     print_message("%-10s %-14s %9zu  %-8s predicted %12lld took %12lld directly "
                                   "%12lld  %.2f\n",
-                                  machines[m], ds_collective_name((ds_collective)what), sizes[n],
-                                  p->desc.algorithm, (long long)p->predicted_ns, (long long)took,
-                                  (long long)direct, (double)direct / (double)took);
+                                  machines[m], ds_collective_get_name((ds_collective)what),
+                                  sizes[n], p->desc.algorithm, (long long)p->predicted_ns,
+                                  (long long)took, (long long)direct,
+                                  (double)direct / (double)took);
                 else if (took != p->predicted_ns)
                     fail_msg("%s: %s of %zu bytes: predicted %lld ns, took %lld", machines[m],
-                             ds_collective_name((ds_collective)what), sizes[n],
+                             ds_collective_get_name((ds_collective)what), sizes[n],
                              (long long)p->predicted_ns, (long long)took);
                 else if (took > direct)
                     fail_msg("%s: %s of %zu bytes: %lld ns, and %lld ns the direct way",
-                             machines[m], ds_collective_name((ds_collective)what), sizes[n],
+                             machines[m], ds_collective_get_name((ds_collective)what), sizes[n],
                              (long long)took, (long long)direct);
                 for (int i = 0; i < c.p; i++) /* devstream's own streams were given back */
                     for (int k = 0; ds__sides_of[1][i] && k < ds__sides_of[1][i]->count; k++)
@@ -154,7 +155,7 @@ static void test_a_collective_takes_as_long_as_its_plan_and_not_longer_than_the_
             }
         ok(ds_shutdown());
         assert_int_equal(complaints, 0); /* nothing was left, devstream's own streams neither */
-        ds_topology_free(t);
+        ds_topology_destroy(t);
     }
 }
 

@@ -51,7 +51,7 @@ static int begin(void **state) {
     (void)state;
     ran = 0;
     sem_init(&gate, 0, 0);
-    ok(ds_device_get(&device));
+    ok(ds_device_get_current(&device));
     counted = ds__g.driver[1];
     counting = *counted;
     counting.passed = count_question;
@@ -73,7 +73,7 @@ static void destroy_pending_kernels(ds_stream stream) {
     for (int i = 0; i < KERNELS; i++) {
         ds_kernel k;
         ok(ds_kernel_create(&(ds_kernel_desc){ .name = "counts", .cpu_fn = count_run }, &k));
-        ok(ds_launch(k, 1, NULL, 0, stream));
+        ok(ds_kernel_launch(k, 1, NULL, 0, stream));
         ok(ds_kernel_destroy(k));
     }
 }
@@ -83,7 +83,7 @@ static void test_calls_ask_once_about_all_kernels_that_wait(void **state) {
     (void)state;
     busy = stream_of_the_cpu();
     idle = stream_of_the_cpu();
-    ok(ds_launch_host_func(busy, await, &gate, NULL));
+    ok(ds_stream_launch_host_func(busy, await, &gate, NULL));
     destroy_pending_kernels(busy);
 
     barriers = questions = 0;
@@ -101,7 +101,7 @@ static void test_kernels_are_freed_after_the_work_that_used_them(void **state) {
     ds_stream busy;
     (void)state;
     busy = stream_of_the_cpu();
-    ok(ds_launch_host_func(busy, await, &gate, NULL));
+    ok(ds_stream_launch_host_func(busy, await, &gate, NULL));
     destroy_pending_kernels(busy);
     assert_int_equal(ds__g.deferred_kernels, KERNELS);
 
@@ -120,11 +120,11 @@ static void test_a_kernel_that_is_destroyed_later_waits_for_its_own_work(void **
     sem_init(&first, 0, 0);
     busy = stream_of_the_cpu();
     later = stream_of_the_cpu();
-    ok(ds_launch_host_func(busy, await, &first, NULL));
+    ok(ds_stream_launch_host_func(busy, await, &first, NULL));
     destroy_pending_kernels(busy);
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "later", .cpu_fn = count_run }, &k));
-    ok(ds_launch_host_func(later, await, &gate, NULL));
-    ok(ds_launch(k, 1, NULL, 0, later));
+    ok(ds_stream_launch_host_func(later, await, &gate, NULL));
+    ok(ds_kernel_launch(k, 1, NULL, 0, later));
     ok(ds_kernel_destroy(k));
 
     sem_post(&first);
@@ -142,7 +142,7 @@ static void test_a_shutdown_frees_kernels_that_still_wait(void **state) {
     ds_stream busy;
     (void)state;
     busy = stream_of_the_cpu();
-    ok(ds_launch_host_func(busy, await, &gate, NULL));
+    ok(ds_stream_launch_host_func(busy, await, &gate, NULL));
     destroy_pending_kernels(busy);
     sem_post(&gate);
 

@@ -35,7 +35,7 @@ static void release(void *user) {
 
 static void ok(ds_result r) {
     if (r < 0)
-        fail_msg("%s", ds_last_error());
+        fail_msg("%s", ds_error_get_last());
 }
 
 static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn, uint64_t *pool,
@@ -156,11 +156,11 @@ static void test_the_object_lives_until_the_last_launch_is_over(void **state) {
     ok(ds_stream_create(NULL, &u));
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
     ok(attach(s, &key_a, make, &pool, &got));
-    ok(ds_launch_host_func(s, nothing, NULL, NULL));
+    ok(ds_stream_launch_host_func(s, nothing, NULL, NULL));
     ok(ds_capture_end(s, &graph));
     ok(ds_graph_clone(graph, &clone));
     ok(ds_graph_instantiate(graph, NULL, &exec));
-    ok(ds_launch_host_func(u, hold, &held, NULL));
+    ok(ds_stream_launch_host_func(u, hold, &held, NULL));
     ok(ds_graph_launch(exec, u));
     ok(ds_graph_destroy(graph));
     ok(ds_graph_destroy(clone));
@@ -181,7 +181,7 @@ static void test_an_object_that_cannot_be_made_leaves_the_capture_alone(void **s
     ok(ds_capture_begin(s, DS_CAPTURE_RELAXED));
     assert_int_equal(attach(s, &key_a, refuse, &pool, &got), DS_ERR_OUT_OF_MEMORY);
     assert_null(got);
-    assert_non_null(strstr(ds_last_error(), "no pool"));
+    assert_non_null(strstr(ds_error_get_last(), "no pool"));
     ok(attach(s, &key_a, make, &pool, &got));
     assert_ptr_equal(got, &pool);
     ok(ds_capture_end(s, &graph));

@@ -13,7 +13,7 @@ static ds_stream stream;
 /* Calls a verb, with another in its argument. */
 static ds_stream looked_up(ds_stream s) {
     ds_device d;
-    ok(ds_stream_device(s, &d));
+    ok(ds_stream_get_device(s, &d));
     return s;
 }
 
@@ -31,7 +31,7 @@ static void test_an_error_names_the_outer_call(void **state) {
     int line = __LINE__ + 1;
     assert_true(ds_mem_alloc((size_t)1 << 60, looked_up(looked_up(stream)), &none) < 0);
 
-    expect_site(ds_last_error(), line);
+    expect_site(ds_error_get_last(), line);
 }
 
 static void find(const ds_mem_block *block, void *user) {
@@ -47,7 +47,7 @@ static void test_a_block_names_the_outer_call(void **state) {
     int line = __LINE__ + 1;
     ok(ds_mem_alloc(100, looked_up(stream), &block.ptr));
 
-    ok(ds_mem_each_block(ds_device_current(), find, &block));
+    ok(ds_mem_for_each_block(ds_device_current(), find, &block));
     assert_non_null(block.site.file);
     assert_int_equal(block.site.line, line);
     ok(ds_mem_free(block.ptr));
@@ -55,7 +55,7 @@ static void test_a_block_names_the_outer_call(void **state) {
 
 static ds_capture_mode mode_after_calls(ds_capture_mode mode) {
     ds_device d;
-    ok(ds_device_get(&d));
+    ok(ds_device_get_current(&d));
     return mode;
 }
 
@@ -67,7 +67,7 @@ static void test_a_capture_names_the_outer_call(void **state) {
     ok(ds_capture_begin(stream, mode_after_calls(DS_CAPTURE_RELAXED)));
 
     assert_true(ds_stream_synchronize(stream) < 0);
-    expect_site(strstr(ds_last_error(), "capture"), line);
+    expect_site(strstr(ds_error_get_last(), "capture"), line);
     assert_true(ds_capture_end(stream, &graph) < 0);
 }
 

@@ -83,7 +83,7 @@ static void expect_sleep(void) {
     pthread_t waiter;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
     ok(ds_kernel_create(&(ds_kernel_desc){ .name = "work", .cpu_fn = work }, &k));
-    ok(ds_launch(k, ITEMS, NULL, 0, s));
+    ok(ds_kernel_launch(k, ITEMS, NULL, 0, s));
     assert_int_equal(pthread_create(&waiter, NULL, synchronize, &s), 0);
     int is_blocked = await(&blocked, 1);
 

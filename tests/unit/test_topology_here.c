@@ -1,4 +1,4 @@
-/* What ds_topology_of_devices finds out: the PCIe tree in a /sys of our own, NVLink and
+/* What ds_topology_create_of_devices finds out: the PCIe tree in a /sys of our own, NVLink and
    attributes of the stand-in for cudart. The stand-in reads its settings once, so each test runs
    in a process of its own. */
 #define DEVSTREAM_IMPLEMENTATION
@@ -108,12 +108,12 @@ static void look(const int *index, size_t count, unsigned flags) {
     ds_topology *t;
     for (size_t i = 0; i < count; i++)
         device[i] = ds_cuda(index ? index[i] : (int)i);
-    ds_topology_free(here);
-    ok(ds_topology_of_devices(device, count, flags, &here));
+    ds_topology_destroy(here);
+    ok(ds_topology_create_of_devices(device, count, flags, &here));
     text.size = again.size = matrix.size = same.size = 0;
     ok(ds_topology_write(here, DS_TOPOLOGY_TEXT, write_paper, &text));
-    if (ds_topology_parse(text.text, &t) < 0)
-        fail_msg("%s in\n%s", ds_last_error(), text.text);
+    if (ds_topology_create_of_text(text.text, &t) < 0)
+        fail_msg("%s in\n%s", ds_error_get_last(), text.text);
     ok(ds_topology_write(t, DS_TOPOLOGY_TEXT, write_paper, &again));
     assert_string_equal(text.text, again.text);
     ok(ds_topology_write(here, DS_TOPOLOGY_MATRIX, write_paper, &matrix));
@@ -129,7 +129,7 @@ static void look(const int *index, size_t count, unsigned flags) {
                 assert_true(a->wire[h] == b->wire[h] &&
                             here->wire[a->wire[h]] == t->wire[b->wire[h]]);
         }
-    ds_topology_free(t);
+    ds_topology_destroy(t);
 }
 
 static size_t count_of(const char *what) {
@@ -150,7 +150,7 @@ static void has_not(const char *line) {
 }
 
 static void done(void) {
-    ds_topology_free(here);
+    ds_topology_destroy(here);
     ok(ds_shutdown());
     close_sys();
 }
@@ -466,7 +466,7 @@ static void test_measures_are_lines_of_each_pair_and_the_rate_of_an_nvlink(void 
     const ds__troute *r = ds__route_of(here, 0, 1);
     assert_true(r->rate <= (push > pull ? push : pull) &&
                 r->latency_ns == (int64_t)said("peer cuda:0 cuda:1 latency "));
-    ds_topology_free(here);
+    ds_topology_destroy(here);
     here = NULL;
     unsigned long calls = standin_calls("cudaMemcpyPeerAsync");
     static paper first;

@@ -66,7 +66,7 @@ static void test_a_refused_export_names_an_event_that_is_destroyed(void **state)
 
     assert_int_equal(r, DS_ERR_INVALID_VALUE);
     assert_int_equal(destroyed.id, 0); /* the guest was there */
-    assert_non_null(strstr(ds_last_error(), "the label of the event"));
+    assert_non_null(strstr(ds_error_get_last(), "the label of the event"));
     ok(ds_shutdown());
     while (blocks) {
         kept *k = blocks;

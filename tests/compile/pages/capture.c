@@ -27,8 +27,8 @@ int main(void) {
     CHECK(ds_kernel_create(
         &(ds_kernel_desc){ .name = "scale", .cpu_fn = scale, .args_size = sizeof(scale_args) },
         &k));
-    CHECK(ds_alloc(device, 3 * size, &x));
-    CHECK(ds_host_alloc(size, &pinned));
+    CHECK(ds_device_alloc(device, 3 * size, &x));
+    CHECK(ds_pinned_alloc(size, &pinned));
     float *number = pinned;
     number[0] = 1;
     scale_args args = { x, 2 }, args_s = { (float *)x + items, 2 },
@@ -43,7 +43,7 @@ int main(void) {
     CHECK(ds_graph_destroy(graph));
 #include "3.c"
     EXPECT(mode == DS_CAPTURE_RELAXED);
-    CHECK(ds_free(more));
+    CHECK(ds_device_free(more));
 
 #include "4.c"
     CHECK(ds_graph_instantiate(g, NULL, &exec));
@@ -58,7 +58,7 @@ int main(void) {
     CHECK(ds_event_destroy(fork));
     CHECK(ds_stream_destroy(s));
     CHECK(ds_stream_destroy(t));
-    CHECK(ds_free(x));
-    CHECK(ds_host_free(pinned));
+    CHECK(ds_device_free(x));
+    CHECK(ds_pinned_free(pinned));
     return ds_shutdown() < 0;
 }

@@ -19,15 +19,15 @@ int main(void) {
     void *memory;
     ds_stream s;
     ds_kernel k;
-    CHECK(ds_stream_default(ds_device_current(), &s));
-    CHECK(ds_host_alloc(100 * sizeof *x, &memory));
+    CHECK(ds_stream_get_default(ds_device_current(), &s));
+    CHECK(ds_pinned_alloc(100 * sizeof *x, &memory));
     x = memory;
     x[99] = 21;
     CHECK(ds_kernel_create(&desc, &k));
-    CHECK(ds_launch(k, 100, (&(scale_args){ x, 2 }), sizeof(scale_args), s));
+    CHECK(ds_kernel_launch(k, 100, (&(scale_args){ x, 2 }), sizeof(scale_args), s));
     CHECK(ds_stream_synchronize(s));
     EXPECT(x[99] == 42);
     CHECK(ds_kernel_destroy(k));
-    CHECK(ds_host_free(memory));
+    CHECK(ds_pinned_free(memory));
     return ds_shutdown() < 0;
 }

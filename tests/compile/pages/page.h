@@ -10,10 +10,10 @@ static inline int page_failed(int line, const char *what) {
     return 1;
 }
 
-#define CHECK(call)                                        \
-    do {                                                   \
-        if ((call) < 0)                                    \
-            return page_failed(__LINE__, ds_last_error()); \
+#define CHECK(call)                                            \
+    do {                                                       \
+        if ((call) < 0)                                        \
+            return page_failed(__LINE__, ds_error_get_last()); \
     } while (0)
 #define EXPECT(condition)                                        \
     do {                                                         \

@@ -19,8 +19,8 @@ static int walk(void) {
     CHECK(ds_kernel_destroy(k));
     CHECK(ds_stream_destroy(s));
     CHECK(ds_stream_destroy(uploads));
-    CHECK(ds_free(x));
-    CHECK(ds_host_free(pinned));
+    CHECK(ds_device_free(x));
+    CHECK(ds_pinned_free(pinned));
     return ds_shutdown() < 0;
 }
 
@@ -29,13 +29,13 @@ static int machine(void) {
     ds_stream s;
     void *here, *there;
     CHECK(ds_stream_create(NULL, &s));
-    CHECK(ds_alloc(ds_cpu(0), 1 << 20, &here));
-    CHECK(ds_alloc(ds_cpu(1), 1 << 20, &there));
+    CHECK(ds_device_alloc(ds_cpu(0), 1 << 20, &here));
+    CHECK(ds_device_alloc(ds_cpu(1), 1 << 20, &there));
 #include "9.c"
     EXPECT(ns == 1500 + 41943 + 2000);
     CHECK(ds_stream_destroy(s));
-    CHECK(ds_free(here));
-    CHECK(ds_free(there));
+    CHECK(ds_device_free(here));
+    CHECK(ds_device_free(there));
     return ds_shutdown() < 0;
 }
 
