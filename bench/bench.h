@@ -27,23 +27,23 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
 /* clang-format off */
 #define BENCH_ROWS(X) \
     X(queue1, QUEUE, "one queue, end to end", "ns/op", MOST, 30, \
-      "Tiny operations put on one queue by one thread, then a wait; the time from the first " \
-      "submission to the end, by the number of operations. Limit: a ring between two spinning " \
-      "threads that carries the same 16 bytes.") \
+      "One thread submits tiny operations to one queue, then waits. Time from the first " \
+      "submission to the end, divided by the number of operations. Limit: a ring between two " \
+      "spinning threads that carries the same 16 bytes.") \
     X(queue8, QUEUE, "8 queues round-robin, end to end", "ns/op", MOST, 20, \
-      "The same over eight queues, one operation each in turn. Limit: eight such rings served by " \
-      "one spinning thread.") \
+      "The same with eight queues, one operation each in turn. Limit: eight such rings served " \
+      "by one spinning thread.") \
     X(hop, QUEUE, "hop between 2 queues by events", "ns/hop", MOST, 150, \
       "Operation on A, record, B waits, operation on B, record, A waits, and so on; all " \
-      "submitted ahead. Both fold into one hash, so that a hop too early shows. Limit: one " \
-      "way between two spinning threads; who keeps both queues on one thread can be faster. " \
-      "oneTBB: a ring of two nodes built beforehand, so nothing is submitted per hop.") \
+      "submitted in advance. Both fold into one hash, so an early hop is detected. Limit: one " \
+      "way between two spinning threads; if both queues run on one thread, the time can be " \
+      "lower. oneTBB: a ring of two nodes built in advance, so no hop needs a submission.") \
     X(forkjoin, QUEUE, "fork-join 1-7-1 over 8 queues", "ns", MOST, 2500, \
-      "Operation, seven operations on seven queues after it, operation after all seven; back to " \
-      "back. Limit: two hops between spinning threads. oneTBB: a graph built beforehand that " \
-      "starts itself again.") \
+      "One operation, seven operations on seven queues after it, one operation after all " \
+      "seven; repeated. Limit: two hops between spinning threads. oneTBB: a graph built in " \
+      "advance that restarts itself.") \
     X(wait_hot, QUEUE, "submit and wait, workers hot", "ns", MOST, 400, \
-      "One operation and a wait for it, back to back. Limit: a round trip between two spinning " \
+      "One operation and its wait, repeated. Limit: a round trip between two spinning " \
       "threads.") \
     X(wait_parked, QUEUE, "submit and wait, workers parked", "ns", MOST, 6000, \
       "The same after 2 ms of sleep. Limit: the futex_wake call that wakes one sleeper.") \
@@ -51,48 +51,48 @@ enum { BENCH_QUEUE, BENCH_COPY, BENCH_OTHER };
       "Only the submission, after 2 ms of sleep. Limit: as above.") \
     X(idle_cpu, OTHER, "CPU time when idle, 1 to 200 ms", "us", MOST, 100, \
       "CPU time of the whole process from 1 ms to 200 ms after the last operation. Limit: a " \
-      "process without threads, asleep; the cost of its own waking is in both.") \
+      "sleeping process without threads; both figures include the cost of waking it.") \
     X(pending_bytes, OTHER, "memory of a pending operation", "bytes", MOST, 256, \
-      "100,000 tiny operations behind a gate; what the driver reports, blocks held in reserve " \
-      "included.") \
+      "100,000 tiny operations wait for a gate; the bytes that the driver reports, including " \
+      "reserved blocks.") \
     X(pending_rss, OTHER, "same, by resident memory", "bytes", MOST, 256, \
-      "The same seen from outside: growth of the resident set.") \
+      "The same by growth of the resident set.") \
     X(streams_new, OTHER, "10,000 streams, just created", "MiB", MOST, 10, \
       "Growth of the resident set.") \
     X(streams_used, OTHER, "10,000 idle streams, each used once", "MiB", MOST, 10, \
-      "The same after one operation on each and a wait for it, so that nothing that a stream " \
-      "keeps is left out.") \
+      "The same after one operation and a wait on each stream, so the figure includes all " \
+      "memory that a stream keeps.") \
     X(call_site, OTHER, "call site", "ns", MOST, NAN, \
-      "ds_stream_query by its macro, which hands over file and line, less the same call without it. " \
-      "Limit: none; a call with two stores.") \
+      "ds_stream_query by its macro, which passes file and line, minus the same call without " \
+      "the macro. Limit: none; a call with two stores.") \
     X(handle_pin, OTHER, "handle: look-up, pin, unpin", "ns", MOST, NAN, \
-      "ds_stream_get_flags of a valid stream less an empty call: what every verb pays to find its " \
-      "object and to keep it alive while a concurrent destroy may come. Limit: what a " \
-      "reference count would cost that no other thread touches.") \
+      "ds_stream_get_flags of a valid stream minus an empty call. Every function with a handle " \
+      "pays this cost to find its object and to protect it from a concurrent destroy. Limit: " \
+      "a reference count that no other thread touches.") \
     X(range, OTHER, "range, push and pop", "ns", MOST, 20, \
-      "ds_range_push and ds_range_pop with neither a tool nor a hook, less two empty calls. " \
-      "Limit: none.") \
+      "ds_range_push and ds_range_pop without a tool and without a hook, minus two empty " \
+      "calls. Limit: none.") \
     X(copy_1m, COPY, "copy of 1 MiB", "GB/s", SHARE, 0.95, BENCH_COPY_NOTE) \
     X(copy_16m, COPY, "copy of 16 MiB", "GB/s", SHARE, 0.95, NULL) \
     X(copy_64m, COPY, "copy of 64 MiB", "GB/s", SHARE, 0.95, NULL) \
     X(copy_256m, COPY, "copy of 256 MiB", "GB/s", SHARE, 0.95, NULL) \
     X(copy_1g, COPY, "copy of 1 GiB", "GB/s", SHARE, 0.95, NULL) \
     X(fill_64m, COPY, "fill of 64 MiB", "GB/s", SHARE, 0.95, \
-      "As the copies, 4-byte values; limits memset, rep stosb and non-temporal stores.") \
+      "As for the copies, with 4-byte values; limits memset, rep stosb and non-temporal " \
+      "stores.") \
     X(random_64m, COPY, "uniform float32 in 64 MiB", "GB/s", SHARE, 0.60, \
-      "ds_rng_uniform over [0, 1) by element, bytes written by time. Limits: those of a fill, on " \
-      "the same memory.") \
+      "ds_rng_uniform over [0, 1) by element; bytes written divided by time. Limits: those of " \
+      "a fill, on the same memory.") \
     X(random_256m, COPY, "uniform float32 in 256 MiB", "GB/s", SHARE, 0.60, NULL) \
     X(compile_decl, OTHER, "compile time, declarations", "ms", MOST, 50, \
-      "Compiling a file that takes in devstream.h, less compiling an empty file, at -O2.") \
+      "Compiling a file that includes devstream.h, minus compiling an empty file, at -O2.") \
     X(compile_impl, OTHER, "compile time, implementation", "ms", MOST, 1500, \
       "The same with DEVSTREAM_IMPLEMENTATION: the core with the CPU driver.")
 /* clang-format on */
-#define BENCH_COPY_NOTE                                                                           \
-    "Device to device on one stream, each followed by a wait; bytes written by time. Limit: the " \
-    "best of memcpy, rep movsb "                                                                  \
-    "and non-temporal stores, each on 1 and 2 threads that need no waking, on the same memory, "  \
-    "taken in turn with the copies."
+#define BENCH_COPY_NOTE                                                                        \
+    "Device to device on one stream, each followed by a wait; bytes written divided by time. " \
+    "Limit: the best of memcpy, rep movsb and non-temporal stores, each on 1 and 2 threads "   \
+    "that need no wake-up. The limit uses the same memory, in turn with the copies."
 
 typedef struct bench_row {
     const char *id, *title, *unit, *note;

@@ -33,20 +33,17 @@
 /* libtorch's figures, which are not measured here: row, text. */
 #define BENCH_COMM_GIVEN(X) BENCH_COMM_OPS_(BENCH_COMM_GIVEN_, X)
 
-#define BENCH_COMM_NOTE                                                                            \
-    "One round enqueues the collective on the streams of all devices and synchronizes each; the "  \
-    "median of 1,000 rounds back to back (fewer from "                                             \
-    "64 MiB on), CPU driver, two workers, f32, memory that is there. The size is that of the "     \
-    "tensor that is sent, of the gathered one, of each "                                           \
-    "that is summed; a broadcast to 2 writes one copy, to 4 three. Allocated: the results are "    \
-    "new tensors, which are freed in the round. "                                                  \
-    "Limit: separate code in the same process and on the same memory, one pass over all operands " \
-    "by two threads that spin, or by one when that "                                               \
-    "is faster, with stores through the caches or around them, whichever is best. OpenMPI: a "     \
-    "process for each device, a barrier in each round. "                                           \
-    "libtorch: its CPU operations that do the same, two threads, measured at another time on "     \
-    "another machine of two processors; for "                                                      \
-    "orientation, and no ratio is formed."
+#define BENCH_COMM_NOTE                                                                         \
+    "One round enqueues the collective on the streams of all devices and synchronizes each "    \
+    "stream. The figure is the median of 1,000 consecutive rounds (fewer from 64 MiB on), CPU " \
+    "driver, two workers, f32, existing memory. The size is that of the sent tensor, of the "   \
+    "gathered tensor, or of each summed tensor; a broadcast to 2 writes one copy, to 4 three. " \
+    "Allocated: the results are new tensors, which are freed in the round. Limit: separate "    \
+    "code in the same process and on the same memory. The code makes one pass over all "        \
+    "operands with one or two spinning threads, and with stores through or around the caches; " \
+    "the best variant counts. OpenMPI: a process for each device, a barrier in each round. "    \
+    "libtorch: its CPU operations that do the same, two threads, measured at another time on "  \
+    "another machine of two processors; for orientation, and no ratio is formed."
 
 enum { BENCH_COMM = BENCH_OTHER + 4 };
 

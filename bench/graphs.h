@@ -6,34 +6,34 @@
 /* clang-format off */
 #define BENCH_GRAPH_ROWS(X) \
     X(graph_chain, GRAPH, "chain of 1,000 kernels", "ns/node", MOST, 25, \
-      "One-item kernels, each folding its number into one hash; a launch and a wait. Enqueued: " \
-      "the same by ds_kernel_launch and a wait, in turn with the graph. PoCL: the same as native " \
-      "kernels on an in-order queue. Limit: a loop that calls the function through a pointer, " \
-      "with pointer and arguments read from memory.") \
+      "One-item kernels, each of which folds its number into one hash; a launch and a wait. " \
+      "Enqueued: the same by ds_kernel_launch and a wait, in turn with the graph. PoCL: the same as " \
+      "native kernels on an in-order queue. Limit: a loop that calls the function through a " \
+      "pointer, with pointer and arguments read from memory.") \
     X(graph_half, GRAPH, "that, graph by enqueued", "ratio", MOST, 0.5, \
-      "Median of the ratios of neighbouring measurements, so that what else the machine does " \
-      "counts less.") \
+      "Median of the ratios of adjacent measurements, so other load of the machine has less " \
+      "influence.") \
     X(graph_forkjoin, GRAPH, "100 fork-joins 1-7-1", "ns/fork", MOST, NAN, \
-      "A graph of 900 nodes: kernel, seven kernels after it, kernel after all seven, and so on; " \
-      "time by fork-join. Enqueued: on eight streams by events. Limit: as for the chain, nine " \
-      "calls.") \
+      "A graph of 900 nodes: kernel, seven kernels after it, kernel after all seven, and so " \
+      "on; time per fork-join. Enqueued: on eight streams by events. Limit: as for the chain, " \
+      "nine calls.") \
     X(graph_branches, GRAPH, "8 branches, speed-up", "times", SHARE, 0.9, \
-      "Eight kernels of about 100 us that do not depend on each other: the time of a graph in " \
-      "which they are a chain by the time of the graph in which they are not, in turn, so " \
-      "that before the second all workers but one sleep. Enqueued: on one stream by on eight. " \
-      "Limit: one thread by as many as there are processors, which spin, so that none has to be " \
-      "woken.") \
+      "Eight independent kernels of about 100 us: the time of a graph that chains them, " \
+      "divided by the time of a graph that does not. The two graphs run in turn, so all " \
+      "workers but one sleep before the second graph. Enqueued: the time on one stream " \
+      "divided by the time on eight. Limit: one thread compared with one spinning thread per " \
+      "processor, so no thread needs a wake-up.") \
     X(graph_wait, GRAPH, "one kernel, launch and wait", "ns", MOST, NAN, \
-      "Back to back, workers hot. Enqueued: ds_kernel_launch and a wait.") \
+      "Repeated, workers hot. Enqueued: ds_kernel_launch and a wait.") \
     X(graph_capture, GRAPH, "capture of 1,000 launches", "ns/node", MOST, NAN, \
       "From ds_capture_begin to ds_capture_end.") \
     X(graph_instantiate, GRAPH, "instantiate 1,000 nodes", "ns/node", MOST, NAN, "The chain.") \
     X(graph_update, GRAPH, "update 1,000 nodes", "ns/node", MOST, NAN, \
       "ds_graph_exec_update with a graph that has other arguments, and ds_graph_upload, which " \
-      "does what the next launch would.") \
+      "does the work of the next launch in advance.") \
     X(graph_set, GRAPH, "set one node of 1,000", "ns", MOST, NAN, "ds_graph_exec_set_node alone.") \
     X(graph_set_all, GRAPH, "that and upload", "ns", MOST, NAN, \
-      "With what the next launch would pay, all nodes written anew.")
+      "Including the cost for the next launch, in which all nodes are written again.")
 
 /* clang-format on */
 

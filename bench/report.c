@@ -484,28 +484,34 @@ static void write_report(const char *path) {
         exit(2);
     }
     fprintf(f,
-            "# Measured results\n\nWritten by `make bench` (`bench/run.sh`); only the section of "
-            "notes is written by hand.\n"
-            "Machine: %s.\n\nEach figure is the median of 3 passes, in which all programs take "
-            "turns, and each pass gives the median of "
-            "several\nrepetitions; in brackets the lowest and highest pass. Every result is "
-            "checked; a wrong one would read WRONG. "
-            "The machine is\nshared, so compare within the table only. Ratios are devstream's "
-            "figure divided by the other: for times and "
-            "bytes\nbelow 1 is better, for GB/s above 1.\n\n",
+            "# Measured results\n\n"
+            "With this page you can compare the cost of devstream's operations with other "
+            "libraries and with the limits of the machine.\n"
+            "For example, the first row of the first table is the cost of one operation on one "
+            "stream.\n"
+            "`make bench` (`bench/run.sh`) writes the page; only the section of notes is "
+            "written by hand.\n\n"
+            "Machine: %s.\n\n"
+            "Each figure is the median of 3 passes. All programs take turns in a pass, and "
+            "each pass gives the median of several\n"
+            "repetitions. The brackets contain the lowest and highest pass. Every result is "
+            "checked; a wrong result would read WRONG.\n"
+            "The machine is shared, so compare figures within a table only. Ratios are "
+            "devstream's figure divided by the other: for\n"
+            "times and bytes, values below 1 are better, for GB/s, values above 1.\n\n",
             machine ? machine : "unknown");
     main_table(f);
     if (remark_count)
         fprintf(f, "\n");
     write_remarks(f, "- ");
     fprintf(f, "\n![bars of the queue rows and of the copies](bench.svg)\n\n## Ways to copy\n\nAll "
-               "on the same memory, in turn; for the "
-               "fill: memset, rep stosb and non-temporal stores.\n\n");
+               "ways use the same memory, in turn. The ways of the fill are memset, rep stosb and "
+               "non-temporal stores.\n\n");
     ways_table(f);
     fprintf(f, "\n## Graphs\n\n%s\n", graphs);
     fprintf(f, "\n## The allocator\n\n%s\n", alloc);
     fprintf(f, "\n## Collectives\n\n%s\n", comm);
-    fprintf(f, "\n## What a call of cudart costs more through devstream\n\n%s\n", cuda);
+    fprintf(f, "\n## Additional cost of a cudart call through devstream\n\n%s\n", cuda);
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
     write_row_notes(f, 0, BENCH_ROW_COUNT);
     free(notes);
@@ -531,8 +537,9 @@ int main(int argc, char **argv) {
     read_results(argv[alloc || comm ? 2 : 1]);
     if (alloc) {
         alloc_table(stdout);
-        printf("\nThe traces by configuration: times, and peak of the reserved by peak of the live "
-               "bytes.\n\n");
+        printf(
+            "\nThe traces by configuration: times, and peak of the reserved bytes divided by peak "
+            "of the live bytes.\n\n");
         fit_table(stdout);
         printf("\n");
         write_remarks(stderr, "");

@@ -65,7 +65,7 @@ cuda() {
     $cc -std=gnu11 $flags $warn_c -DDEVSTREAM_CUDA -I. -Ibench -I"$CUDA_HOME/include" bench/cuda.c tests/support/standin/*.c -o $out/cuda -pthread -ldl -lm &&
         STANDIN_NULL=1 timeout 60 $out/cuda --standin >$out/cuda.md || { remark devstream "failed: bench/cuda.c"; return 1; }
     cat $out/cuda.md
-    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE. **Nothing on this page was measured on a GPU**; what was is in docs/gpu. There the goal is 50 ns."
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE. **Nothing on this page was measured on a GPU**; docs/gpu has the results of GPUs. The goal there is 50 ns."
       echo; cat $out/cuda.md; } | part cuda
 }
 if [ "$only" = cuda ]; then cuda; exit; fi

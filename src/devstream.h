@@ -34,7 +34,7 @@
        DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
        DEVSTREAM_SHARED          with the implementation: exports the functions, for a shared
                                  library. By default they are hidden: each plugin or library that
-                                 contains devstream has one of its own, with its own ds_init
+                                 contains devstream has its own copy, with its own ds_init
        DEVSTREAM_API             a prefix of every function instead of these two
        DEVSTREAM_NO_SITES        verbs are plain functions; errors do not name the caller's file and
                                  line
@@ -64,27 +64,31 @@
      concurrently with other calls.
    - Host functions, callbacks, payload destructors and kernels may only call functions marked
      "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
-   - Bad input gets a negative result and a sentence in ds_error_get_last(), and nothing is
-   enqueued.
-   - A call blocks only where its comment says so.
-   - Handles are small structs, passed by value. A destroyed or invented handle gives
-     DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
-     pointer: (void *)(uintptr_t)stream.id stores one, (ds_stream){ (uintptr_t)ptr } gives it back.
+   - Invalid input returns a negative result with a sentence in ds_error_get_last(), and enqueues
+     nothing.
+   - A call blocks only if its comment states it.
+   - Handles are small structs, passed by value. A destroyed or invented handle returns
+     DS_ERR_INVALID_HANDLE and never crashes. A handle has 64 bits, in its member `id`, and fits a
+     pointer: (void *)(uintptr_t)stream.id stores it, (ds_stream){ (uintptr_t)ptr } restores it.
    - On failure, outputs are set to 0 or NULL.
-   - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
-     struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a
-     function fills. New members take words of it, and 0 means their default or "not known". So
-     size and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed
-     or has designated initialisers fits a library of any version of the series.
-   - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
-     small, an unknown flag, or a number outside of the range in the comment; the results for a
-     device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code
-     in the sentence; DS_ERR_FAILED on a device that has failed; DS_ERR_FORKED; the errors of
-     capture (ds_capture_mode).
+   - Structs that may get members in later versions end with `reserved`. These words must be 0 in
+     input structs (else DS_ERR_INVALID_VALUE), and are set to 0 in output structs. New members take
+     words of `reserved`; 0 means their default or "unknown". Size and layout thus stay the same
+     within a series of versions (0.1.x). A zeroed struct, or one with designated initialisers, fits
+     a library of any version of the series.
+   - Errors common to all calls:
+       DS_ERR_INVALID_VALUE  a NULL pointer, an unknown flag, a text buffer that is too small, or a
+                             number outside the documented range
+       DS_ERR_INVALID_DEVICE, DS_ERR_NO_DEVICE, DS_ERR_DEVICE_RANGE  the device does not exist
+       DS_ERR_OUT_OF_MEMORY  no memory
+       DS_ERR_DRIVER, DS_ERR_SYSTEM  with the code in ds_error_get_last()
+       DS_ERR_FAILED         the device has failed
+       DS_ERR_FORKED         the process is a fork of a process that used devstream
+       errors of capture     see ds_capture_mode
 
    Known gaps: Linux on x86-64 and aarch64 only. Collectives stay within one process. CPU devices
    share one address space, so a wrong pointer between "devices" is not detected. The CUDA driver
-   has run against a stand-in for cudart that keeps CUDA's documented rules; docs/gpu lists the runs
+   is tested against a simulated cudart that keeps CUDA's documented rules; docs/gpu lists the runs
    on real GPUs.
 
    Licence: MIT or public domain, at your choice; see the end of this file. */

@@ -4,7 +4,7 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_alloc.h"
    in exactly one C file, and #include "devstream_alloc.h" in all other files that use it. Put
-   devstream.h beside it, and link as devstream.h says.
+   devstream.h beside it, and link as described in devstream.h.
 
    Allocation is ordered on a stream. Work that is enqueued on the stream after the allocation may
    use the memory. Later allocations of the same stream may reuse freed memory at once, without
@@ -27,16 +27,15 @@
        }
 
    Environment, read once at the first call: DEVSTREAM_ALLOC_CONF, "option:value,option:value" in
-   the
-       grammar of PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
+   the grammar of PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
 
    Contents: configuration; allocation; pools; limits and shortage; statistics; history and
    snapshots; pinned host memory; resources; sharing between processes; debugging; implementation.
 
    Rules beyond devstream.h's:
    - Any thread may free a block, at any place in the stream's program order. The call never waits.
-   - If other streams use a block, tell the allocator by ds_mem_record_use. The block is reused when
-     they have passed their last use.
+   - If other streams use a block, record each use by ds_mem_record_use. The block is reused after
+     these streams have passed their last use.
    - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc,
      ds_capture_set_pool).
    - Host functions and callbacks may only call functions marked "Callable anywhere". */
@@ -153,4 +152,4 @@ extern "C" {
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
 
-/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
+/* Licence: MIT or public domain, at your choice; see the end of devstream.h. */

@@ -4,7 +4,7 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_comm.h"
    in exactly one C file, and #include "devstream_comm.h" in all other files that use it. Put
-   devstream.h and devstream_alloc.h beside it, and link as devstream.h says.
+   devstream.h and devstream_alloc.h beside it, and link as described in devstream.h.
 
    A tensor is a DLPack tensor: tensors that PyTorch, CuPy, JAX or Paddle export are imported
    without a copy. A collective is one call for all devices of the process. It checks all arguments
@@ -32,11 +32,11 @@
    implementation.
 
    Known gaps: a plan needs one tensor on each of its ranks, and pieces of one size. Pageable
-   host memory whose elements do not lie in rows is copied piece by piece. Sparse tensors are not
+   host memory is copied piece by piece if its elements are not in rows. Sparse tensors are not
    supported, as in DLPack. Types of less than a byte are supported only where whole bytes hold
    their elements (float4 in pairs, for example). On CUDA, a stream that waits for a failed
    device may continue without an error. A tensor of a CPU device has DLPack's extension type 12,
-   which other libraries do not know: export a view of it as host memory (ds_tensor_as_host). */
+   unknown to other libraries: export a view of the tensor as host memory (ds_tensor_as_host). */
 #include "devstream_alloc.h"
 
 #ifndef DEVSTREAM_COMM_H_INCLUDED
@@ -104,6 +104,7 @@ extern "C" {
 #include "plan/settle.h"
 #include "plan/emit.h"
 #include "plan/grid.h"
+#include "plan/pieces.h"
 #include "plan/cycle.h"
 #include "plan/tree.h"
 #include "plan/mesh.h"
@@ -133,4 +134,4 @@ extern "C" {
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
 
-/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
+/* Licence: MIT or public domain, at your choice; see the end of devstream.h. */

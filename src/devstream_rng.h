@@ -4,7 +4,7 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_rng.h"
    in exactly one C file, and #include "devstream_rng.h" in all other files that use it. Put
-   devstream.h beside it, and link as devstream.h says.
+   devstream.h beside it, and link as described in devstream.h.
 
    A generator is a seed and an offset. A fill takes the next numbers of the seed's sequence, on a
    stream, and advances the offset. Every device has its own generator, which a zeroed ds_rng names;
@@ -36,21 +36,21 @@
    Numbers are words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy
    as 1, 2, 3; SC11). The generator's mapping decides which words an element gets:
    - DS_RNG_ELEMENT: the words depend on the seed, the offset and the element's index only. The bits
-     are the same on every device and driver, and for every way to cut a fill into parts. Two fills,
-     one after the other, give the same as one of both lengths if the first one's words end with a
-     block of four.
+     are the same on every device and driver, and for every way to cut a fill into parts. Two
+     successive fills equal one fill of both lengths if the words of the first end with a block of
+     four.
    - DS_RNG_TORCH: the numbers of torch.cuda for the same seed and GPU. They depend on the number of
-     multiprocessors, which can be set, so that any device reproduces any GPU. Uniform numbers
+     multiprocessors. This number can be set, so any device can reproduce any GPU. Uniform numbers
      (float32 in [0, 1)) and integers are torch's bit for bit. Normal and exponential numbers differ
      by about 1e-6 of a deviation, since torch uses the GPU's fast sine, cosine and logarithm.
      docs/random.md lists the comparisons with a GPU.
 
    Rules beyond devstream.h's:
-   - Several threads may use a generator concurrently: each fill gets numbers of its own, in the
+   - Several threads may use a generator concurrently: each fill gets its own numbers, in the
      order of the calls.
    - Fills may be captured. Each launch of the graph takes new numbers, from the generator's offset
-     at the launch. The graph keeps the generator's data alive; seeds that are set between launches
-     count.
+     at the launch. The graph keeps the generator's data alive. Seeds set between launches take
+     effect.
    - No function of the C library's mathematics is used, and results are not contracted: gcc, clang
      and a GPU give the same bits. Under -ffast-math, normal and exponential fills, and uniform
      fills with torch's mapping, are refused.
@@ -58,9 +58,9 @@
    Known gaps: the generators are not cryptographically secure. torch's randperm, multinomial and
    dropout consume numbers in other ways, so ds_rng_permutation is the same in both mappings. A
    graph with fills cannot be launched while its stream captures: add it as a child graph. A
-   graph that is added twice as a child gives the same numbers twice in a launch. All fills of a
-   graph must belong to the device of the launching stream. A capture of a wrapped stream that
-   devstream did not begin gives the same numbers at each replay. */
+   graph added twice as a child generates the same numbers twice in a launch. All fills of a
+   graph must belong to the device of the launching stream. A capture of a wrapped stream
+   begun outside devstream generates the same numbers at each replay. */
 #include "devstream.h"
 
 #ifndef DEVSTREAM_RNG_H_INCLUDED
@@ -106,4 +106,4 @@ extern "C" {
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
 
-/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
+/* Licence: MIT or public domain, at your choice; see the end of devstream.h. */

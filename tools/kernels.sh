@@ -236,8 +236,9 @@ done
     cat <<EOF
 # Device code
 
-What ptxas $release makes of the kernels' PTX (ISA 5.0, written for sm_60 by clang 14): registers of a thread on each
-architecture, the shared memory of a block and the bytes of spilled registers. \`tools/kernels.sh --assemble\` writes this page.
+With this page you can compare the registers and shared memory of devstream's kernels on each architecture.
+ptxas $release assembled the kernels' PTX (ISA 5.0, written for sm_60 by clang 14). Registers are per thread, shared memory is
+per block, and the last column counts the bytes of spilled registers. \`tools/kernels.sh --assemble\` writes this page.
 
 | kernel | source |$(printf ' sm_%s |' $architectures) shared bytes | spilled bytes |
 | --- | --- |$(printf ' ---: |%.0s' $architectures) ---: | ---: |

@@ -71,8 +71,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
 __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
                                                        void **out) {
     if (ds__mtls.in_shortage)
-        return ds__fail(DS_ERR_NOT_PERMITTED,
-                        "a callback that is asked to free memory cannot allocate some");
+        return ds__fail(DS_ERR_NOT_PERMITTED, "a shortage callback must not allocate memory");
     ds__arena *a = ds__route(s, request->stream, request->pool);
     ds_result r = DS_OK;
     if (!a)
@@ -92,7 +91,7 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     if (align && p->no_split)
         return ds__fail(
             DS_ERR_INVALID_VALUE,
-            "an alignment of %zu needs blocks that are split, and those of the pool are not",
+            "an alignment of %zu needs split blocks, but the pool has no_split; use at most 512",
             align);
     if (request->label)
         ds_mem_label_push(request->label);

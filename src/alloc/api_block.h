@@ -51,7 +51,7 @@ DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
-    DS__REQUIRE(b, "%p is in no block that is allocated", ptr);
+    DS__REQUIRE(b, "%p is not inside a live allocation", ptr);
     ds__describe(a, b, out);
     ds__arena_unlock(a);
     return DS_OK;
@@ -64,12 +64,12 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         return r;
     if (ds__captures_open())
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
+                        "cached memory cannot be freed while a capture is open");
     size_t done = 0;
     if ((r = ds__check(&dev->main, 1)) < 0)
         return r;
     if (DS__UNLIKELY(ds__sync_watched()) &&
-        (r = ds__sync_tell("waits for blocks that other streams use")) < 0)
+        (r = ds__sync_tell("waits for blocks in use by other streams")) < 0)
         return r;
     size_t pool = ds__async_has(dev, NULL);
     if (atomic_load(&dev->reserved) > keep)
@@ -108,9 +108,9 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     ds_result r = DS_OK;
     if (ds__captures_open())
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                     "memory cannot be given back while a capture is open");
+                     "cached memory cannot be freed while a capture is open");
     else if (DS__UNLIKELY(ds__sync_watched()))
-        r = ds__sync_tell("waits for blocks that other streams use");
+        r = ds__sync_tell("waits for blocks in use by other streams");
     if (r == DS_OK && dev)
         r = ds__check(&dev->main, 1);
     ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;

@@ -47,13 +47,14 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_pool_desc", desc);
-    DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
+    DS__REQUIRE(!desc->alloc_fn == !desc->free_fn,
+                "alloc_fn and free_fn must both be set or both be NULL");
     DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
-                "a pool has one upstream: either functions or a resource");
+                "a pool has one upstream: set alloc_fn or upstream, not both");
     DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
                 "the upstream has no functions: was it destroyed?");
     DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
-                "a shareable pool has no upstream of its own");
+                "a shareable pool cannot have an upstream");
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
@@ -87,7 +88,7 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
         return DS_ERR_INVALID_HANDLE;
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the pool belongs to what was captured; it ends with that");
+                        "the pool belongs to a capture or its graph and cannot be destroyed");
     ds__mutex_lock(&ds__m.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
@@ -110,7 +111,7 @@ DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__pushes() == DS__POOL_PUSHES)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed, the maximum", DS__POOL_PUSHES);
     ds__mpool_own(p);
     if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
         ds__mpool_disown(p);
@@ -174,11 +175,11 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
         return DS_ERR_INVALID_HANDLE;
     if (ds__captures_open())
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
+                        "cached memory cannot be freed while a capture is open");
     if (ds__is_inside(p))
         return ds__inside_fail();
     ds_result r = DS__UNLIKELY(ds__sync_watched())
-                      ? ds__sync_tell("waits for blocks that other streams use")
+                      ? ds__sync_tell("waits for blocks in use by other streams")
                       : DS_OK;
     if (r < 0 || (r = ds__check(p, 1)) < 0)
         return r;

@@ -63,12 +63,22 @@ static void ds__capture_pool_release(void *user) {
     ds__mutex_unlock(&ds__m.leaving);
 }
 
+/* Attaches the wished pool, or one of the device, to the capture of the stream under a key. */
+static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__capture_wish *wish,
+                                         ds__object **out) {
+    return ds__capture_attachment(s,
+                                  &(ds__attachment){ .key = key,
+                                                     .make_fn = ds__capture_pool_make,
+                                                     .user = wish,
+                                                     .release_fn = ds__capture_pool_release },
+                                  out);
+}
+
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
-    ds_result r = ds__capture_attachment(s, p, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &kept);
+    ds_result r = ds__capture_pool_attach(s, p, &wish, &kept);
     ds__object_drop(kept);
     return r;
 }
@@ -80,8 +90,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__object *kept;
     if (!dev)
         return ds__mem_error();
-    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &kept);
+    ds_result r = ds__capture_pool_attach(s, dev, &wish, &kept);
     *out = kept ? kept->user : NULL;
     ds__object_drop(kept);
     return r;
@@ -100,12 +109,11 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
     ds_result r = p->dev != ds__mem_device(s->device)
                       ? ds__fail(DS_ERR_DEVICE_MISMATCH,
                                  "the pool and the stream belong to different devices")
-                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
-                                               ds__capture_pool_release, NULL, &kept);
+                      : ds__capture_pool_attach(s, p->dev, &wish, &kept);
     if (r == DS_OK && !kept)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && kept->user != p)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has already allocated memory");
     ds__object_drop(kept);
     ds__stream_unpin(s);
     return r;

@@ -146,7 +146,8 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
             last = last->next;
         if (!last || last->state == DS_BLOCK_UNMAPPED)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
-                            "the memory of the block of %zu bytes at %p was given back since",
+                            "the memory of the block of %zu bytes at %p was freed to the driver "
+                            "after the checkpoint",
                             v->size, (void *)v->ptr);
         v->there = b->state == DS_BLOCK_LIVE && b->ptr == v->ptr && b->size == v->size;
     }
@@ -310,7 +311,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     if (ds__is_inside(p))
         return ds__inside_fail();
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
-                "the checkpoint is another pool's");
+                "the checkpoint belongs to another pool");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
     if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
@@ -327,7 +328,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     ds__mem_unlock_all(p->dev);
     if (r == DS_OK && !ds__rewind_all(&q))
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                     "another thread used the pool meanwhile: it is restored in part");
+                     "another thread used the pool during the call; the pool is partly restored");
     for (ds__arena *a = first; a; a = a->next) {
         ds__mutex_unlock(&a->grow);
         ds__mutex_unlock(&a->giving);

@@ -84,7 +84,7 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
         return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s",
                         at + 1, quote, shown, quote, what);
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "allocator options, character %zu, %s%s%s behind \"%s\": %s", at + 1, quote,
+                    "allocator options, character %zu, %s%s%s after \"%s\": %s", at + 1, quote,
                     shown, quote, before, what);
 }
 

@@ -82,6 +82,101 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     return r;
 }
 
+/* Takes the memory of a request from the driver. After a shortage caches of other backends are
+   emptied, and then the shortage callbacks are invoked, as in ds__ladder. Errors are muted. */
+static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
+    ds__arena *a = q->a;
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    ds__tls.mute++;
+    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
+        r = ds__direct_take(q, async, out);
+        if (ds__is_shortage(r) && !ds__captures_open()) {
+            (void)ds__mem_flush(a->dev, NULL, 0);
+            ds__async_give(a->dev, 0);
+            DS__COUNT_CALL(a, retries, 1);
+            r = ds__direct_take(q, async, out);
+        }
+        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
+            break;
+    }
+    ds__tls.mute--;
+    return r;
+}
+
+/* Enters the only block of a segment as live, and counts both. The arena is locked and can count
+   the block. */
+static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
+                               ds__mblock *b) {
+    ds__arena *a = q->a;
+    ds__segment *seg = b->seg;
+    seg->first = b;
+    seg->direct = 1;
+    ds__segment_in(a, seg);
+    ds__count_reserved(a, q->kind, (int64_t)q->size);
+    ds__count_segment(a, seg, 1);
+    DS__COUNT_CALL(a, driver_allocs, 1);
+    if (q->size >= c->max_split_size) {
+        b->oversize = 1;
+        ds__count_oversize(a, 1);
+    }
+
+    b->state = DS_BLOCK_LIVE;
+    b->asked = q->asked;
+    b->label = request->label ? request->label : ds__mem_label();
+    b->file = ds__tls.site.file;
+    b->line = (uint32_t)ds__tls.site.line;
+    ds__live_in(a, b);
+    ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)b->ptr, q->size,
+                 a->stream_id, a->pool->id, b->file, b->line, NULL);
+    ds__note_block(a, DS_ACTION_ALLOC, b);
+}
+
+/* Makes a segment with one live block of the memory at `base`; q->block becomes the block. 0: out
+   of host memory, and the arena is as before. No lock is held. */
+static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
+                            void *base) {
+    ds__arena *a = q->a;
+    int source = c->backend == DS_MEM_DRIVER_POOL ? DS__FROM_ASYNC : DS__FROM_DRIVER;
+    ds__segment *seg = ds__segment_new(a, q->kind, source, base, q->size, 0);
+    if (!seg)
+        return 0;
+
+    ds__arena_lock(a);
+    int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
+    ds__mblock *b = ds__mblock_new(a);
+    if (b) {
+        memset(b, 0, sizeof *b);
+        b->ptr = base;
+        b->size = q->size;
+        b->seg = seg;
+        ds__direct_publish(q, request, c, b);
+    }
+    ds__count_end(a, all);
+    q->block = b;
+    if (!b)
+        ds__segment_drop(seg);
+    return b != NULL;
+}
+
+/* Reports that the driver gave no memory, and returns `r`. After a shortage the callbacks are
+   invoked and the report is written; after another error its sentence is restored. */
+static ds_result ds__direct_refuse(ds__wanted *q, const ds_mem_config *c, ds_result r) {
+    ds__arena *a = q->a;
+    if (!ds__is_shortage(r)) {
+        if (!ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        return r;
+    }
+    DS__COUNT_CALL(a, ooms, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
+    ds__tell_oom(a, q->size);
+    ds__oom_report(q, q->size, r);
+    return r;
+}
+
+/* Serves a request without a cache: the block is a segment of its own. No lock is held. */
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
@@ -100,88 +195,23 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds_result r = ds__check(p, 1);
     if (r < 0)
         return r;
-    r = DS_ERR_OUT_OF_MEMORY;
+
     (void)ds__direct_again(a->dev, DS__WAIT_NONE);
-    ds__tls.mute++;
-    /* what other backends have cached goes, then the user is asked: as in ds__ladder */
-    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
-        r = ds__direct_take(q, async, &base);
-        if (ds__is_shortage(r) && !ds__captures_open()) {
-            (void)ds__mem_flush(a->dev, NULL, 0);
-            ds__async_give(a->dev, 0);
-            DS__COUNT_CALL(a, retries, 1);
-            r = ds__direct_take(q, async, &base);
-        }
-        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
-            break;
-    }
-    ds__tls.mute--;
-    ds__segment *seg = r == DS_OK
-                           ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER,
-                                             base, q->size, 0)
-                           : NULL;
-    if (r == DS_OK && !seg)
-        r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) {
-        ds__arena_lock(a);
-        int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-        ds__mblock *b = ds__mblock_new(a);
-        if (b) {
-            memset(b, 0, sizeof *b);
-            b->ptr = base;
-            b->size = q->size;
-            b->seg = seg;
-            seg->first = b;
-            seg->direct = 1;
-            ds__segment_in(a, seg);
-            ds__count_reserved(a, q->kind, (int64_t)q->size);
-            ds__count_segment(a, seg, 1);
-            DS__COUNT_CALL(a, driver_allocs, 1);
-            if (q->size >= c->max_split_size) {
-                b->oversize = 1;
-                ds__count_oversize(a, 1);
-            }
-            b->state = DS_BLOCK_LIVE;
-            b->asked = q->asked;
-            b->label = request->label ? request->label : ds__mem_label();
-            b->file = ds__tls.site.file;
-            b->line = (uint32_t)ds__tls.site.line;
-            ds__live_in(a, b);
-            ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size,
-                         a->stream_id, a->pool->id, b->file, b->line, NULL);
-            ds__note_block(a, DS_ACTION_ALLOC, b);
-        }
-        ds__count_end(a, all);
-        q->block = b;
-        if (b && a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
-            ds__arena_lock(a);
-            DS_IGNORE(ds__free_slow(a, b));
-            return r;
-        }
-        if (b) {
-            *out = base;
-            return DS_OK;
-        }
-        r = DS_ERR_OUT_OF_MEMORY;
-    }
-    if (base) {
-        if (seg)
-            ds__segment_drop(seg);
+    r = ds__direct_ask(q, async, &base);
+    if (r < 0)
+        return ds__direct_refuse(q, c, r);
+
+    if (!ds__direct_enter(q, request, c, base)) {
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
-    if (!ds__is_shortage(r)) {
-        if (!ds__tls.mute)
-            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+    if (a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
+        ds__arena_lock(a);
+        DS_IGNORE(ds__free_slow(a, q->block));
         return r;
     }
-    DS__COUNT_CALL(a, ooms, 1);
-    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
-        DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, q->size);
-    ds__oom_report(q, q->size, r);
-    return r;
+    *out = base;
+    return DS_OK;
 }
 
 #endif

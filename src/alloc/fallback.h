@@ -98,67 +98,103 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     }
 }
 
-/* Everything that may find memory, in order; the arena is searched again after every step. */
-static ds_result ds__ladder(ds__wanted *q) {
+/* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
+static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
+    ds__arena *a = q->a;
+    ds__mpool *p = a->pool;
+    if (!quiet && ds__poll(a, 0) && ds__try(q))
+        return 1;
+
+    int behind = c->reuse != DS_REUSE_NEVER ||
+                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
+    ds__pending_wanted pending = {
+        .kind = q->kind, .size = q->size, .most = SIZE_MAX, .stream = q->stream
+    };
+    if (behind && ds__take_pending(a, &pending) && ds__try(q))
+        return 1;
+
+    /* what ended streams had is anyone's */
+    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+        return 1;
+    if (ds__share_collect() && ds__try(q))
+        return 1;
+    ds__collect_garbage(a->dev, p);
+    return 0;
+}
+
+/* Grows the arena and searches it again: another thread may have taken what was just made. Sets
+   q->block if the block was found. */
+static ds_result ds__fallback_grow(ds__wanted *q) {
+    ds_result r = ds__grow(q);
+    if (r == DS_OK && !q->block)
+        (void)ds__try(q);
+    return r;
+}
+
+/* Steps 6 to 10: searches other pools and streams, and returns cached memory to the driver in
+   order to grow. Returns the last result of growing, `r` if nothing grew. Sets q->block if a
+   block was found. */
+static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
+                                      ds_result r) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
     ds__mdevice *dev = a->dev;
-    const ds_mem_config *c = ds__policy(p);
+    if (ds__borrow_pools(q))
+        return DS_OK;
+    if (ds__release_oversize(a, q->size)) {
+        r = ds__fallback_grow(q);
+        if (q->block)
+            return DS_OK;
+    }
+    if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+        return DS_OK;
+
+    if (!quiet) {
+        (void)ds__mem_flush(dev, NULL, 0);
+        if (p != &dev->main)
+            (void)ds__mem_flush(dev, p, 0);
+        ds__async_give(dev, 0);
+        if (ds__try(q))
+            return DS_OK;
+        DS__COUNT_CALL(a, retries, 1);
+        r = ds__fallback_grow(q);
+        if (q->block)
+            return DS_OK;
+    }
+
+    q->wasteful = 1;
+    (void)(ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q));
+    q->wasteful = 0;
+    return r;
+}
+
+/* The fallback chain: tries all sources of memory in order. The arena is searched again after
+   every step. */
+static ds_result ds__ladder(ds__wanted *q) {
+    ds__arena *a = q->a;
+    const ds_mem_config *c = ds__policy(a->pool);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (ds__is_inside(p))
+    if (ds__is_inside(a->pool))
         return ds__inside_fail();
-    if (!quiet && ds__poll(a, 0) && ds__try(q))
+    if (ds__fallback_cached(q, c, quiet))
         return DS_OK;
-    int behind = c->reuse != DS_REUSE_NEVER ||
-                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
-    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q))
-        return DS_OK;
-    /* what ended streams had is anyone's */
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
-        return DS_OK;
-    if (ds__share_collect() && ds__try(q))
-        return DS_OK;
-    ds__collect_garbage(dev, p);
+
     for (int round = 0; round < 2; round++) {
         for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
-            r = ds__grow(q);
+            r = ds__fallback_grow(q);
             if (q->block)
-                return DS_OK;
-            if (r == DS_OK && ds__try(q))
                 return DS_OK;
             if (r < 0)
                 break;
         }
         if (r < 0 && !ds__is_shortage(r))
             return r;
-        if (ds__borrow_pools(q))
+        r = ds__fallback_release(q, c, quiet, r);
+        if (q->block)
             return DS_OK;
-        if (ds__release_oversize(a, q->size)) {
-            r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q)))
-                return DS_OK;
-        }
-        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
-            return DS_OK;
-        if (!quiet) {
-            (void)ds__mem_flush(dev, NULL, 0);
-            if (p != &dev->main)
-                (void)ds__mem_flush(dev, p, 0);
-            ds__async_give(dev, 0);
-            if (ds__try(q))
-                return DS_OK;
-            DS__COUNT_CALL(a, retries, 1);
-            r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q)))
-                return DS_OK;
-        }
-        q->wasteful = 1;
-        int found = ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q);
-        q->wasteful = 0;
-        if (found)
-            return DS_OK;
-        if (round > 0 || !ds__call_shortage(dev, q->asked))
+
+        if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
         if (!quiet && c->poll_on_alloc)
             (void)ds__poll(a, 0);

@@ -131,7 +131,7 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
         return DS_OK;
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
-    DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
+    DS__REQUIRE(b, "%p is not the start of a live allocation", ptr);
     int kind = b->seg->kind;
     if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
         return ds__free_slow(a, b);

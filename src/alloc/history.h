@@ -49,8 +49,8 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
-    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent),
-                "%zu entries are more than there is memory", entries);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "no memory for %zu history entries",
+                entries);
     r = ds__mem_setup(); /* then ds_shutdown stops the history */
     if (r < 0)
         return r;

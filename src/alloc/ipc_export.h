@@ -54,7 +54,7 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wa
     if (ds__is_capturing(of))
         r = ds__fail(
             DS_ERR_CAPTURE_UNSUPPORTED,
-            "the block's stream captures, and nothing that is captured runs before a launch");
+            "the block's stream captures, and captured work does not run; end the capture first");
     else if (s->event.id)
         r = ds__event_record(s->event, stream, DS__OP_RECORD);
     ds__let_captures();
@@ -219,12 +219,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
         ds__mutex_lock(&ds__share.mutex);
         int foreign = ds__got_of(ptr) != NULL;
         ds__mutex_unlock(&ds__share.mutex);
-        DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
+        DS__REQUIRE(!foreign, "%p was imported; only the process that allocated it can export it",
+                    ptr);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live allocation", ptr);
     }
     DS__REQUIRE(x.shareable,
-                "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory "
-                "can be opened by other processes",
+                "the block at %p does not belong to a shareable pool; set ds_pool_desc.shareable",
                 (void *)x.start);
     int wait = 0;
     ds__mutex_lock(&ds__share.mutex);

@@ -186,14 +186,14 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
 /* Whether the bytes can have come from ds_mem_export. */
 static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
     static const ds__parcel none;
-    DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
+    DS__REQUIRE(p->version != 0 && p->version <= 64, "the handle was not written by ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the handle has version %d, and %d is the newest that is known here",
-                        p->version, DS__PARCEL_VERSION);
+                        "the handle has version %d; versions up to %d are supported", p->version,
+                        DS__PARCEL_VERSION);
     DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
                     !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
-                "these bytes are no handle of ds_mem_export");
+                "the handle was not written by ds_mem_export");
     if (p->type != device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory is of a %s device and cannot be imported on a %s device",
@@ -219,7 +219,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
         return DS_ERR_INVALID_HANDLE;
     if (s->device.type != device.type || s->device.index != device.index)
         r = ds__fail(DS_ERR_DEVICE_MISMATCH,
-                     "the stream belongs to %s:%d, the memory is to be on %s:%d",
+                     "the stream belongs to %s:%d, but the import is for %s:%d",
                      ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
                      device.index);
     else if (ds__is_capturing(s))
@@ -272,7 +272,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
     if (!g)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is in no memory that was imported", ptr);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside imported memory", ptr);
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else

@@ -25,7 +25,7 @@ static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint3
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "a process can have %d blocks and segments exported at a time", DS__STAKES);
+                        "the process has exported %d blocks and segments, the maximum", DS__STAKES);
     ds__stake *s = &b->sheet->stake[i];
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
@@ -96,8 +96,7 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
         atomic_store(lease, 0);
         return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
     }
-    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",
-                    DS__LEASES);
+    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
 static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {

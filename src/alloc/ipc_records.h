@@ -102,7 +102,8 @@ static void ds__hoards_collect(void) {
         /* on a CPU device only the name goes */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
-            ds__warn("%zu bytes at %p stay until the process ends: other processes have them open",
+            ds__warn("%zu bytes at %p remain allocated until the process ends: other processes "
+                     "have them open",
                      h->size, (void *)h->base);
         if (!h->over || (leased && !ds__share.ending)) {
             p = &h->next;

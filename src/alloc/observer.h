@@ -69,9 +69,9 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
     ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
     ds__mutex_unlock(&ds__mh.lock);
-    return i < n
-               ? DS_OK
-               : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
+    return i < n ? DS_OK
+                 : ds__fail(DS_ERR_INVALID_VALUE,
+                            "this function was not added with this user pointer");
 }
 
 /* ds_shutdown: everything starts afresh. */

@@ -63,22 +63,21 @@ static int ds__moom_hint_capture(ds__mshortage *s) {
         return 0;
     if (s->back && ds__moom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
-                        "%s are cached, but while a capture is open nothing is given back; call %s "
-                        "before it begins",
+                        "%s are cached, but cannot be freed while a capture is open; call %s "
+                        "before the capture",
                         DS__SIZE(s->back),
                         s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache"
                                                                             : "ds_mem_empty_cache");
     if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
         return snprintf(s->hint, sizeof s->hint,
-                        "%s are freed but wait for other streams, and while a capture is open "
-                        "nobody asks whether these are done; empty the cache "
-                        "before it begins",
+                        "%s are freed but in use by other streams, which are not polled while a "
+                        "capture is open; empty the cache before the capture",
                         DS__SIZE(s->awaited));
     if (s->pool->name[0] && s->pool_pending >= s->size && c->reuse == DS_REUSE_NEVER &&
         !c->graph_capture_record_stream_reuse)
         return snprintf(s->hint, sizeof s->hint,
                         "%s are freed, and other streams of the capture have used them; "
-                        "graph_capture_record_stream_reuse:True uses them behind that",
+                        "graph_capture_record_stream_reuse:True allows their reuse",
                         DS__SIZE(s->pool_pending));
     return 0;
 }
@@ -90,11 +89,11 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     const size_t room = sizeof s->hint;
     if (s->pool_pending >= s->size && !s->quiet)
         return snprintf(out, room,
-                        "%s are freed but wait for other streams; synchronise those, or say "
+                        "%s are freed but in use by other streams; synchronize those, or call "
                         "ds_mem_record_use right after their last use",
                         DS__SIZE(s->pool_pending));
     if (s->mine >= s->size)
-        return snprintf(out, room, "a free block of %s has come back just now; ask again",
+        return snprintf(out, room, "a block of %s was freed during the call; try again",
                         DS__SIZE(s->mine));
     if (s->kept >= s->size)
         return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s",
@@ -102,17 +101,17 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     if (s->theirs >= s->size)
         return snprintf(
             out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs),
-            s->apart ? ", for which this one cannot wait while a capture is open"
-            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this one may wait for it"
-                                         : "; wait for that stream, or allocate there");
+            s->apart ? ", and this stream cannot wait for it while a capture is open"
+            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this stream may wait for it"
+                                         : "; wait for that stream, or allocate on it");
     if (s->elsewhere >= s->size)
-        return snprintf(out, room,
-                        "a free block of %s is in segments for %s requests; single_pool:True lets "
-                        "all share theirs",
-                        DS__SIZE(s->elsewhere), s->kind == DS__SMALL ? "large" : "small");
+        return snprintf(
+            out, room,
+            "a free block of %s is in segments for %s requests; single_pool:True shares segments",
+            DS__SIZE(s->elsewhere), s->kind == DS__SMALL ? "large" : "small");
     if (s->mine >= s->wanted)
         return snprintf(out, room,
-                        "a free block of %s would do, if %s did not make %s of the request",
+                        "a free block of %s would fit, but %s enlarges the request to %s",
                         DS__SIZE(s->mine),
                         s->aligned       ? "the alignment"
                         : c->guard_bytes ? "guard_bytes"
@@ -122,17 +121,17 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
         return snprintf(out, room,
                         "%s are cached in pieces too small; with expandable_segments:True pieces "
-                        "can be moved together",
+                        "can be remapped",
                         DS__SIZE(s->pool_cached));
     if (s->pool_cached >= s->wanted)
         return snprintf(out, room,
-                        "%s are cached in pieces too small; allocate first what lives long, or let "
-                        "sizes repeat (roundup_power2_divisions:4)",
+                        "%s are cached in pieces too small; allocate long-lived blocks first, or "
+                        "use fewer sizes (roundup_power2_divisions:4)",
                         DS__SIZE(s->pool_cached));
     if (s->private_cached >= s->wanted)
         return snprintf(out, room,
-                        "%s are free in private pools; destroy graphs and pools that are done, or "
-                        "create the pools with use_on_oom",
+                        "%s are free in private pools; destroy unused graphs and pools, or create "
+                        "the pools with use_on_oom",
                         DS__SIZE(s->private_cached));
     return 0;
 }
@@ -152,8 +151,7 @@ static void ds__moom_hint(ds__mshortage *s) {
         return;
     }
     if (ds__mtls.upstream_empty) {
-        snprintf(out, room,
-                 "the pool's upstream gave no memory (NULL); what it knows is asked there");
+        snprintf(out, room, "the pool's upstream returned NULL; check the upstream's own report");
         return;
     }
     if (s->total && s->wanted > s->total) {
@@ -162,8 +160,8 @@ static void ds__moom_hint(ds__mshortage *s) {
     }
     if (most && s->wanted > most) {
         snprintf(out, room,
-                 "the request is larger than the limit of %s; ds_mem_set_limit and "
-                 "ds_mem_set_fraction change it",
+                 "the request is larger than the limit of %s; raise it by ds_mem_set_limit or "
+                 "ds_mem_set_fraction",
                  DS__SIZE(most));
         return;
     }
@@ -176,29 +174,30 @@ static void ds__moom_hint(ds__mshortage *s) {
         return;
     if (pools) {
         snprintf(out, room,
-                 "only the pool's limit of %s is in the way; raise it, or free memory of the pool",
+                 "only the pool's limit of %s prevents the allocation; raise it, or free memory of "
+                 "the pool",
                  DS__SIZE(s->pool_limit));
         return;
     }
     if (devices) {
         snprintf(out, room,
-                 "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction "
-                 "(limit, per_process_memory_fraction) raise it",
+                 "only the limit of %s prevents the allocation; raise it by ds_mem_set_limit or "
+                 "ds_mem_set_fraction (limit, per_process_memory_fraction)",
                  DS__SIZE(s->limit));
         return;
     }
     if (s->outside >= s->wanted || s->outside > s->total / 2) {
         snprintf(out, room,
-                 "%s of the device are used by others: processes (ds_mem_write_processes), "
-                 "contexts, libraries, ds_device_alloc",
+                 "%s of the device are used outside the allocator: processes "
+                 "(ds_mem_write_processes), contexts, libraries, ds_device_alloc",
                  DS__SIZE(s->outside));
         return;
     }
     if (s->tops && s->top[0].bytes > s->live / 2)
-        snprintf(out, room, "%.60s has %s of the %s that are allocated; look there first",
+        snprintf(out, room, "%.60s has %s of the %s allocated bytes; check this owner first",
                  s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
     else
-        snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
+        snprintf(out, room, "live blocks use all memory; free some, or use smaller requests");
 }
 
 #endif

@@ -110,7 +110,7 @@ static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
 static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const ds__mowner *o,
                             char out[80]) {
     if (which == &t->rest)
-        snprintf(out, 80, t->slot ? "(many others)" : "(not told apart: no memory)");
+        snprintf(out, 80, t->slot ? "(many others)" : "(unknown owners: no memory)");
     else if (o->label)
         snprintf(out, 80, "%.79s", o->label);
     else if (o->file)

@@ -54,9 +54,9 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     else if (s->pool != &s->dev->main)
         ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
     ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
-               s->known ? DS__SIZE(s->free) : "nobody knows how much");
+               s->known ? DS__SIZE(s->free) : "an unknown amount");
     if (s->outside)
-        ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
+        ds__mprint(p, ", %s used outside this allocator", DS__SIZE(s->outside));
     ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
     if (s->pool_limit)
         ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
@@ -84,7 +84,7 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
 /* What ds_error_get_last() has room for: owners are left out from the least one on. */
 static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     const size_t tail = strlen(s->hint) + 16;
-    ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
+    ds__mprint(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
                ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
                s->known ? DS__SIZE(s->free) : "unknown");
     if (s->limit)

@@ -110,21 +110,44 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
 
 #define DS__POLLS 64 /* pending blocks that are asked for in one go */
 
+/* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
+   arena is not locked. */
+static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) {
+    size_t n = 0;
+    ds__arena_lock(a);
+    for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+        if (!b->quiet) {
+            b->quiet = 1;
+            list[n++] = b;
+        }
+    ds__arena_unlock(a);
+    return n;
+}
+
+/* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
+static void ds__pending_batch_end(ds__arena *a, ds__mblock *list[DS__POLLS], size_t count) {
+    ds__arena_lock(a);
+    for (size_t i = 0; i < count; i++) {
+        ds__mblock *b = list[i];
+        while (!ds__ready(a, b->seg->kind, 0)) {
+            ds__make_ready(a, b->seg->kind, 0);
+            ds__arena_lock(a);
+        }
+        ds__pending_out(a, b);
+        b->quiet = 0;
+        ds__complete(a, b);
+    }
+    ds__arena_unlock(a);
+}
+
 /* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
    host waits for all. The arena is not locked. */
 static size_t ds__poll(ds__arena *a, int wait) {
     size_t done = 0;
     ds__mblock *list[DS__POLLS];
     for (;;) {
-        size_t n = 0;
         size_t ready = 0;
-        ds__arena_lock(a);
-        for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
-            if (!b->quiet) {
-                b->quiet = 1;
-                list[n++] = b;
-            }
-        ds__arena_unlock(a);
+        size_t n = ds__pending_batch_take(a, list);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
@@ -138,18 +161,8 @@ static size_t ds__poll(ds__arena *a, int wait) {
         }
         if (ready == 0)
             return done;
-        ds__arena_lock(a);
-        for (size_t i = 0; i < ready; i++) {
-            ds__mblock *b = list[i];
-            while (!ds__ready(a, b->seg->kind, 0)) {
-                ds__make_ready(a, b->seg->kind, 0);
-                ds__arena_lock(a);
-            }
-            ds__pending_out(a, b);
-            b->quiet = 0;
-            ds__complete(a, b);
-        }
-        ds__arena_unlock(a);
+
+        ds__pending_batch_end(a, list, ready);
         done += ready;
         if (ready < n || (!wait && ready < DS__POLLS))
             return done;
@@ -197,49 +210,84 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     return ds__take(a, kind, size, asked);
 }
 
-/* The smallest pending block that fits, and is not larger than `most`, becomes free, and the
-   stream, the arena's own, waits for those who used it. With out_whole it goes to another
-   stream's request as it is: nobody else has waited. 1: there was one. The arena is not locked. */
-static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds_stream stream,
-                            size_t asked, ds__mblock **out_whole) {
+/* What ds__take_pending looks for. */
+typedef struct ds__pending_wanted {
+    int kind;
+    size_t size; /* the smallest size of the block */
+    size_t most; /* the largest size of the block */
+    /* waits for the uses: the arena's own stream, or with `out_whole` that of a request */
+    ds_stream stream;
+    size_t asked;           /* with `out_whole`: the bytes of the request */
+    ds__mblock **out_whole; /* not NULL: the block becomes live, whole, and goes here */
+} ds__pending_wanted;
+
+/* Whether the block is pending, of a suitable size, and in no thread's or process's hands. The
+   arena is locked. */
+static inline int ds__pending_suits(const ds__arena *a, const ds__mblock *b,
+                                    const ds__pending_wanted *q) {
+    if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
+        return 0;
+    if (b->quiet || b->exported)
+        return 0;
+    return !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, q->size));
+}
+
+/* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
+   The arena is not locked. */
+static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
     ds__mblock *best = NULL;
-    uint64_t capture = ds__capture_of_handle(stream);
+    uint64_t capture = ds__capture_of_handle(q->stream);
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b; b = b->list_next)
-        if (b->seg->kind == kind && b->size >= size && b->size <= most && !b->quiet &&
-            !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
-            !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size)))
+    for (ds__mblock *b = a->pending; b; b = b->list_next) {
+        if ((!best || b->size < best->size) && ds__pending_suits(a, b, q) &&
+            ds__uses_within(b->uses, capture))
             best = b;
+    }
     if (best)
         best->quiet = 1;
     ds__arena_unlock(a);
+    return best;
+}
+
+/* Makes the pending block live for another stream's request, as it is: only the request's stream
+   has waited for its uses. The arena is locked. */
+static void ds__pending_whole_give(ds__arena *a, ds__mblock *b, const ds__pending_wanted *q) {
+    ds__count_done(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
+    ds__live_in(a, b);
+    ds__made_and_counted(a, b, q->asked);
+    *q->out_whole = b;
+}
+
+/* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the
+   block becomes free, or with `out_whole` live. 1: there was one. The arena is not locked. */
+static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
+    ds__mblock *best = ds__pending_best_take(a, q);
     if (!best)
         return 0;
+
     ds_result r = DS_OK;
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
-        if (u->stream.id != stream.id)
-            r = ds__wait_event(stream, u->event, DS__OP_WAIT);
-    if (r == DS_OK && !out_whole && best->stale)
-        ds__poison_on(best, stream);
+        if (u->stream.id != q->stream.id)
+            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
+    if (r == DS_OK && !q->out_whole && best->stale)
+        ds__poison_on(best, q->stream);
+
+    int all = 0;
     ds__arena_lock(a);
-    int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0,
-                                           out_whole ? (int64_t)asked : 0)
-                         : 0;
+    if (r == DS_OK)
+        all = ds__count_begin(a, q->kind, q->out_whole ? (int64_t)best->size : 0,
+                              q->out_whole ? (int64_t)q->asked : 0);
     best->quiet = 0; /* not before: the lock was given up meanwhile */
     if (r == DS_OK) {
         ds__pending_out(a, best);
-        if (out_whole) {
-            ds__count_done(a, kind, (int64_t)best->size, (int64_t)best->asked);
-            ds__note_block(a, DS_ACTION_FREE_COMPLETED, best);
-            ds__muses_drop(a, best->uses);
-            best->uses = NULL;
-            best->lent = 0;
-            ds__live_in(a, best);
-            ds__made_and_counted(a, best, asked);
-            *out_whole = best;
-        } else {
+        if (q->out_whole)
+            ds__pending_whole_give(a, best, q);
+        else
             ds__complete(a, best);
-        }
     }
     ds__count_end(a, all);
     return r == DS_OK;

@@ -82,7 +82,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
         ds__arena_unlock(a);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is device memory; use ds_mem_free", ptr);
     }
-    DS__REQUIRE(b, "%p is not the start of a block of pinned memory that is allocated", ptr);
+    DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
     if (ds__observed())
@@ -126,8 +126,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
         if (b || second)
             ds__arena_unlock(a);
         if (!b)
-            return ds__fail(DS_ERR_INVALID_VALUE,
-                            "%p is in no block of pinned memory that is allocated", ptr);
+            return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
         if (u || second)
             return DS_OK;
         if (!(fresh = ds__muse_new(a, a->dev->device)))
@@ -149,13 +148,15 @@ DSDEF ds_result(ds_mem_pinned_record_use)(void *ptr, ds_stream stream) {
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
         ds__object *kept;
-        DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated",
-                    ptr);
+        DS__REQUIRE(ds__pinned_known(ptr), "%p is not inside a live pinned block", ptr);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
-                                             NULL, &kept);
+        ds_result r = ds__capture_attachment(s,
+                                             &(ds__attachment){ .key = &ds__host,
+                                                                .make_fn = ds__hold_make,
+                                                                .release_fn = ds__hold_release },
+                                             &kept);
         ds__stream_unpin(s);
         if (r < 0)
             return r;
@@ -195,7 +196,7 @@ DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
         return DS_OK;
     if (ds__captures_open())
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
+                        "cached memory cannot be freed while a capture is open");
     size_t done = ds__pinned_flush();
     if (out_released)
         *out_released = done;

@@ -42,7 +42,7 @@ static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     (void)capture;
     (void)user;
     if (!h)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
     atomic_store(&h->owners, 1);
     *out = h;
     return DS_OK;
@@ -275,14 +275,13 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
     const char *hint =
         q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow"
         : ds__captures_open() && cached + pending >= q->size
-            ? "while a capture is open nothing is given back"
-        : pending >= q->size
-            ? "streams have not passed their uses of freed blocks; synchronize them"
+            ? "cached memory is not freed while a capture is open"
+        : pending >= q->size ? "freed blocks are in use by streams; synchronize the streams"
         : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
                                        : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,
-                    "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, "
+                    "%s of pinned memory were requested; allocated %s, pending %s, cached %s, "
                     "largest free %s, limit %s; hint: %s",
                     DS__SIZE(q->asked), DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached),
                     DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);

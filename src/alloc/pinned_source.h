@@ -41,7 +41,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
     ds__found f;
     char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);
     if (!ptr)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes", size);
     ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, b, 0);
     if (r < 0)

@@ -26,100 +26,186 @@
 #include "arena.h"
 #include "validate.h"
 
-/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
-   lock, so the block is looked at again afterwards. */
-static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
-    ds__arena *a = NULL;
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds__expect_end(s);
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
-    ds_result r = DS_OK;
-    if (b && DS__UNLIKELY(a->watched)) {
-        ds__arena_unlock(a);
-        if ((r = ds__check(a->pool, 2)) < 0) {
-            ds__stream_unpin(s);
+/* How a stream relates to a block that the stream uses. */
+enum {
+    DS__USE_OTHER,  /* another stream of the same driver: the use is noted */
+    DS__USE_OWN,    /* the block's own stream: there is nothing to note */
+    DS__USE_FOREIGN /* a stream of another driver: an error */
+};
+
+/* A stream use while ds__note_use adds the use to a block. */
+typedef struct ds__use_note {
+    void *ptr;
+    ds_stream stream;
+    ds__stream *s; /* `stream`, pinned */
+    int now;       /* 1: the event is recorded at once */
+    int pinned;    /* 1: only pinned memory is meant; 0: only memory of devices */
+    int relation;  /* DS__USE_* */
+    ds__arena *a;
+    ds__mblock *b;
+    char *start;             /* of the block: it may be freed while the arena is not locked */
+    uint64_t capture;        /* that the use belongs to; 0: none */
+    const ds__muse *earlier; /* of the same stream and capture, or NULL */
+    ds_event event;          /* of `earlier` */
+    ds__muse *fresh;         /* description of a new use, or NULL */
+} ds__use_note;
+
+/* Finds the live block of the pointer and locks its arena. If there is none, `b` is NULL and
+   nothing is locked. Fails if the check of a watched pool fails; then nothing is locked. */
+static ds_result ds__use_block_find(ds__use_note *n) {
+    n->b = ds__find_live(n->ptr, 0, &n->a);
+    if (n->b && DS__UNLIKELY(n->a->watched)) {
+        ds__arena_unlock(n->a);
+        ds_result r = ds__check(n->a->pool, 2);
+        if (r < 0)
             return r;
-        }
-        b = ds__find_live(ptr, 0, &a);
+        n->b = ds__find_live(n->ptr, 0, &n->a);
     }
-    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) {
-        ds__arena_unlock(a);
-        b = NULL;
+
+    if (n->b && n->pinned != (n->a->dev->device.type == DS_DEVICE_HOST)) {
+        ds__arena_unlock(n->a);
+        n->b = NULL;
     }
-    if (!b) {
-        ds__stream_unpin(s);
-        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr,
-                                 pinned ? " of pinned memory" : "")
-                      : DS_OK;
-    }
-    int foreign = !pinned && s->driver != ds__driver_of(a->dev->device);
-    int own = b->lent ? b->uses->stream.id == stream.id
-                      : a->stream_id == s->id ||
-                            (!foreign && a->identity && a->dev->device.index == s->device.index &&
-                             a->identity == s->driver->stream_identity(s->native));
-    uint64_t capture = pinned ? 0 : ds__capture_of(s);
-    /* the graph's uses are its owner's care; work from before the capture is noted */
-    if (capture && !a->pool->graphs) {
-        now = 0;
-        capture = 0;
-    }
-    /* the first of a lent one is the borrower's own */
-    ds__muse *u = b->lent ? b->uses->next : b->uses;
-    ds__muse *fresh = NULL;
-    /* work of before a capture counts for itself */
-    while (u && (u->stream.id != stream.id || u->capture != capture))
-        u = u->next;
-    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL)
-        a->spare_uses = fresh->next;
-    if (u && !own && !now && !ds__use_claim(u)) { /* the work until the free counts from now on */
-        atomic_fetch_add(&a->dev->late_uses, 1);
+    return DS_OK;
+}
+
+/* Returns how the stream relates to the block: DS__USE_*. The arena is locked. */
+static int ds__use_relation_get(const ds__use_note *n) {
+    const ds__arena *a = n->a;
+    const ds__stream *s = n->s;
+    int foreign = !n->pinned && s->driver != ds__driver_of(a->dev->device);
+    int own;
+    if (n->b->lent)
+        own = n->b->uses->stream.id == n->stream.id;
+    else
+        own = a->stream_id == s->id ||
+              (!foreign && a->identity && a->dev->device.index == s->device.index &&
+               a->identity == s->driver->stream_identity(s->native));
+
+    if (own)
+        return DS__USE_OWN;
+    return foreign ? DS__USE_FOREIGN : DS__USE_OTHER;
+}
+
+/* Lets an earlier use cover the stream's work until the free. Its event is recorded again at the
+   free, or when the stream ends. The arena is locked. */
+static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
+    if (!ds__use_claim(u)) {
+        atomic_fetch_add(&n->a->dev->late_uses, 1);
         u->capture = 0;
         u->recorded = DS__RECORDING;
     }
-    if (u && !own && !now)
-        u->recorded = 0;
+    u->recorded = 0;
+}
+
+/* Reads from the block what the use needs, takes a description for a new use from the arena's
+   stock, and unlocks the arena. */
+static void ds__use_prepare(ds__use_note *n) {
+    ds__arena *a = n->a;
+    ds__mblock *b = n->b;
+    n->relation = ds__use_relation_get(n);
+    n->capture = n->pinned ? 0 : ds__capture_of(n->s);
+    /* the graph orders its uses itself; work from before the capture is noted */
+    if (n->capture && !a->pool->graphs) {
+        n->now = 0;
+        n->capture = 0;
+    }
+
+    /* the first use of a lent block belongs to the borrowing stream */
+    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    /* work from before a capture is a use of its own */
+    while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
+        u = u->next;
+    if (!u && n->relation == DS__USE_OTHER) {
+        n->fresh = a->spare_uses;
+        if (n->fresh)
+            a->spare_uses = n->fresh->next;
+    }
+    if (u && n->relation != DS__USE_OWN && !n->now)
+        ds__use_earlier_extend(n, u);
     /* its event is recorded later than this */
     if (u && u->recorded != 1)
-        now = 0;
-    char *start = b->ptr;
-    ds_event event = { u ? u->event.id : 0 };
+        n->now = 0;
+
+    n->earlier = u;
+    n->start = b->ptr;
+    n->event = (ds_event){ u ? u->event.id : 0 };
     ds__arena_unlock(a);
-    if (!own && foreign)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (!own && !foreign && ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = ptr, .stream = stream });
-    if (own || foreign || (u && !now)) {
-        ds__stream_unpin(s);
-        return r;
-    }
-    /* The event of an earlier use by the same stream may be recorded again: the later point is
-       behind it. */
-    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) {
-        ds__stream_unpin(s);
-        return ds__mem_error();
-    }
-    if (now)
-        r = ds__event_record(u ? event : fresh->event, stream, DS__OP_RECORD);
+}
+
+/* Adds the new use to the block, unless `r`, the result of recording its event, is an error, or
+   another thread has freed the block. Returns `r`, or DS_ERR_INVALID_VALUE if the block was
+   freed. No lock is held. */
+static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
+    ds__arena *a = n->a;
+    ds__mblock *b = n->b;
+    ds__muse *fresh = n->fresh;
     ds__arena_lock(a);
-    int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
+    int still = b->state == DS_BLOCK_LIVE && b->ptr == n->start && b->seg;
     if (fresh && r == DS_OK && still) {
-        fresh->capture = capture;
+        fresh->capture = n->capture;
         ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
-        fresh->stream = stream;
-        fresh->recorded = (uint8_t)now;
+        fresh->stream = n->stream;
+        fresh->recorded = (uint8_t)n->now;
         fresh->next = *at;
         *at = fresh;
-        /* counts some twice: it only says whether to look */
-        if (!now)
+        /* counts some uses twice: the sum only says whether to look */
+        if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
         ds__muses_drop(a, fresh);
     }
     ds__arena_unlock(a);
+
     if (r == DS_OK && !still)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                     n->ptr);
+    return r;
+}
+
+/* Adds the use to the block that ds__use_block_find has found and locked; unlocks. The event is
+   recorded without the lock, so ds__use_publish looks at the block again. */
+static ds_result ds__use_add(ds__use_note *n) {
+    ds__use_prepare(n);
+    if (n->relation == DS__USE_FOREIGN)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the memory and the stream belong to different drivers");
+    if (n->relation == DS__USE_OTHER && ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
+    if (n->relation == DS__USE_OWN || (n->earlier && !n->now))
+        return DS_OK;
+
+    if (!n->earlier) {
+        n->fresh = ds__muse_ready(n->fresh, n->s->device);
+        if (!n->fresh)
+            return ds__mem_error();
+    }
+
+    /* The event of an earlier use by the same stream may be recorded again: the later point is
+       behind it. */
+    ds_result r = DS_OK;
+    if (n->now)
+        r = ds__event_record(n->earlier ? n->event : n->fresh->event, n->stream, DS__OP_RECORD);
+    return ds__use_publish(n, r);
+}
+
+/* Notes a use of the block at `ptr` by a stream. With `now` the use gets its event at once. With
+   `strict` a pointer outside of live blocks is an error. With `pinned` only pinned memory is
+   meant, else only memory of devices. No lock is held. */
+static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__expect_end(s);
+
+    ds__use_note n = { .ptr = ptr, .stream = stream, .s = s, .now = now, .pinned = pinned };
+    ds_result r = ds__use_block_find(&n);
+    if (r == DS_OK && n.b)
+        r = ds__use_add(&n);
+    else if (r == DS_OK && strict)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live allocation%s", ptr,
+                     pinned ? " of pinned memory" : "");
+
     ds__stream_unpin(s);
     return r;
 }

@@ -120,10 +120,10 @@ static ds_result ds__res_good(const ds_resource *resource, const char *what) {
 static ds_result ds__res_said(ds_result r, const char *what) {
     if (r > 0)
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource's own %s returned %d, which is no error", what, (int)r);
+                        "the resource's %s returned %d, which is not an error code", what, (int)r);
     return r == DS_OK || ds__tls.code == r
                ? r
-               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_get_name)(r));
+               : ds__fail(r, "the resource's %s returned %s", what, (ds_result_get_name)(r));
 }
 
 /* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
@@ -166,7 +166,7 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     ds__return(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
     if (r < 0)
         *out = NULL;
     return r;

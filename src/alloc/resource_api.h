@@ -198,13 +198,13 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (r)
             ds__res_leave(r, 1);
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource was not made by ds_resource_create_stats");
+                        "the resource was not created by ds_resource_create_stats");
     }
     ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open, the maximum", DS__RES_PUSHES);
     else if (step < 0 && r->depth == 0)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "there was no push");
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "no push is open");
     else if (step > 0)
         memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
     else {
@@ -286,7 +286,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
                             (long long)live);
         if (standing)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
-                            "resources that stand upon this one: %d; destroy them first", standing);
+                            "adaptors that use this resource: %d; destroy them first", standing);
         ds__res_end(r);
     }
     memset(resource, 0, sizeof *resource);
@@ -298,7 +298,7 @@ static void ds__resource_shutdown(void) {
         ds__res *r = ds__rs.at[i];
         if (!r)
             continue;
-        ds__warn("resource made at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
+        ds__warn("resource created at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
                  r->made.line);
         ds__res_end(r);
     }

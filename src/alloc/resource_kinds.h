@@ -70,7 +70,7 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
         result = DS_ERR_LIMIT_EXCEEDED;
     ds__mutex_unlock(&r->lock);
     return result < 0
-               ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left",
+               ? ds__fail(result, "%s exceed the resource's limit of %s, of which %s are left",
                           DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
                : result;
 }
@@ -89,10 +89,11 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
         alignment = r->alignment;
     if (alignment <= 256)
         return ds__up_alloc(&r->up, size, 0, stream, out);
-    DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes are too many", size);
+    DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes exceed the address space", size);
     ds__moved *m = ds__alloc(sizeof *m);
-    ds_result result = m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
-                         : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note where a block begins");
+    ds_result result =
+        m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
+          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record the start of a block");
     if (result < 0) {
         ds__release(m);
         return result;
@@ -261,9 +262,9 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     ds__res *r = ds__res_enter(user, &live);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
-    ds_result result = live > 0
-                           ? ds__res_free_to(r, ptr, size, stream)
-                           : ds__fail(DS_ERR_INVALID_VALUE, "nothing of the resource is allocated");
+    ds_result result =
+        live > 0 ? ds__res_free_to(r, ptr, size, stream)
+                 : ds__fail(DS_ERR_INVALID_VALUE, "ptr was not allocated by the resource");
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }

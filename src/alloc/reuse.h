@@ -43,97 +43,167 @@ static int ds__can_await(const ds__wanted *q, ds__owner o) {
     return 1;
 }
 
-/* Looks in another stream's arena of the pool: the request's stream waits for what is on that
-   one. */
-static int ds__borrow(ds__wanted *q, ds__arena *from) {
-    if (from == q->a)
+/* One attempt to serve a request from another stream's arena. */
+typedef struct ds__reuse {
+    ds__wanted *q;     /* the request */
+    ds__arena *from;   /* the owner's arena */
+    ds__owner owner;   /* the stream that `from` belongs to; read again after a block was taken */
+    ds__muse *use;     /* of the block, by the request's stream */
+    ds__mblock *block; /* taken, live */
+    int pending;       /* 1: the block was pending, and the request's stream waits for its uses */
+    int own;           /* 1: the owner is the request's own stream, in another pool: no wait */
+} ds__reuse;
+
+/* Returns 1 if the request's stream can wait for the owner, and the arena may have a block. Sets
+   `owner`. No lock is held. */
+static int ds__reuse_is_possible(ds__reuse *x) {
+    ds__arena *from = x->from;
+    const ds__wanted *q = x->q;
+    x->owner = ds__owner_of(from);
+    if (!ds__can_await(q, x->owner))
         return 0;
-    ds__owner o = ds__owner_of(from);
-    if (!ds__can_await(q, o))
-        return 0;
-    ds__wanted other = *q;
-    other.a = from;
-    other.fresh = 0;
     /* nobody else asks there, unless memory is short */
-    if (o.orphan && !ds__captures_open())
+    if (x->owner.orphan && !ds__captures_open())
         (void)ds__poll(from, 0);
+
     ds__arena_lock(from);
     ds__unpark_all(from);
     int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
     ds__arena_unlock(from);
+    return worth;
+}
+
+/* Returns the description of the use to the arena's stock. */
+static void ds__reuse_use_drop(ds__reuse *x) {
+    ds__arena_lock(x->from);
+    ds__muses_drop(x->from, x->use);
+    ds__arena_unlock(x->from);
+}
+
+/* Takes a free block of the owner's arena, or else a pending one. A pending block is taken whole:
+   only the request's stream has waited for its uses. 0: nothing was taken. No lock is held. */
+static int ds__reuse_reserve(ds__reuse *x) {
+    const ds__wanted *q = x->q;
+    ds__wanted other = *q;
+    other.a = x->from;
+    other.fresh = 0;
     /* first: nothing fails for lack of it afterwards */
-    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL;
-    if (!u)
+    x->use = ds__muse_new(x->from, q->a->dev->device);
+    if (!x->use)
         return 0;
-    int pending = !ds__try(&other);
-    /* A pending block is taken whole, as it is: only the request's stream has waited for those
-       who used it. */
-    size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
-    ds_result r = !pending ? DS_OK
-                  : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream,
-                                                    q->asked, &other.block)
-                      ? DS_OK
-                      : DS_ERR_OUT_OF_MEMORY;
-    int found = r == DS_OK;
-    if (found)
-        o = ds__owner_of(from);
-    /* else one may begin on the other stream, and the request's would come into it by the event */
-    if (found)
-        ds__hold_captures();
-    /* another pool's, but the same stream's: nobody waits */
-    int own = !o.orphan && o.stream.id == q->stream.id;
-    /* it has become another's, nobody's, or a graph's */
-    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) {
-        r = DS_ERR_ILLEGAL_STATE;
-    } else if (found && o.orphan) {
-        r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
-    } else if (found && !own) {
-        r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
-        if (r == DS_OK)
-            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
-    }
-    if (found)
-        ds__let_captures();
-    if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
-        DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
-        u->stream = q->stream;
-        u->recorded = 1;
-        ds__arena_lock(from);
-        while (!ds__ready(from, q->kind, 0)) {
-            ds__make_ready(from, q->kind, 0);
-            ds__arena_lock(from);
+
+    x->pending = !ds__try(&other);
+    if (x->pending) {
+        ds__pending_wanted wanted = { .kind = q->kind,
+                                      .size = q->size,
+                                      .most = q->wasteful ? SIZE_MAX : 2 * q->size,
+                                      .stream = q->stream,
+                                      .asked = q->asked,
+                                      .out_whole = &other.block };
+        if (q->aligned || !ds__take_pending(x->from, &wanted)) {
+            ds__reuse_use_drop(x);
+            return 0;
         }
-        ds__live_out(other.block);
-        other.block->uses = u;
-        ds__count_pending(from, q->kind, (int64_t)other.block->size);
-        ds__pending_in(from, other.block);
-        ds__arena_unlock(from);
-        return 0;
     }
-    if (r < 0) {
+    x->block = other.block;
+    return 1;
+}
+
+/* Makes the request's stream wait for the owner's work. Captures are held back: one that begins
+   on the owner's stream would capture the request's stream through the event. Fails if the owner
+   has changed and cannot be waited for, or if the driver fails. No arena's lock is held. */
+static ds_result ds__reuse_order_after_owner(ds__reuse *x) {
+    const ds__wanted *q = x->q;
+    const ds__arena *from = x->from;
+    ds_result r = DS_OK;
+    x->owner = ds__owner_of(x->from);
+    ds__owner o = x->owner;
+    x->own = !o.orphan && o.stream.id == q->stream.id;
+
+    ds__hold_captures();
+    /* the arena has become another stream's or an orphan, or its pool a graph's */
+    if ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o)) {
+        r = DS_ERR_ILLEGAL_STATE;
+    } else if (o.orphan) {
+        r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
+    } else if (!x->own) {
+        r = ds__event_record(x->use->event, o.stream, DS__OP_RECORD);
+        if (r == DS_OK)
+            r = ds__wait_event(q->stream, x->use->event, DS__OP_WAIT);
+    }
+    ds__let_captures();
+    return r;
+}
+
+/* Makes the block pending again, behind the request's stream, which has waited for its uses. */
+static void ds__reuse_pending_restore(ds__reuse *x) {
+    ds__arena *from = x->from;
+    ds__muse *u = x->use;
+    int kind = x->q->kind;
+    DS_IGNORE(ds__event_record(u->event, x->q->stream, DS__OP_RECORD));
+    u->stream = x->q->stream;
+    u->recorded = 1;
+
+    ds__arena_lock(from);
+    while (!ds__ready(from, kind, 0)) {
+        ds__make_ready(from, kind, 0);
         ds__arena_lock(from);
-        ds__muses_drop(from, u);
-        ds__arena_unlock(from);
-        if (found)
-            ds__block_end(from, other.block);
-        return 0;
     }
+    ds__live_out(x->block);
+    x->block->uses = u;
+    ds__count_pending(from, kind, (int64_t)x->block->size);
+    ds__pending_in(from, x->block);
+    ds__arena_unlock(from);
+}
+
+/* Gives the block back to the owner's arena after ds__reuse_order_after_owner has failed. */
+static void ds__reuse_roll_back(ds__reuse *x) {
+    if (x->pending) {
+        ds__reuse_pending_restore(x);
+        return;
+    }
+    ds__reuse_use_drop(x);
+    ds__block_end(x->from, x->block);
+}
+
+/* Marks the block as lent to the request's stream, and hands it to the request. */
+static void ds__reuse_publish(ds__reuse *x) {
+    ds__arena *from = x->from;
+    ds__wanted *q = x->q;
+    ds__muse *u = x->use;
     u->stream = q->stream;
     u->stream_id = q->s->id;
+
     ds__arena_lock(from);
-    if (own) {
+    if (x->own) {
         ds__muses_drop(from, u);
     } else {
-        other.block->lent = 1;
-        u->next = other.block->uses;
-        other.block->uses = u;
+        x->block->lent = 1;
+        u->next = x->block->uses;
+        x->block->uses = u;
         atomic_fetch_add(&from->dev->late_uses, 1);
     }
     ds__arena_unlock(from);
-    q->block = other.block;
-    /* which is behind everything now */
+
+    q->block = x->block;
+    /* the stream is ordered behind all earlier work on the block now */
     if (DS__UNLIKELY(q->block->stale))
         ds__poison_on(q->block, q->stream);
+}
+
+/* Serves the request from another stream's arena: takes a block there and makes the request's
+   stream wait for the owner's work. 0: the arena has no block for it. No lock is held. */
+static int ds__borrow(ds__wanted *q, ds__arena *from) {
+    ds__reuse x = { .q = q, .from = from };
+    if (from == q->a)
+        return 0;
+    if (!ds__reuse_is_possible(&x) || !ds__reuse_reserve(&x))
+        return 0;
+    if (ds__reuse_order_after_owner(&x) < 0) {
+        ds__reuse_roll_back(&x);
+        return 0;
+    }
+    ds__reuse_publish(&x);
     return 1;
 }
 

@@ -42,7 +42,7 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
                               ds_write_fn write_fn, void *user) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
-                "there is no format %d", (int)format);
+                "format is %d; use a DS_SNAPSHOT_* format", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
     ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
     if (pool.id && !only)

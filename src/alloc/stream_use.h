@@ -36,7 +36,7 @@ static void ds__event_drop(ds_event event) {
    sentence: there is no memory. */
 static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
     if (!u && !(u = ds__mkeep(sizeof *u))) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
         return NULL;
     }
     /* an event stays with the device of its first record */

@@ -35,73 +35,112 @@
 #include "segment_grow.h"
 #include "direct_free.h"
 
+/* One call of ds__arena_trim. */
+typedef struct ds__trim {
+    ds__arena *a;
+    size_t most;  /* bytes to give back; a little more is possible */
+    size_t least; /* the smallest block to give back */
+    size_t done;  /* bytes given back */
+    int stays;    /* 1: something cannot be given back now, so the call ends */
+} ds__trim;
+
+/* Whether the free block has `least` bytes, and a whole page or the whole segment. */
+static int ds__trim_suits(const ds__mblock *b, size_t least) {
+    const ds__segment *s = b->seg;
+    if (b->size < least)
+        return 0;
+    if (!s->page)
+        return !ds__is_split(b);
+    size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
+    return from + s->page <= (size_t)(b->ptr + b->size - s->base);
+}
+
+/* Takes the first suitable block out of a bin and makes it quiet. NULL: there is none. The arena
+   is locked. */
+static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
+    ds__mblock *found = t->a->bins[kind].head[bin];
+    while (found && !ds__trim_suits(found, t->least))
+        found = found->list_next;
+    if (found) {
+        ds__bin_out(t->a, found);
+        found->quiet = 1;
+    }
+    return found;
+}
+
+/* Gives back a quiet block that is in no bin, or what can be of it. `giving` and `grow` are held,
+   the arena is not locked. */
+static void ds__trim_give(ds__trim *t, ds__mblock *b) {
+    ds__arena *a = t->a;
+    ds__segment *s = b->seg;
+    if (!s->page) {
+        size_t size = s->size;
+        if (ds__segment_return(a, s) == DS_OK)
+            t->done += size;
+        else
+            t->stays = 1;
+        return;
+    }
+
+    /* now, for each: others may use the stream meanwhile */
+    if (ds__drain_aside(a)) {
+        size_t unmapped = ds__unmap_block(a, b, t->most - t->done);
+        t->done += unmapped;
+        t->stays = !unmapped; /* the block is in its bin again */
+        return;
+    }
+    ds__arena_lock(a);
+    b->quiet = 0;
+    (void)ds__merge_in(a, b);
+    ds__arena_unlock(a);
+    t->stays = 1;
+}
+
+/* Gives back the suitable blocks of one bin. `giving` and `grow` are held, the arena is not
+   locked. */
+static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
+    ds__arena *a = t->a;
+    ds__arena_lock(a);
+    ds__unpark_all(a);
+    do {
+        /* since just now: what is free may be a graph's */
+        if (a->pool->graphs) {
+            t->stays = 1;
+            break;
+        }
+        ds__mblock *found = ds__trim_take(t, kind, bin);
+        if (!found)
+            break;
+        ds__arena_unlock(a);
+        ds__trim_give(t, found);
+        ds__arena_lock(a);
+    } while (t->done < t->most && !t->stays);
+    ds__arena_unlock(a);
+}
+
 /* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
    a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
-    size_t done = 0;
-    int stays = 0; /* something cannot be given back now */
+    ds__trim t = { .a = a, .most = most, .least = least };
     if (a->pool->graphs || ds__is_inside(a->pool))
         return 0;
     ds__mutex_lock(&a->giving);
     ds__mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
-        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
-            ds__mblock *found;
-            ds__arena_lock(a);
-            ds__unpark_all(a);
-            ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
-            do {
-                found = NULL;
-                /* since just now: what is free may be a graph's */
-                if (a->pool->graphs) {
-                    stays = 1;
-                    break;
-                }
-                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found;
-                     b = b->list_next) {
-                    ds__segment *s = b->seg;
-                    size_t from =
-                        s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page
-                                : 0;
-                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base)
-                                      : !ds__is_split(b);
-                    if (can && b->size >= least)
-                        found = b;
-                    else
-                        skip = b;
-                }
-                if (!found)
-                    break;
-                ds__bin_out(a, found);
-                found->quiet = 1;
-                ds__segment *s = found->seg;
-                ds__arena_unlock(a);
-                /* now, for each: others may use the stream meanwhile */
-                if (s->page && ds__drain_aside(a)) {
-                    size_t unmapped = ds__unmap_block(a, found, most - done);
-                    done += unmapped;
-                    stays = !unmapped; /* the block is in its bin again */
-                } else if (s->page) {
-                    ds__arena_lock(a);
-                    found->quiet = 0;
-                    (void)ds__merge_in(a, found);
-                    ds__arena_unlock(a);
-                    stays = 1;
-                } else {
-                    size_t size = s->size;
-                    if (ds__segment_return(a, s) == DS_OK)
-                        done += size;
-                    else
-                        stays = 1;
-                }
-                ds__arena_lock(a);
-                skip = NULL;
-            } while (done < most && !stays);
-            ds__arena_unlock(a);
-        }
+        for (unsigned i = DS__BINS; i-- > 0 && t.done < most && !t.stays;)
+            ds__trim_bin(&t, kind, i);
     ds__mutex_unlock(&a->grow);
     ds__mutex_unlock(&a->giving);
-    return done;
+    return t.done;
+}
+
+/* Whether ds__mem_flush empties the pool: `only`, or the default pool and those without owners. */
+static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds__mpool *only) {
+    if (p->graphs)
+        return 0;
+    if (only)
+        return p == only;
+    return p == &dev->main || p->owners <= 0;
 }
 
 /* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
@@ -115,16 +154,17 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     if (!only)
         done = ds__direct_again(dev, DS__WAIT_ALL);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+        if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
             (void)ds__poll(a, 1);
     }
+
     /* as in torch, a single pool's wait is not one for all streams */
     if (!only)
         atomic_fetch_add(&dev->stats.syncs, 1);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+        if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
             size_t now = atomic_load(&dev->reserved);
@@ -180,6 +220,26 @@ static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     return r == DS_OK ? size : 0;
 }
 
+/* Returns the whole segment to give back next, or NULL: the smallest one that is enough, else the
+   largest one. Only segments of `split` bytes or more count. The arena is locked. */
+static ds__segment *ds__oversize_best(const ds__arena *a, size_t split, size_t enough) {
+    ds__segment *best = NULL;
+    for (ds__segment *s = a->segments; s; s = s->next) {
+        if (!ds__is_whole(s) || s->size < split)
+            continue;
+        int better;
+        if (!best)
+            better = 1;
+        else if (best->size >= enough)
+            better = s->size >= enough && s->size < best->size;
+        else
+            better = s->size > best->size;
+        if (better)
+            best = s;
+    }
+    return best;
+}
+
 /* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
    the smallest one that is enough for the request, else the largest ones until they are. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
@@ -194,12 +254,7 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
-        ds__segment *best = NULL;
-        for (ds__segment *s = a->segments; s; s = s->next)
-            if (ds__is_whole(s) && s->size >= split &&
-                (!best || (best->size >= enough ? s->size >= enough && s->size < best->size
-                                                : s->size > best->size)))
-                best = s;
+        ds__segment *best = ds__oversize_best(a, split, enough);
         given = best ? ds__give_whole(a, best) : 0;
     }
     ds__arena_unlock(a);

@@ -46,7 +46,7 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__mtls.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
-            ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
+            ds__warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
         ds__outside o = ds__leave();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
@@ -85,10 +85,11 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
         f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
         return DS_OK; /* of ds_device_alloc, or the driver's allocator: it stays theirs */
     ds__upstream_free(a, *out, size);
-    return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out,
-                               DS__UNIT)
-           : known ? ds__fail(r, "the pool's upstream gave %p, which is other memory already", *out)
-                   : ds__fail(r, "no memory to keep track of a segment");
+    return !aligned ? ds__fail(r, "the pool's upstream returned %p, which is not aligned to %zu",
+                               *out, DS__UNIT)
+           : known
+               ? ds__fail(r, "the pool's upstream returned %p, which overlaps other memory", *out)
+               : ds__fail(r, "no memory to keep track of a segment");
 }
 
 /* Memory for a plain segment from where the pool takes it. */

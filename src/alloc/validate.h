@@ -31,51 +31,72 @@
             return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); \
     } while (0)
 
-/* Checks an arena and adds up its blocks. Everything is locked. */
-static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
-                                    int64_t meter[2][DS__METERS]) {
-    size_t binned = 0;
-    size_t listed = 0;
+/* Sums of one arena, for ds__validate_arena. `listed` members are counted in the arena's lists,
+   `seen` members in its segments. */
+typedef struct ds__validate_seen {
+    int64_t (*sum)[DS__METRICS];
+    int64_t (*meter)[DS__METERS];
+    size_t listed_free;
+    size_t listed_holes;
+    size_t listed_pending; /* pending and deferred */
+    size_t seen_free;
+    size_t seen_holes;
+    size_t seen_pending;
+    size_t free_bytes;
+    size_t held; /* quiet blocks: a thread works on each, so sums are incomplete */
+} ds__validate_seen;
+
+/* Checks one bin and the blocks in its list. */
+static ds_result ds__validate_bin(const ds__bins *bins, int kind, unsigned i,
+                                  ds__validate_seen *n) {
+    const ds__mblock *before = NULL;
+    DS__SOUND(!bins->head[i] == !(bins->map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree",
+              i);
+    for (const ds__mblock *b = bins->head[i]; b; before = b, b = b->list_next) {
+        DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
+        DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg &&
+                      b->seg->kind == kind && !b->uses,
+                  "%p does not belong into bin %u", (void *)b->ptr, i);
+        n->listed_free++;
+    }
+    return DS_OK;
+}
+
+/* Checks the bins of one kind, and their summary. */
+static ds_result ds__validate_bins(const ds__bins *bins, int kind, ds__validate_seen *n) {
+    for (unsigned i = 0; i < DS__BINS; i++) {
+        ds_result r = ds__validate_bin(bins, kind, i, n);
+        if (r < 0)
+            return r;
+    }
+    for (unsigned w = 0; w < DS__BINS / 64; w++)
+        DS__SOUND(!bins->map[w] == !(bins->summary >> w & 1), "word %u and its bit disagree", w);
+    return DS_OK;
+}
+
+/* Checks the list of holes of one kind. */
+static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *n) {
+    const ds__mblock *before = NULL;
+    for (const ds__mblock *b = first; b; before = b, b = b->list_next) {
+        DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
+                  "the list of holes is broken at %p", (void *)b->ptr);
+        DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+                  (void *)b->ptr);
+        n->listed_holes++;
+    }
+    return DS_OK;
+}
+
+/* Checks the lists of pending and of deferred blocks. */
+static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) {
     size_t pending = 0;
     size_t deferred = 0;
-    size_t holes = 0;
-    size_t held = 0;
-    size_t seen_free = 0;
-    size_t seen_holes = 0;
-    size_t seen_pending = 0;
-    size_t free_bytes = 0;
-    for (int kind = 0; kind < 2; kind++) {
-        for (unsigned i = 0; i < DS__BINS; i++) {
-            const ds__mblock *before = NULL;
-            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1),
-                      "bin %u and its bit disagree", i);
-            for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
-                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i,
-                          (void *)b->ptr);
-                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i &&
-                              b->seg && b->seg->kind == kind && !b->uses,
-                          "%p does not belong into bin %u", (void *)b->ptr, i);
-                binned++;
-            }
-        }
-        for (unsigned w = 0; w < DS__BINS / 64; w++)
-            DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1),
-                      "word %u and its bit disagree", w);
-        for (const ds__mblock *b = a->holes[kind], *before = NULL; b;
-             before = b, b = b->list_next) {
-            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
-                      "the list of holes is broken at %p", (void *)b->ptr);
-            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
-                      (void *)b->ptr);
-            holes++;
-        }
-    }
     for (const ds__mblock *b = a->pending; b; b = b->list_next) {
         /* a thread that handles a quiet block changes its uses and its poison without the lock */
         DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
-        listed++;
+        n->listed_pending++;
     }
     for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
         DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
@@ -85,74 +106,122 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
               "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
     DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending,
               a->pending_bytes);
-    for (const ds__segment *s = a->segments; s; s = s->next) {
-        const char *at = s->base;
-        size_t mapped = 0;
-        const ds__mblock *before = NULL;
-        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
-                  "the segment at %p belongs to another stream", (void *)s->base);
-        meter[s->kind][DS__SEGMENT] += !s->page;
-        for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
-            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
-                          b->size % DS__UNIT == 0,
-                      "the segment at %p is broken at %p", (void *)s->base, (void *)at);
-            at += b->size;
-            if (b->state != DS_BLOCK_UNMAPPED)
-                mapped += b->size;
-            if (b->quiet) {
-                held++;
-                continue;
-            }
-            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
-                      "the block at %p is freed and still guarded", (void *)b->ptr);
-            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
-                      "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
-            if (b->state == DS_BLOCK_FREE) {
-                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
-                          "two free blocks meet at %p", (void *)b->ptr);
-                free_bytes += b->size;
-                seen_free++;
-                if (!s->page && ds__is_split(b)) {
-                    meter[s->kind][DS__SPLIT]++;
-                    meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
-                }
-            } else if (b->state == DS_BLOCK_UNMAPPED) {
-                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 &&
-                              b->size % s->page == 0,
-                          "the hole at %p is no whole pages", (void *)b->ptr);
-                seen_holes++;
-            } else {
-                int live = b->state == DS_BLOCK_LIVE;
-                const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
-                DS__SOUND(found == b, "the block at %p is not found by its address",
-                          (void *)b->ptr);
-                DS__SOUND(!live || ds__segment_of(b->ptr) == s,
-                          "the block at %p leads to another segment", (void *)b->ptr);
-                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
-                          (void *)b->ptr);
-                sum[s->kind][DS__ALLOCATION] += live;
-                sum[s->kind][DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
-                sum[s->kind][DS__ACTIVE]++;
-                sum[s->kind][DS__ACTIVE_BYTES] += (int64_t)b->size;
-                sum[s->kind][DS__REQUESTED_BYTES] += (int64_t)b->asked;
-                seen_pending += !live && !b->exported;
-            }
-        }
-        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p",
-                  (void *)s->base, (void *)at);
-        DS__SOUND(held || mapped == s->mapped,
-                  "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
-                  mapped, s->mapped);
-        meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
+    n->listed_pending += deferred;
+    return DS_OK;
+}
+
+/* Checks a free block behind `before`, and counts it. */
+static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before,
+                                   ds__validate_seen *n) {
+    const ds__segment *s = b->seg;
+    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+              "two free blocks at %p are not merged", (void *)b->ptr);
+    n->free_bytes += b->size;
+    n->seen_free++;
+    if (!s->page && ds__is_split(b)) {
+        n->meter[s->kind][DS__SPLIT]++;
+        n->meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
     }
-    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes,
-              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes,
-              a->free_bytes);
-    listed += deferred;
-    DS__SOUND(held || (seen_holes == holes && seen_pending == listed),
-              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes,
-              seen_pending, listed);
-    return held ? DS_NOT_READY : DS_OK;
+    return DS_OK;
+}
+
+/* Checks a live or pending block, and counts it. */
+static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) {
+    const ds__segment *s = b->seg;
+    int live = b->state == DS_BLOCK_LIVE;
+    const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
+    DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
+    DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment",
+              (void *)b->ptr);
+    DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
+              (void *)b->ptr);
+    int64_t *sum = n->sum[s->kind];
+    sum[DS__ALLOCATION] += live;
+    sum[DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
+    sum[DS__ACTIVE]++;
+    sum[DS__ACTIVE_BYTES] += (int64_t)b->size;
+    sum[DS__REQUESTED_BYTES] += (int64_t)b->asked;
+    n->seen_pending += !live && !b->exported;
+    return DS_OK;
+}
+
+/* Checks a block that is not quiet, behind `before`, and counts it. */
+static ds_result ds__validate_block(const ds__mblock *b, const ds__mblock *before,
+                                    ds__validate_seen *n) {
+    const ds__segment *s = b->seg;
+    DS__SOUND(b->state == DS_BLOCK_LIVE || !b->guarded,
+              "the block at %p is freed and still guarded", (void *)b->ptr);
+    DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
+              "the block at %p can be reused before it was poisoned", (void *)b->ptr);
+    if (b->state == DS_BLOCK_FREE)
+        return ds__validate_free(b, before, n);
+    if (b->state != DS_BLOCK_UNMAPPED)
+        return ds__validate_active(b, n);
+
+    DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 && b->size % s->page == 0,
+              "the hole at %p is not in whole pages", (void *)b->ptr);
+    n->seen_holes++;
+    return DS_OK;
+}
+
+/* Checks a segment: its blocks fill its address space, and their sums are as counted. */
+static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
+                                      ds__validate_seen *n) {
+    const char *at = s->base;
+    size_t mapped = 0;
+    const ds__mblock *before = NULL;
+    DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
+              "the segment at %p belongs to another stream", (void *)s->base);
+    n->meter[s->kind][DS__SEGMENT] += !s->page;
+    for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
+        DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
+                      b->size % DS__UNIT == 0,
+                  "the segment at %p is broken at %p", (void *)s->base, (void *)at);
+        at += b->size;
+        if (b->state != DS_BLOCK_UNMAPPED)
+            mapped += b->size;
+        if (b->quiet) {
+            n->held++;
+            continue;
+        }
+        ds_result r = ds__validate_block(b, before, n);
+        if (r < 0)
+            return r;
+    }
+    DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p", (void *)s->base,
+              (void *)at);
+    DS__SOUND(n->held || mapped == s->mapped,
+              "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
+              mapped, s->mapped);
+    n->meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
+    return DS_OK;
+}
+
+/* Checks an arena and adds its blocks to `sum` and `meter`. Returns DS_NOT_READY if a thread works
+   on one of the blocks: the sums are incomplete then. Everything is locked. */
+static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
+                                    int64_t meter[2][DS__METERS]) {
+    ds__validate_seen n = { .sum = sum, .meter = meter };
+    ds_result r = DS_OK;
+    for (int kind = 0; kind < 2 && r == DS_OK; kind++) {
+        r = ds__validate_bins(&a->bins[kind], kind, &n);
+        if (r == DS_OK)
+            r = ds__validate_holes(a->holes[kind], &n);
+    }
+    if (r == DS_OK)
+        r = ds__validate_pending(a, &n);
+    for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
+        r = ds__validate_segment(a, s, &n);
+    if (r < 0)
+        return r;
+
+    DS__SOUND(n.seen_free == n.listed_free && n.free_bytes == a->free_bytes,
+              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", n.seen_free, n.listed_free,
+              n.free_bytes, a->free_bytes);
+    DS__SOUND(n.held || (n.seen_holes == n.listed_holes && n.seen_pending == n.listed_pending),
+              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", n.seen_holes,
+              n.listed_holes, n.seen_pending, n.listed_pending);
+    return n.held ? DS_NOT_READY : DS_OK;
 }
 
 /* Checks what a device counts, or a pool: the sums of its blocks and segments. */
@@ -215,26 +284,39 @@ static int ds__is_sorted(const ds__segment *s) {
     return i > 0 && ds__m.sorted[i - 1] == s;
 }
 
-/* The table of all segments by address: in order, no two in one place, all of the device's there
-   and no others. *out_listed: the device's. Everything is locked. */
-static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+/* Whether the segment reaches into the next one of the table, while both are in use. */
+static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, const ds__arena *a) {
+    if (next->base < s->base)
+        return 1;
+    return next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
+           atomic_load(&((ds__segment *)(uintptr_t)next)->arena);
+}
+
+/* Checks that the segments in the table are in order and do not overlap. *out_listed: how many
+   are the device's. Everything is locked, the registry too. */
+static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) {
     ds_result r = DS_OK;
-    *out_listed = 0;
-    ds__mutex_lock(&ds__m.registry);
     for (size_t i = 0; i < ds__m.sorted_count; i++) {
         ds__segment *s = ds__m.sorted[i];
         const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
         const ds__arena *a = atomic_load(&s->arena);
-        if (next && r == DS_OK &&
-            (next->base < s->base ||
-             (next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
-              atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
+        if (next && r == DS_OK && ds__segment_overlaps(s, next, a))
             r = ds__fail(
                 DS_ERR_ILLEGAL_STATE,
                 "in the table by address the segment at %p reaches into the next one at %p",
                 (void *)s->base, (void *)next->base);
         *out_listed += a && a->dev == dev;
     }
+    return r;
+}
+
+/* Checks the table of all segments by address: the segments are in order, no two overlap, and all
+   of the device's are in their place. *out_listed: how many are the device's. Everything is
+   locked. */
+static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+    *out_listed = 0;
+    ds__mutex_lock(&ds__m.registry);
+    ds_result r = ds__validate_order(dev, out_listed);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
@@ -246,8 +328,24 @@ static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
     return r;
 }
 
-/* Checks what limits go by, the oversize ones and the table by address. Everything is locked;
-   but who takes memory from the driver or gives some back has no lock meanwhile. */
+/* Counts the segments of a pool and their blocks. Everything is locked. */
+static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
+    ds__mcount n = { 0, 0, 0, 0, 0 };
+    for (const ds__arena *a = p->arenas; a; a = a->next)
+        for (const ds__segment *s = a->segments; s; s = s->next) {
+            n.segments++;
+            n.bytes += s->mapped;
+            n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
+            n.over_segments += !s->page && s->oversize;
+            for (const ds__mblock *b = s->first; b; b = b->next)
+                n.over_blocks += b->oversize;
+        }
+    return n;
+}
+
+/* Checks the bytes that limits go by, the oversize blocks and the table by address. Everything is
+   locked, but a thread that calls the driver for memory holds no lock meanwhile: while one does,
+   the limits are not compared. */
 static ds_result ds__validate_reserved(ds__mdevice *dev) {
     uint64_t moving = atomic_load(&dev->moving);
     ds__mcount all = { 0, 0, 0, 0, 0 };
@@ -257,16 +355,7 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
     size_t has = 0;
     ds_result r = ds__validate_sorted(dev, &listed);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        ds__mcount n = { 0, 0, 0, 0, 0 };
-        for (ds__arena *a = p->arenas; a; a = a->next)
-            for (const ds__segment *s = a->segments; s; s = s->next) {
-                n.segments++;
-                n.bytes += s->mapped;
-                n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
-                n.over_segments += !s->page && s->oversize;
-                for (const ds__mblock *b = s->first; b; b = b->next)
-                    n.over_blocks += b->oversize;
-            }
+        ds__mcount n = ds__validate_pool_count(p);
         size_t reserved = atomic_load(&p->reserved);
         if (reserved != n.bytes && !wrong++) {
             held = reserved;
@@ -285,18 +374,49 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
         return r;
     if ((uint32_t)moving || atomic_load(&dev->moving) != moving)
         return DS_OK;
+
     DS__SOUND(async == all.async,
               "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
-    DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
-    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved,
-              all.bytes);
+    DS__SOUND(!wrong, "the limit counter of a pool is %zu bytes, its segments have %zu", held, has);
+    DS__SOUND(reserved == all.bytes, "the limit counter is %zu bytes, the segments have %zu",
+              reserved, all.bytes);
     DS__SOUND(listed == all.segments,
               "the table by address has %zu segments of the device, which has %zu", listed,
               all.segments);
     return DS_OK;
 }
 
-/* Checks a device: every arena, and that the statistics are the sums. */
+/* Checks the arenas of a pool, adds their sums to those of the device, and compares them with the
+   pool's statistics. *busy becomes 1 if the sums are incomplete. Everything is locked. */
+static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
+                                   int64_t meter[2][DS__METERS], int *busy) {
+    int64_t of_pool[2][DS__METRICS];
+    int64_t metered[2][DS__METERS];
+    ds__mdevice *dev = p->dev;
+    ds_result r = DS_OK;
+    int working = 0; /* another thread works on a block: the sums are incomplete */
+    memset(of_pool, 0, sizeof of_pool);
+    memset(metered, 0, sizeof metered);
+    for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
+        r = ds__validate_arena(a, of_pool, metered);
+        if (r == DS_NOT_READY) {
+            working = 1;
+            r = DS_OK;
+        }
+    }
+    for (int k = 0; k < 2; k++) {
+        for (int m = 0; m < DS__METRICS; m++)
+            sum[k][m] += of_pool[k][m];
+        for (int m = 0; m < DS__METERS; m++)
+            meter[k][m] += metered[k][m];
+    }
+    if (r == DS_OK && !working && p != &dev->main)
+        r = ds__validate_sums(dev, p, of_pool, metered);
+    *busy |= working;
+    return r;
+}
+
+/* Checks a device: every arena, and that the statistics are the sums. No lock is held. */
 static ds_result ds__validate(ds__mdevice *dev) {
     int64_t sum[2][DS__METRICS];
     int64_t meter[2][DS__METERS];
@@ -305,29 +425,8 @@ static ds_result ds__validate(ds__mdevice *dev) {
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        int64_t of_pool[2][DS__METRICS];
-        int64_t metered[2][DS__METERS];
-        int working = 0; /* another thread works on a block: the sums are not all there */
-        memset(of_pool, 0, sizeof of_pool);
-        memset(metered, 0, sizeof metered);
-        for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
-            r = ds__validate_arena(a, of_pool, metered);
-            if (r == DS_NOT_READY) {
-                working = 1;
-                r = DS_OK;
-            }
-        }
-        for (int k = 0; k < 2; k++) {
-            for (int m = 0; m < DS__METRICS; m++)
-                sum[k][m] += of_pool[k][m];
-            for (int m = 0; m < DS__METERS; m++)
-                meter[k][m] += metered[k][m];
-        }
-        if (r == DS_OK && !working && p != &dev->main)
-            r = ds__validate_sums(dev, p, of_pool, metered);
-        busy |= working;
-    }
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+        r = ds__validate_pool(p, sum, meter, &busy);
     if (r == DS_OK && !busy)
         r = ds__validate_sums(dev, NULL, sum, meter);
     if (r == DS_OK)

@@ -74,8 +74,8 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes "
-                             "behind their end at the latest when they were freed at %s:%d",
+                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
+                             "behind their end; found at the free at %s:%d",
                              b->asked, (void *)b->ptr, b->label ? " of " : "",
                              b->label ? b->label : "", b->file ? b->file : "?", b->line,
                              (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,

@@ -1,20 +1,20 @@
 /* api/base.h - version, platform and linkage macros.
 
-   Has the macros that all other public rooms use: the version, the check of the platform,
-   linkage (DEVSTREAM_API, DSDEF, DSINLINE), and the rules for results (DS_MUST_USE, DS_IGNORE). */
+   Defines the macros used by all other public rooms: the version, the platform check, and linkage
+   (DEVSTREAM_API, DSDEF, DSINLINE). DS_MUST_USE and DS_IGNORE set the rules for unused results. */
 #ifndef DS__API_BASE_H
 #define DS__API_BASE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/** The version of these headers, major.minor.patch: the first number, */
+/** Version of these headers: the major number, */
 #define DEVSTREAM_VERSION_MAJOR 0
-/** the second, */
+/** the minor number, */
 #define DEVSTREAM_VERSION_MINOR 1
-/** and the third. */
+/** and the patch number. */
 #define DEVSTREAM_VERSION_PATCH 0
-/** All three as one number: 10000 * major + 100 * minor + patch. */
+/** Version as one number: 10000 * major + 100 * minor + patch. */
 #define DEVSTREAM_VERSION \
     (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
@@ -26,9 +26,9 @@
 #define DEVSTREAM_API __attribute__((visibility("default")))
 #endif
 #ifndef DEVSTREAM_API
-/** The prefix of every function: the program's, if it is defined before. */
+/** Prefix of every function. A program may define its own before the include. */
 #define DEVSTREAM_API
-/** The implementation is hidden, unless the program has said otherwise. */
+/** Hides the implementation, unless the program has defined DEVSTREAM_API. */
 #define DS__HIDDEN __attribute__((visibility("hidden")))
 #endif
 #ifdef DEVSTREAM_STATIC
@@ -43,7 +43,7 @@
 #elif defined(DEVSTREAM_IMPLEMENTATION)
 #define DSINLINE DEVSTREAM_API inline
 #else
-/** Functions that the header defines; the library has each as an ordinary function, too. */
+/** Prefix of functions defined in the header. The library also has each as an ordinary function. */
 #define DSINLINE inline
 #endif
 #ifdef DEVSTREAM_STATIC
@@ -52,9 +52,9 @@
 /** Makes an inline function a symbol of the library. */
 #define DS__SYMBOL(declaration) extern declaration;
 #endif
-/** Results must be looked at; DS_IGNORE says that one is not wanted. */
+/** Results must be checked; DS_IGNORE marks a result as ignored on purpose. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
-/** Makes a call and drops its result. */
+/** Calls a function and discards its result. */
 #define DS_IGNORE(call)                 \
     do {                                \
         ds_result ds_ignored_ = (call); \

@@ -12,56 +12,58 @@
 
 /* ---- exchange with other libraries ----------------------------------------------------------- */
 
-/** DLPack's DLManagedTensor (capsule "dltensor"): a tensor with the function that ends it. */
+/** DLPack's DLManagedTensor (capsule "dltensor"): a tensor with its deleter. */
 typedef struct ds_managed_tensor {
-    ds_tensor tensor;                                /**< what it is */
-    void *manager_ctx;                               /**< the maker's */
-    void (*deleter)(struct ds_managed_tensor *self); /**< ends it; may be NULL */
+    ds_tensor tensor;                                /**< description of the memory */
+    void *manager_ctx;                               /**< context of the producer */
+    void (*deleter)(struct ds_managed_tensor *self); /**< releases the tensor; may be NULL */
 } ds_managed_tensor;
 
 /** DLPack's DLPackVersion. */
 typedef struct ds_dlpack_version {
-    uint32_t major; /**< another one is another layout */
-    uint32_t minor; /**< adds only */
+    uint32_t major; /**< versions with another number have another layout */
+    uint32_t minor; /**< versions with another number only add members */
 } ds_dlpack_version;
 
-/** What devstream writes: 1.1. */
+/** DLPack version that devstream writes, 1.1: the major number, */
 #define DS_DLPACK_MAJOR 1
-/** Its second number. */
+/** and the minor number. */
 #define DS_DLPACK_MINOR 1
 
 /** Flags of ds_managed_tensor_versioned. */
 enum {
-    DS_DLPACK_READ_ONLY = 1,     /**< must not be written to */
-    DS_DLPACK_IS_COPIED = 2,     /**< it was copied for the taker */
-    DS_DLPACK_SUBBYTE_PADDED = 4 /**< elements of less than a byte have one each */
+    DS_DLPACK_READ_ONLY = 1,     /**< the memory must not be written */
+    DS_DLPACK_IS_COPIED = 2,     /**< the memory was copied for the consumer */
+    DS_DLPACK_SUBBYTE_PADDED = 4 /**< elements of less than a byte are padded to one byte each */
 };
 
 /** DLPack's DLManagedTensorVersioned (capsule "dltensor_versioned"). */
 typedef struct ds_managed_tensor_versioned {
-    ds_dlpack_version version;                                 /**< of what follows */
-    void *manager_ctx;                                         /**< the maker's */
-    void (*deleter)(struct ds_managed_tensor_versioned *self); /**< ends it; may be NULL */
-    uint64_t flags;                                            /**< DS_DLPACK_* */
-    ds_tensor tensor;                                          /**< what it is */
+    ds_dlpack_version version; /**< version of the members below */
+    void *manager_ctx;         /**< context of the producer */
+    /** releases the tensor; may be NULL */
+    void (*deleter)(struct ds_managed_tensor_versioned *self);
+    uint64_t flags;   /**< DS_DLPACK_* */
+    ds_tensor tensor; /**< description of the memory */
 } ds_managed_tensor_versioned;
 
-/** Takes over a managed tensor: its deleter is called once, when no object shows its memory any
-    more. When the call fails it is still the caller's. The caller's stream must be ordered
-    behind the maker's work, which is the business of the maker's library (in Python the stream
-    argument of __dlpack__). */
+/** Imports a managed tensor without a copy. Its deleter is invoked once, after the last object that
+    shares the memory is freed. On failure, the caller still owns it. The producer's library must
+    order the caller's stream after the producer's work (in Python: the stream argument of
+    __dlpack__). */
 DSDEF DS_MUST_USE ds_result ds_tensor_import(ds_managed_tensor *managed, ds_tensor **out);
-/** The same of a versioned one. DS_ERR_UNSUPPORTED: a major version other than 1, or elements of
-    less than a byte that are padded. */
+/** Imports a versioned managed tensor, as ds_tensor_import does. DS_ERR_UNSUPPORTED: a major
+    version other than 1, or padded elements of less than a byte. */
 DSDEF DS_MUST_USE ds_result ds_tensor_import_versioned(ds_managed_tensor_versioned *managed,
                                                        ds_tensor **out);
-/** Makes a managed tensor that shows an object's memory and keeps it until its deleter is
-    called; that may be done by any thread, also inside a host function, and after ds_shutdown,
-    which ends the memory. data is the first element and byte_offset 0, as some libraries read it
-    so. It is made with malloc. DS_ERR_UNSUPPORTED for read-only tensors, of which this form
-    cannot tell. */
+/** Exports an object as a managed tensor that shares the memory and keeps it alive until its
+    deleter is invoked. Any thread may invoke the deleter, also inside a host function and after
+    ds_shutdown. ds_shutdown frees the memory itself. data is the first element and byte_offset is
+    0, because some libraries ignore byte_offset. Allocated by malloc. DS_ERR_UNSUPPORTED: a
+    read-only tensor, since this form has no such flag. */
 DSDEF DS_MUST_USE ds_result ds_tensor_export(const ds_tensor *tensor, ds_managed_tensor **out);
-/** The same in the versioned form. */
+/** Exports an object, as ds_tensor_export does, in the versioned form. Supports read-only
+    tensors. */
 DSDEF DS_MUST_USE ds_result ds_tensor_export_versioned(const ds_tensor *tensor,
                                                        ds_managed_tensor_versioned **out);
 

@@ -9,17 +9,17 @@
 
 /* ---- data types ------------------------------------------------------------------------------ */
 
-/** What an element is, with DLPack's numbers. */
+/** Kinds of elements; the values are DLPack's. */
 typedef enum ds_type_code {
     DS_CODE_INT = 0,     /**< signed integers */
     DS_CODE_UINT = 1,    /**< unsigned integers */
     DS_CODE_FLOAT = 2,   /**< IEEE floats of 16, 32, 64 bits */
-    DS_CODE_OPAQUE = 3,  /**< handles, of which nothing is known */
+    DS_CODE_OPAQUE = 3,  /**< opaque handles */
     DS_CODE_BFLOAT = 4,  /**< bfloat16 */
-    DS_CODE_COMPLEX = 5, /**< two floats, of which bits counts both */
+    DS_CODE_COMPLEX = 5, /**< two floats; bits counts both */
     DS_CODE_BOOL = 6,    /**< 0 or 1 in a byte */
-    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; UZ: no negative
-        zero; B11: bias 11; E8M0FNU: a power of two without a sign */
+    /** this and the following: bits of exponent (E) and mantissa (M); FN: no infinities; UZ: no
+        negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
     DS_CODE_FLOAT8_E3M4 = 7,
     DS_CODE_FLOAT8_E4M3 = 8,        /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3B11FNUZ = 9, /**< see DS_CODE_FLOAT8_E3M4 */
@@ -33,15 +33,14 @@ typedef enum ds_type_code {
     DS_CODE_FLOAT4_E2M1FN = 17      /**< see DS_CODE_FLOAT8_E3M4 */
 } ds_type_code;
 
-/** A data type; the same bytes as DLPack's DLDataType. */
+/** A data type with the layout of DLPack's DLDataType. */
 typedef struct ds_dtype {
     uint8_t code;   /**< a ds_type_code */
-    uint8_t bits;   /**< of one lane */
+    uint8_t bits;   /**< bits of one lane */
     uint16_t lanes; /**< 1, or more for vectors */
 } ds_dtype;
 
-/** X(name, code, bits, lanes): torch's types and their names, and the rest of DLPack's 8-bit
-    ones. */
+/** X(name, code, bits, lanes): torch's types and names, and DLPack's other 8-bit types. */
 /* clang-format off */
 #define DS_DTYPES(X) \
     X(bool, DS_CODE_BOOL, 8, 1) \
@@ -83,17 +82,17 @@ typedef struct ds_dtype {
 DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
 
-/** Bytes of an element; 0 when that is no whole number. Callable anywhere. */
+/** Returns the size of an element in bytes; 0 if it is not a whole number. Callable anywhere. */
 DSDEF size_t ds_dtype_get_size(ds_dtype dtype);
-/** 1 when both are the same type. Callable anywhere. */
+/** Returns 1 if both types are the same, else 0. Callable anywhere. */
 DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
-/** Longest text that ds_dtype_format writes, with the terminating zero. */
+/** Size in bytes of the longest text written by ds_dtype_format, with the terminating zero. */
 #define DS_DTYPE_NAME_SIZE 32
-/** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes".
-    DS_ERR_INVALID_VALUE when size is too small. */
+/** Writes torch's name of the type ("float32"), or "code:bits:lanes" if it has no name.
+    DS_ERR_INVALID_VALUE: size is too small. */
 DSDEF DS_MUST_USE ds_result ds_dtype_format(ds_dtype dtype, char *out, size_t size);
-/** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf,
-    cfloat, cdouble. */
+/** Parses a name of ds_dtype_format, or one of torch's aliases: float, double, half, short, int,
+    long, chalf, cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
 
 #endif

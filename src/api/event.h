@@ -1,7 +1,7 @@
 /* api/event.h - events.
 
-   Declares events and the functions that record, query and time them, wait for them, and share
-   them between processes.
+   Declares events and the functions that record, query and time them, wait for them, and share them
+   between processes.
 
    Threads: any. The functions with "synchronize" in their names block the calling thread. */
 #ifndef DS__API_EVENT_H
@@ -11,87 +11,89 @@
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/** An event: a point in a stream's work. Zeroed: none. */
+/** An event: a point in a stream's work. A zeroed handle names no event. */
 typedef struct ds_event {
     uint64_t id; /**< index and generation; 0: none */
 } ds_event;
 
 enum {
-    DS_EVENT_DEFAULT = 0, /**< no timing: the cheapest */
-    DS_EVENT_TIMING = 1,  /**< keeps the time at which the record is reached */
+    DS_EVENT_DEFAULT = 0, /**< without timing: the cheapest */
+    DS_EVENT_TIMING = 1,  /**< stores the time at which the stream reaches the record */
     /** ds_event_synchronize sleeps at once instead of spinning first */
     DS_EVENT_BLOCKING_WAIT = 2,
-    /** may be shared between processes (ds_event_export); not with DS_EVENT_TIMING. On CPU
-        devices a process can have 65,536 that were recorded or exported: of one more the first
-        record or export is DS_ERR_LIMIT_EXCEEDED */
+    /** can be shared between processes (ds_event_export); excludes DS_EVENT_TIMING. On CPU devices,
+        a process can record or export at most 65,536 such events. DS_ERR_LIMIT_EXCEEDED: the first
+        record or export of a further event. */
     DS_EVENT_INTERPROCESS = 4,
-    DS_EVENT_CUPY = 1 /**< CuPy's default: timing on */
+    DS_EVENT_CUPY = 1 /**< CuPy's default: with timing */
 };
 
-/** Creates an event; it belongs to no device until it is recorded. label may be NULL; it is
-    copied. DS_ERR_INVALID_VALUE: an interprocess event with timing. */
+/** Creates an event. The first record binds it to a device. label is copied and may be NULL.
+    DS_ERR_INVALID_VALUE: DS_EVENT_INTERPROCESS with DS_EVENT_TIMING. */
 DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, ds_event *out);
-/** The handle becomes invalid; streams that wait for the event still do. Returns at once. Graphs
-    keep the events of their nodes. */
+/** Destroys an event; the handle becomes invalid. Streams still wait for earlier records. Does not
+    block. Graphs keep the events of their nodes. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
-/** Marks the present end of the stream's work. A later record replaces it for later waits only.
-    The first record binds the event to the stream's device; recording on another one is
-    DS_ERR_DEVICE_MISMATCH. */
+/** Records the end of the work enqueued on the stream so far. A new record replaces the old one for
+    later waits only. The first record binds the event to the stream's device.
+    DS_ERR_DEVICE_MISMATCH: a stream of another device. */
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
-/** Creates an event with these flags and records it on the stream; it is the caller's to
-    destroy. */
+/** Creates an event with the flags and records it on the stream. The caller must destroy it. */
 DSDEF DS_MUST_USE ds_result ds_stream_record_event(ds_stream stream, unsigned flags, ds_event *out);
-/** Later work on the stream starts after the event's record as of this call, whatever is
-    recorded afterwards. The stream may be on another device of the same driver; one of another
-    driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
+/** Makes later work on the stream wait for the event's record as of this call. Later records do not
+    affect this wait. An event that was never recorded is complete. The stream may belong to another
+    device of the same driver. Does not block. DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event(ds_stream stream, ds_event event);
-/** Later work on the stream starts after all work put on `other` before this call. Needs no
-    event; returns at once. A stream of another driver is DS_ERR_CROSS_DRIVER. */
+/** Makes later work on the stream wait for all work enqueued on `other` before the call. Does not
+    block. DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_stream(ds_stream stream, ds_stream other);
-/** As ds_event_record, but on a capturing stream it becomes a node of the graph, and each launch
-    records the event (as of the launch: who waits for it after that call waits for this launch's
-    record). */
+/** Records the event as ds_event_record does; on a capturing stream, adds a record node to the
+    graph instead. Each launch records the event: a wait enqueued after a launch waits for that
+    launch's record. */
 DSDEF DS_MUST_USE ds_result ds_event_record_external(ds_event event, ds_stream stream);
-/** As ds_stream_wait_event, but on a capturing stream it becomes a node of the graph: each
-    launch waits for the event's record as of the launch. DS_ERR_CROSS_DRIVER: an event of
-    another driver, here too. */
+/** Waits as ds_stream_wait_event does; on a capturing stream, adds a wait node to the graph
+    instead. Each launch waits for the event's record as of the launch. DS_ERR_CROSS_DRIVER: an
+    event of another driver. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event_external(ds_stream stream, ds_event event);
-/** DS_OK when the record is reached (or there is none), DS_NOT_READY, or DS_ERR_FAILED. Never
-    blocks. */
+/** Returns DS_OK if the stream has reached the record or the event was never recorded. Returns
+    DS_NOT_READY if work is pending, DS_ERR_FAILED after a failure. Does not block. */
 DSDEF DS_MUST_USE ds_result ds_event_query(ds_event event);
-/** Blocks until the record as of the call is reached; see ds_stream_synchronize. */
+/** Waits (blocks) until the stream reaches the event's record as of the call. The calling thread
+    may run work as in ds_stream_synchronize. */
 DSDEF DS_MUST_USE ds_result ds_event_synchronize(ds_event event);
-/** As ds_event_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. */
+/** Waits as ds_event_synchronize does, for at most timeout_ns nanoseconds. Returns DS_NOT_READY
+    after that time. */
 DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t timeout_ns);
-/** Milliseconds from one record to another, negative when they are the other way round. Checked
-    in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED),
-    both reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond
-    clock, read when the stream reaches the record. */
+/** Returns the milliseconds between two records; negative if end was reached before start. Checks
+    in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED), both
+    reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond clock, read
+    when the stream reaches the record. */
 DSDEF DS_MUST_USE ds_result ds_event_get_elapsed_ms(ds_event start, ds_event end, double *out_ms);
-/** The device of the first record; a zeroed device before it. */
+/** Returns the device of the first record; a zeroed device if the event was never recorded. */
 DSDEF DS_MUST_USE ds_result ds_event_get_device(ds_event event, ds_device *out);
-/** The flags it was created with. */
+/** Returns the flags of the event's creation. */
 DSDEF DS_MUST_USE ds_result ds_event_get_flags(ds_event event, unsigned *out);
 
-/** An event for other processes: bytes to send to them. */
+/** Handle of an event for other processes: bytes that can be sent to them. */
 typedef struct ds_ipc_event_handle {
-    unsigned char bytes[64]; /**< of meaning to ds_event_import only */
+    unsigned char bytes[64]; /**< opaque; read by ds_event_import only */
 } ds_ipc_event_handle;
 
-/** Writes the handle with which other processes import the event; as often as wanted, always the
-    same bytes. An event that was never recorded belongs to the thread's current device from now
-    on. It must live as long as others use it. DS_ERR_INVALID_VALUE: it was created without
-    DS_EVENT_INTERPROCESS, or it was imported itself. */
+/** Writes the handle by which other processes import the event. Repeated calls write the same
+    bytes. An event that was never recorded is bound to the thread's current device. The event must
+    live as long as other processes use it. DS_ERR_INVALID_VALUE: the event was created without
+    DS_EVENT_INTERPROCESS or was imported. */
 DSDEF DS_MUST_USE ds_result ds_event_export(ds_event event, ds_ipc_event_handle *out);
-/** Makes an event of another process's handle, on a device of the same kind; it can be recorded,
-    waited for, asked and synchronized with like the process's own, and is destroyed here like
-    one. Every process sees the latest record of any. What a wait means is fixed at its call, in
-    all processes. If the process that made a record ends before its stream came to it (and only
-    then), waits for that record are over with DS_ERR_PEER_DIED: a stream that waits has failed
-    with it, like after a failure of its own work, until ds_device_reset or its end; other
-    streams go on. That is so on CPU devices; what CUDA does then is not documented.
-    DS_ERR_PEER_DIED: the exporting process has ended. DS_ERR_INVALID_HANDLE: it has destroyed
-    the event. DS_ERR_ILLEGAL_STATE: it is this process. */
+/** Imports an event of another process, on a device of the same type. The event supports records,
+    waits, queries and synchronization, and must be destroyed in this process. Every process sees
+    the latest record of all processes; a wait takes the record as of its call.
+
+    CPU devices: if a process ends before its stream reaches its record, waits for that record end
+    with DS_ERR_PEER_DIED. A waiting stream then has failed until ds_device_reset or its
+    destruction; other streams continue. CUDA does not document this case.
+
+    Errors: DS_ERR_PEER_DIED (the exporting process has ended), DS_ERR_INVALID_HANDLE (the event was
+    destroyed), DS_ERR_ILLEGAL_STATE (the event was exported by this process). */
 DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle,
                                             ds_event *out);
 

@@ -2,9 +2,8 @@
 
    Declares the functions that enqueue a call of user code on a stream.
 
-   Threads: the functions run on threads of the library and may call only functions that are
-   marked "Callable anywhere". If the enqueuing call fails, dtor_fn runs on the caller's
-   thread. */
+   Threads: the functions run on threads of the library and may only call functions marked "Callable
+   anywhere". If the enqueuing call fails, dtor_fn runs on the caller's thread. */
 #ifndef DS__API_HOST_FUNC_H
 #define DS__API_HOST_FUNC_H
 
@@ -12,21 +11,21 @@
 
 /* ---- host functions -------------------------------------------------------------------------- */
 
-/** Runs on a thread of devstream's. */
+/** Host function; runs on a thread of devstream. */
 typedef void (*ds_host_fn)(void *user);
-/** Gets the stream, DS_OK or the failure of the stream, and the user's pointer. */
+/** Callback; receives the stream, DS_OK or the stream's failure, and the user pointer. */
 typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
 
-/** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other
-    streams do not (but CUDA may run the host functions of a device one after another, so that
-    one that blocks holds up those of others). Skipped after a failure. dtor_fn(user), when
-    given, runs exactly once in every case: after fn and before the stream goes on, when fn is
-    skipped, and also when this call fails (then before it returns, on the caller's thread). */
+/** Enqueues fn(user), which runs once in stream order. Later work on the stream waits for fn; other
+    streams do not. CUDA may run the host functions of a device one after another, so a blocking
+    function may delay other streams. After a failure of the stream, fn is skipped. If dtor_fn is
+    set, dtor_fn(user) runs exactly once: after fn and before the stream continues, or if fn is
+    skipped. If the call fails, dtor_fn runs on the caller's thread before the call returns. */
 DSDEF DS_MUST_USE ds_result ds_stream_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
                                                        ds_host_fn dtor_fn);
-/** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too;
-    else as ds_stream_launch_host_func. When the call itself fails, fn does not run, dtor_fn does.
-    */
+/** Enqueues fn(stream, status, user), which runs exactly once in stream order, also after a failure
+    of the stream. Other rules as for ds_stream_launch_host_func. If the call fails, only dtor_fn
+    runs. */
 DSDEF DS_MUST_USE ds_result ds_stream_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
                                                    ds_host_fn dtor_fn);
 

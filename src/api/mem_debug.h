@@ -8,9 +8,9 @@
 
 /* ---- debugging ------------------------------------------------------------------------------- */
 
-/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and
-    that its statistics, those of its pools and what limits go by are the sums of its blocks:
-    DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
+/** Checks all structures of a device's allocator (DS_DEVICE_HOST: of pinned memory). Also checks
+    its statistics, pool statistics and limit counters against the sums over its blocks.
+    DS_ERR_ILLEGAL_STATE: a structure is damaged; the error names it. */
 DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 
 #endif

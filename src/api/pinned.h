@@ -9,58 +9,60 @@
 
 /* ---- pinned host memory ---------------------------------------------------------------------- */
 
-/** Allocates pinned host memory from a cache, for all devices; aligned to 512 (to 4 KiB from 4
-    KiB on); uninitialised. It may be used at once. size 0 gives NULL and DS_OK. Waits for no
-    device (though a driver may, while it pins memory). DS_ERR_OUT_OF_MEMORY, and
-    DS_ERR_LIMIT_EXCEEDED when only the limit stands in the way, when the cache given back did
-    not help. Callable while streams capture. */
+/** Allocates cached pinned host memory for all devices. Uninitialised, aligned to 512 bytes (to 4
+    KiB from a size of 4 KiB), and usable at once. size 0 sets *out to NULL and returns DS_OK. Does
+    not wait for devices, but a driver may wait while it pins memory. May be called during a
+    capture. Errors after the cache was freed: DS_ERR_OUT_OF_MEMORY, or DS_ERR_LIMIT_EXCEEDED if
+    only the limit prevents the allocation. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_alloc(size_t size, void **out);
-/** Frees it; it is not used again before all recorded uses are done. Waits for nothing. NULL is
-    allowed; anything else that is not the start of a block, a second free included, is
-    DS_ERR_INVALID_VALUE. */
+/** Frees a block. The memory is not reused before all recorded uses are complete. Does not block.
+    NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer that is not the start of a block, or a
+    second free. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_free(void *ptr);
-/** Says that the stream, of any device, has just been given its last use of the block (any
-    address inside it). On a stream that captures, the block is the graph's: freed, it is not
-    used again before the last graph and executable that has the use is gone. Nothing for NULL; a
-    pointer of no block is DS_ERR_INVALID_VALUE. */
+/** Records a use of the block by a stream of any device (ptr: any address inside the block). Call
+    it after the stream's last use. On a capturing stream, the block belongs to the graph: it is not
+    reused before the last graph and executable with the use are destroyed. Does nothing for NULL.
+    DS_ERR_INVALID_VALUE: ptr is not inside a block. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_record_use(void *ptr, ds_stream stream);
-/** What torch's CachingHostAllocator answers to record_event: 1 in *out when the address lies in
-    a block that is allocated here. */
+/** Sets *out to 1 if the address lies inside an allocated block of the cache, else to 0 (result of
+    record_event of torch's CachingHostAllocator). */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_owns(const void *ptr, int *out);
-/** Gives back all cached pinned memory whose uses are done; waits for none. *out_released (NULL
-    allowed): bytes. Refused while a capture is open. */
+/** Frees all cached pinned memory without pending uses. Does not block. *out_released (may be
+    NULL): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_empty_cache(size_t *out_released);
-/** Limits what is reserved, in bytes; 0: no limit. What is reserved already stays. */
+/** Limits the reserved pinned memory, in bytes; 0: no limit. Memory reserved before the call
+    remains. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_set_limit(size_t bytes);
 
-/** Time of the calls to the driver, microseconds. */
+/** Durations of driver calls, in microseconds. */
 typedef struct ds_mem_duration {
-    int64_t total; /**< all of it */
-    int64_t max;   /**< the longest call */
-    int64_t min;   /**< the shortest */
-    int64_t count; /**< how many */
+    int64_t total; /**< sum */
+    int64_t max;   /**< longest call */
+    int64_t min;   /**< shortest call */
+    int64_t count; /**< number of calls */
     int64_t avg;   /**< total / count */
 } ds_mem_duration;
 
-/** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
+/** torch.cuda.host_memory_stats as a struct. All values are exact for any number of threads, also
+    peaks. */
 typedef struct ds_mem_pinned_stats {
-    ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
-    ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
-    /** blocks that are allocated, or freed and still in use by a stream */
+    ds_mem_stat allocations;     /**< allocated blocks */
+    ds_mem_stat allocated_bytes; /**< bytes of live and cached blocks */
+    /** blocks allocated, or freed but still in use by a stream */
     ds_mem_stat active_requests;
-    ds_mem_stat active_bytes;        /**< their bytes */
-    ds_mem_duration host_alloc_time; /**< of calls for memory */
-    ds_mem_duration host_free_time;  /**< of calls to give it back */
-    int64_t num_host_alloc;          /**< calls for memory */
-    int64_t num_host_free;           /**< calls to give it back */
+    ds_mem_stat active_bytes;        /**< bytes of these blocks */
+    ds_mem_duration host_alloc_time; /**< of calls that allocate */
+    ds_mem_duration host_free_time;  /**< of calls that free */
+    int64_t num_host_alloc;          /**< calls that allocate */
+    int64_t num_host_free;           /**< calls that free */
     uint64_t reserved[16];           /**< 0 */
 } ds_mem_pinned_stats;
 
-/** Statistics of pinned memory. */
+/** Returns the statistics of pinned memory. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_get_stats(ds_mem_pinned_stats *out);
-/** Peaks become the current values. */
+/** Resets peaks to the current values. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_peak_stats(void);
-/** Totals become 0. */
+/** Resets totals to 0. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_accumulated_stats(void);
 
 #endif

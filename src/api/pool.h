@@ -1,9 +1,9 @@
 /* api/pool.h - memory pools.
 
-   Declares pools of the caching allocator with their own policy, limit and upstream, the pool of
-   a capture, and checkpoints of a pool.
+   Declares pools of the caching allocator with their own policy, limit and upstream. Also declares
+   the pool of a capture, and checkpoints of a pool.
 
-   Threads: any. A pushed pool counts for the calling thread only. */
+   Threads: any. A pushed pool applies to the calling thread only. */
 #ifndef DS__API_POOL_H
 #define DS__API_POOL_H
 
@@ -12,87 +12,88 @@
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
-/** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
-    is the native stream, NULL when that has ended. Memory aligned to 512, or NULL. It may call
-    ds_device_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
-    pools that the thread has pushed do not count; the thread is relaxed
-    (ds_capture_exchange_mode) meanwhile. */
+/** Allocates memory for a pool, with the signature of torch.cuda.memory.CUDAPluggableAllocator.
+    `stream` is the native stream, or NULL if it has ended. Returns memory aligned to 512 bytes, or
+    NULL. May call ds_device_alloc and allocate from other pools; pools pushed by the thread are
+    ignored. During the call the thread's capture mode is relaxed (ds_capture_exchange_mode).
+    DS_ERR_NOT_PERMITTED: an allocation from the function's own pool. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
-/** Gives back what ds_upstream_alloc_fn gave, when no work uses it any more. */
+/** Frees memory of ds_upstream_alloc_fn after the last use of it is complete. */
 typedef void (*ds_upstream_free_fn)(void *ptr, ptrdiff_t size, int device, void *stream);
 
 typedef struct ds_resource ds_resource; /* below */
 
-/** What ds_pool_create takes; zero means default. */
+/** Parameters of ds_pool_create; zero means default. */
 typedef struct ds_pool_desc {
-    ds_device device; /**< where its memory is */
-    /** NULL: the device's; else its limit and memory_fraction (of the device's memory) are
-        limits of the pool */
+    ds_device device; /**< device of the memory */
+    /** NULL: the device's policy. If set, its limit and memory_fraction (of the device's memory)
+        limit the pool */
     const ds_mem_config *config;
-    ds_upstream_alloc_fn alloc_fn; /**< NULL: the device; else segments come from here */
+    ds_upstream_alloc_fn alloc_fn; /**< source of segments; NULL: the device */
     ds_upstream_free_fn free_fn;   /**< required with alloc_fn */
-    /** NULL: the device; else segments come from this resource (copied), which must outlive them
-        and have other memory than pools */
+    /** source of segments (copied); NULL: the device. Must outlive them and must not take its
+        memory from pools */
     const ds_resource *upstream;
-    /** 1: when the device is out of memory, other allocations may use its free blocks */
+    /** 1: if the device is out of memory, other allocations may use the pool's free blocks */
     int use_on_oom;
     int no_split; /**< 1: one block per segment */
-    /** 1: blocks can be given to other processes (ds_mem_export) */
+    /** 1: blocks can be exported to other processes (ds_mem_export) */
     int shareable;
-    /** bytes reserved; 0: none but config's and the device's. The smallest counts */
+    /** limit of the reserved bytes; 0: only the limits of config and the device. The smallest
+        applies */
     size_t limit;
     const char *label;    /**< shown in reports; copied */
     uint64_t reserved[8]; /**< 0 */
 } ds_pool_desc;
 
-/** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */
+/** Creates a pool without memory. desc NULL: current device, with its policy. */
 DSDEF DS_MUST_USE ds_result ds_pool_create(const ds_pool_desc *desc, ds_pool *out);
-/** Ends a pool: its cached memory is given back now; what blocks or graphs still have, at the
-    next ds_mem_empty_cache or shortage after they are gone. */
+/** Destroys a pool. Frees its cached memory at once. Memory of remaining blocks or graphs is freed
+    after their end, at the next ds_mem_empty_cache or shortage. */
 DSDEF DS_MUST_USE ds_result ds_pool_destroy(ds_pool pool);
-/** The thread's allocations on the pool's device come from the pool, until the matching pop. The
-    latest push wins. DS_ERR_ILLEGAL_STATE: 32 are pushed already. */
+/** Makes the thread's allocations on the pool's device use the pool until the matching pop. The
+    innermost push applies. DS_ERR_ILLEGAL_STATE: 32 pools are already pushed. */
 DSDEF DS_MUST_USE ds_result ds_pool_push(ds_pool pool);
-/** Ends the innermost ds_pool_push of the thread. DS_ERR_ILLEGAL_STATE when there is none. */
+/** Undoes the thread's innermost ds_pool_push. DS_ERR_ILLEGAL_STATE if no push is open. */
 DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
-/** What the capture of a stream that has just begun takes its memory from; so that several
-    graphs, which must not run at the same time, share it. Must be called before the capture
-    allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream
-    does not capture, or its capture has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is
-    of another device. */
+/** Sets the pool of a capture that has just begun on the stream. Graphs that share a pool must not
+    run at the same time. Must be called before the capture allocates; by default each capture has
+    its own pool. DS_ERR_ILLEGAL_STATE: the stream does not capture, or its capture has already
+    allocated. DS_ERR_DEVICE_MISMATCH: the pool belongs to another device. */
 DSDEF DS_MUST_USE ds_result ds_capture_set_pool(ds_stream stream, ds_pool pool);
-/** Owners of a pool: its handle, pushes, captures and graphs. */
+/** Returns the number of owners of a pool: its handle, pushes, captures and graphs. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_use_count(ds_pool pool, int *out);
-/** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own;
-    (0, 0) of the default one. */
+/** Returns torch's id of the pool: (0, n) for a created pool, (n, 0) for a capture's own pool, (0,
+    0) for the default pool. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_id(ds_pool pool, uint64_t out_id[2]);
-/** Gives back the pool's memory that no block stands in the way of; waits and is refused as
-    ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
+/** Frees the pool's cached memory, except segments or pages with live blocks. Waits and fails as
+    ds_mem_empty_cache does. *out_released (may be NULL): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
 
-/** Where the live blocks of a pool were. */
+/** Positions of the live blocks of a pool. */
 typedef struct ds_pool_checkpoint ds_pool_checkpoint;
-/** Notes where the live blocks of a pool are, for ds_pool_restore. For programs that capture
-    several graphs upon one pool: after one was launched, the pool is put back to how that
-    graph's capture had left it, and the next capture goes on from there. DS_ERR_ILLEGAL_STATE,
-    with the block, when other streams or processes use one of its blocks, or a freed one still
-    (free and synchronize first). */
+/** Saves the positions of the pool's live blocks for ds_pool_restore. Use it to capture several
+    graphs on one pool: after a launch, restore the state at the end of that graph's capture.
+    DS_ERR_ILLEGAL_STATE: another stream or process uses a block, or a freed block is still in use.
+    The error names the block; free it and synchronize first. */
 DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out);
-/** Makes the live blocks of a pool those of the checkpoint: what is live now and was not then is
-    freed, without a word to whoever holds it; what was live then and is not now is live again at
-    its address, to be freed with ds_mem_free, its contents whatever was written there since. The
-    freed memory is taken as done with: order the streams before. Calls fn (NULL allowed) for
-    each block that changed, freed ones first, its state DS_BLOCK_FREE or DS_BLOCK_LIVE;
-    devstream may be called from it. On failure nothing has changed: DS_ERR_ILLEGAL_STATE as
-    ds_pool_save, or when memory of the checkpoint was given back since. Nobody else may allocate
-    from the pool or free its blocks meanwhile (then DS_ERR_ILLEGAL_STATE, half done). The
-    checkpoint stays, for any number of calls. */
+/** Restores the live blocks of the checkpoint. Blocks that are live now but not in the checkpoint
+    are freed; their pointers become invalid. Blocks of the checkpoint that were freed become live
+    again at their addresses; their contents are undefined, and ds_mem_free frees them. Does not
+    wait for uses of the freed memory: order the streams before the call. The checkpoint can be
+    restored any number of times.
+
+    Invokes fn (may be NULL) for each changed block, freed blocks first, with state DS_BLOCK_FREE or
+    DS_BLOCK_LIVE. fn may call devstream. No other thread may allocate from the pool or free its
+    blocks during the call (DS_ERR_ILLEGAL_STATE, with the pool partly restored). Other errors leave
+    the pool unchanged: DS_ERR_ILLEGAL_STATE as for ds_pool_save, or if memory of the checkpoint has
+    been freed to the driver. */
 DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                             ds_mem_block_fn fn, void *user);
-/** Frees a checkpoint; NULL is allowed. The pool may be gone. */
+/** Frees a checkpoint, also after the pool's destruction. NULL is allowed. */
 DSDEF void ds_pool_checkpoint_destroy(ds_pool_checkpoint *checkpoint);
-/** DS_OK when these are the starts of all live blocks of the pool, in any order; else
-    DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
+/** Returns DS_OK if `ptrs` are the starts of all live blocks of the pool, in any order.
+    DS_ERR_ILLEGAL_STATE: the error names the first extra or missing block. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
 
 #endif

@@ -6,13 +6,15 @@
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/** How elements are put together; the numbers are NCCL's. */
+/** Operators of reductions; the values are NCCL's. */
 typedef enum ds_reduce_op {
-    DS_REDUCE_SUM = 0,     /**< bool: or */
-    DS_REDUCE_PRODUCT = 1, /**< bool: and */
-    DS_REDUCE_MAX = 2,     /**< NaN if one of them is; not of complex numbers */
-    DS_REDUCE_MIN = 3,     /**< the same */
-    /** the sum divided by the number of tensors; not of bool; integers: towards zero */
+    DS_REDUCE_SUM = 0,     /**< sum; bool: logical or */
+    DS_REDUCE_PRODUCT = 1, /**< product; bool: logical and */
+    /** maximum; NaN if an operand is NaN; complex numbers are not supported */
+    DS_REDUCE_MAX = 2,
+    /** minimum; NaN if an operand is NaN; complex numbers are not supported */
+    DS_REDUCE_MIN = 3,
+    /** sum divided by the number of tensors; integers round towards zero; bool is not supported */
     DS_REDUCE_AVERAGE = 4
 } ds_reduce_op;
 

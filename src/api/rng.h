@@ -11,68 +11,68 @@
 
 /* ---- generators ------------------------------------------------------------------------------ */
 
-/** A generator. Zeroed: the one of the device that it is used on. */
+/** A generator. A zeroed handle names the own generator of the device on which it is used. */
 typedef struct ds_rng {
     uint64_t id; /**< index and generation; 0: the device's own */
 } ds_rng;
 
-/** Which numbers of the sequence an element gets; see the top of this file. */
+/** Mapping of the sequence's words to elements; see the top of this file. */
 typedef enum ds_rng_mapping {
-    DS_RNG_ELEMENT = 0, /**< by its index: the same everywhere */
-    DS_RNG_TORCH = 1    /**< as torch.cuda deals them out to the threads of a GPU */
+    DS_RNG_ELEMENT = 0, /**< by element index: the same on every device */
+    DS_RNG_TORCH = 1    /**< as torch.cuda assigns words to the threads of a GPU */
 } ds_rng_mapping;
 
-/** The seed of generators that were not seeded (torch's). Those of devices begin with a random
-    one. */
+/** Seed of created generators by default (torch's). The generators of devices start with a random
+    seed. */
 #define DS_RNG_DEFAULT_SEED UINT64_C(67280421310721)
 
-/** Bytes of a state: the seed, then the offset, in the machine's order (torch's). */
+/** Size of a state in bytes: the seed, then the offset, in native byte order (torch's format). */
 #define DS_RNG_STATE_SIZE 16
 
-/** What ds_rng_create takes. */
+/** Parameters of ds_rng_create; zero means default. */
 typedef struct ds_rng_desc {
-    ds_device device; /**< zeroed: the thread's current one */
-    /** 0: DS_RNG_DEFAULT_SEED; for the seed 0 call ds_rng_set_seed */
+    ds_device device; /**< zeroed: the thread's current device */
+    /** 0: DS_RNG_DEFAULT_SEED; for the seed 0, call ds_rng_set_seed */
     uint64_t seed;
-    ds_rng_mapping mapping; /**< see there */
-    /** DS_RNG_TORCH: of the GPU whose numbers are wanted; 0: the device's own, on a CPU device
+    ds_rng_mapping mapping; /**< mapping of words to elements */
+    /** DS_RNG_TORCH: multiprocessors of the GPU to reproduce; 0: the device's own, on a CPU device
         132 (H100, H200) */
     int multiprocessors;
-    /** DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's
-        own, on a CPU device 2048. In all less than 2^32 */
+    /** DS_RNG_TORCH: maximum of resident threads per multiprocessor, a multiple of 256; 0: the
+        device's own, on a CPU device 2048. The total must be less than 2^32 */
     int threads_per_multiprocessor;
     const char *label;    /**< for messages; copied; may be NULL */
     uint64_t reserved[4]; /**< 0 */
 } ds_rng_desc;
 
-/** What ds_rng_get_info gives. */
+/** Result of ds_rng_get_info. */
 typedef struct ds_rng_info {
-    ds_device device;               /**< where it is used */
-    uint64_t seed;                  /**< its seed */
-    uint64_t offset;                /**< words that it has given, a multiple of 4 */
-    ds_rng_mapping mapping;         /**< which numbers an element gets */
+    ds_device device;               /**< device of the generator */
+    uint64_t seed;                  /**< seed */
+    uint64_t offset;                /**< words consumed, a multiple of 4 */
+    ds_rng_mapping mapping;         /**< mapping of words to elements */
     int multiprocessors;            /**< of DS_RNG_TORCH */
     int threads_per_multiprocessor; /**< of DS_RNG_TORCH */
     uint64_t reserved[4];           /**< 0 */
 } ds_rng_info;
 
-/** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device,
-    all defaults. Any thread, also during a capture. */
+/** Creates a generator for the streams of a device, with offset 0. desc NULL: current device,
+    defaults. May be called during a capture. The caller must destroy it. */
 DSDEF DS_MUST_USE ds_result ds_rng_create(const ds_rng_desc *desc, ds_rng *out);
-/** Makes one in the same state (torch's clone_state). DS_ERR_CAPTURE_UNSUPPORTED while a capture
-    that uses the generator is open. */
+/** Creates a generator in the same state, as torch's clone_state does. DS_ERR_CAPTURE_UNSUPPORTED
+    while a capture that uses the generator is open. */
 DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
-/** The handle becomes invalid. Pending fills still run, and graphs with fills of it go on taking
-    numbers from it. A device's own cannot be destroyed: DS_ERR_INVALID_HANDLE, and
-    DS_ERR_INVALID_VALUE of a zeroed one. */
+/** Destroys a generator; the handle becomes invalid. Pending fills still run, and graphs with its
+    fills continue to use its sequence. A device's own generator cannot be destroyed:
+    DS_ERR_INVALID_HANDLE, or DS_ERR_INVALID_VALUE for a zeroed handle. */
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
-/** The generator of a device, which is made and seeded at random at first use. It needs no
-    destroying. */
+/** Returns a device's own generator. The first use creates it with a random seed. It must not be
+    destroyed. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_default(ds_device device, ds_rng *out);
-/** Where it is and how far it has come. Fills that are captured do not move the offset; launches
-    do. */
+/** Returns the properties and the offset of a generator. A captured fill does not advance the
+    offset; each launch of its graph does. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
-/** Changes the mapping of later fills; as in ds_rng_desc. */
+/** Sets the mapping of later fills, with the parameters of ds_rng_desc. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_mapping(ds_rng rng, ds_rng_mapping mapping,
                                                int multiprocessors, int threads_per_multiprocessor);
 

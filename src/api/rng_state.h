@@ -1,7 +1,7 @@
 /* api/rng_state.h - seeds and states of generators.
 
-   Declares the functions that set and read seed, offset and state, for a generator, the
-   generator of a device, and those of all devices. */
+   Declares the functions that set and read seed, offset and state: for a generator, a device's own
+   generator, and those of all devices. */
 #ifndef DS__API_RNG_STATE_H
 #define DS__API_RNG_STATE_H
 
@@ -9,48 +9,47 @@
 
 /* ---- seeds and states ------------------------------------------------------------------------ */
 
-/* A zeroed generator is that of the current device in this section. While a capture that uses a
-   generator is open, its seed cannot change (setting the one that it has is allowed), and its
-   offset and state cannot be asked for or set: DS_ERR_CAPTURE_UNSUPPORTED, and the capture goes
-   on. */
+/* In this section, a zeroed generator names the current device's own generator. While a capture
+   that uses a generator is open, its seed cannot change, except to the same value. Its offset and
+   state can be neither read nor set: DS_ERR_CAPTURE_UNSUPPORTED, and the capture continues. */
 
 /** Sets the seed, and the offset to 0. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_seed(ds_rng rng, uint64_t seed);
-/** Takes a random seed, from the operating system, and sets the offset to 0. out_seed may be
-    NULL. */
+/** Sets a random seed from the operating system, and the offset to 0. out_seed may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_rng_reseed(ds_rng rng, uint64_t *out_seed);
-/** The seed as it was set last. */
+/** Returns the last seed set. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_seed(ds_rng rng, uint64_t *out_seed);
-/** Words that were given since it was seeded. */
+/** Returns the words consumed since the generator was seeded. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_offset(ds_rng rng, uint64_t *out_offset);
-/** Goes to a place in the sequence. DS_ERR_INVALID_VALUE unless it is a multiple of 4, and less
-    than 2^63. */
+/** Sets the offset in the sequence. DS_ERR_INVALID_VALUE: not a multiple of 4, or not less than
+    2^63. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_offset(ds_rng rng, uint64_t offset);
-/** Writes the DS_RNG_STATE_SIZE bytes of the state to host memory: torch's get_rng_state. */
+/** Writes the DS_RNG_STATE_SIZE bytes of the state to host memory, as torch's get_rng_state
+    does. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_state(ds_rng rng, void *out, size_t size);
-/** Takes a state over, also torch's. A state of 8 bytes is a seed with the offset 0; another
-    size than 8 or 16 is refused. */
+/** Sets the state, also from torch's get_rng_state. A state of 8 bytes is a seed with the offset 0.
+    DS_ERR_INVALID_VALUE: a size other than 8 or 16. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size_t size);
 
-/** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is
-    none here is ignored, as in torch. */
+/** Seeds a device's own generator, as torch.cuda.manual_seed does. If no device of the type exists,
+    the call is ignored, as in torch. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_device_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_seed_all(uint64_t seed);
-/** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of
-    device of which there is none here is ignored, and *out_seed is 0. */
+/** Seeds a device's own generator at random, as torch.cuda.seed does. out_seed may be NULL. If no
+    device of the type exists, the call is ignored and *out_seed is 0. */
 DSDEF DS_MUST_USE ds_result ds_rng_reseed_device(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_rng_reseed_all(uint64_t *out_seed);
-/** The seed of a device's generator: torch.cuda.initial_seed. */
+/** Returns the seed of a device's own generator, as torch.cuda.initial_seed does. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_device_seed(ds_device device, uint64_t *out_seed);
-/** The states of the generators of all devices of a type, one behind the other. *out_count: how
-    many devices there are; out may be NULL, and has room for `capacity` states, else
-    DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */
+/** Writes the states of the generators of all devices of a type one after another.
+    DS_DEVICE_CURRENT: the current device's type. *out_count is the number of devices. out may be
+    NULL. DS_ERR_INVALID_VALUE: `capacity` (in states) is too small. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_state_all(ds_device_type type, void *out, size_t capacity,
                                                  size_t *out_count);
-/** Gives each device of a type the state at its index; count: how many, at most as many as there
-    are devices. All are checked before the first is set. */
+/** Sets the state of each device of a type from the state at its index. count: number of states, at
+    most the number of devices. All states are checked before the first is set. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void *states,
                                                  size_t count);
 

@@ -1,10 +1,10 @@
 /* api/scope.h - scopes for streams, devices and ranges.
 
-   Defines the macros that push a stream, device or range before a block and pop it when the
-   block is left: by destructors in C++, by the cleanup attribute in C. The room is outside of
-   the entry file's extern "C".
+   Defines macros that push a stream, device or range before a block and pop it at the end of the
+   block. C++ uses destructors, C the cleanup attribute. The room is outside the entry file's extern
+   "C".
 
-   Threads: a scope changes the calling thread only. */
+   Threads: a scope affects the calling thread only. */
 #ifndef DS__API_SCOPE_H
 #define DS__API_SCOPE_H
 
@@ -84,32 +84,33 @@ struct ds_range_guard_ {
 #else
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
-/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the
-    current device stays. */
+/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device. For host memory, the
+    current device does not change. */
 #define DS_DEVICE_OF_SCOPE(ptr)                                                \
     DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), \
               ds_device_scope_leave)
 #define DS_RANGE_SCOPE_(var, enter)                                                           \
     for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; \
          var.once = 0)
-/** DS_STREAM_SCOPE with flags of ds_stream_push. */
+/** DS_STREAM_SCOPE with the flags of ds_stream_push. */
 #define DS_STREAM_SCOPE_FLAGS(stream, flags)                                       \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
               ds_stream_scope_leave)
-/** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it
-    is left. When the push fails the block is not entered, and ds_error_get_last() says why. */
+/** DS_DEVICE_SCOPE(device) { ... }: calls ds_device_push before the block and ds_device_pop at its
+    end, by any exit. If the push fails, the block does not run, and ds_error_get_last() has the
+    error. */
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
-/** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it
-    is left (break, return and goto included). When the push fails the block is not entered, and
-    ds_error_get_last() says why. */
+/** DS_STREAM_SCOPE(stream) { ... }: calls ds_stream_push before the block and ds_stream_pop at its
+    end, by any exit (also break, return and goto). If the push fails, the block does not run, and
+    ds_error_get_last() has the error. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
-/** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is
-    left. The block runs in any case. */
+/** DS_RANGE_SCOPE("step") { ... }: calls ds_range_push before the block and pops the range at its
+    end, by any exit. If the push fails, the block still runs. */
 #define DS_RANGE_SCOPE(text) \
     DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
-/** The same with ds_range_push_with. */
+/** DS_RANGE_SCOPE with the attributes of ds_range_push_with. */
 #define DS_RANGE_SCOPE_WITH(desc) \
     DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
 

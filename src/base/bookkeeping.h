@@ -12,7 +12,7 @@
 #include "../api/init.h"
 #include "../os/os.h"
 
-static ds_allocator ds__allocator; /* without functions: calloc and free */
+static ds_allocator ds__allocator; /* If it has no functions, calloc and free are used. */
 
 /* Returns zeroed memory, or NULL. */
 static void *ds__alloc(size_t size) {

@@ -38,17 +38,17 @@ struct ds__capture {
     ds_site begun;
     ds_graph graph;
     ds__body *body;
-    int into;      /* 1: the graph was there before */
+    int into;      /* 1: it adds to a graph of the user */
     void *origin;  /* the driver's stream on which it began */
     void *members; /* the driver's list of streams */
-    /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
+    /* the first call that the capture does not permit: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];
 };
 
 static const char *const ds__mode_names[] = { "global", "thread-local", "relaxed" };
 
-/* A number of the calling thread. */
+/* Returns the number of the calling thread. */
 static uint64_t ds__thread_number(void) {
     if (!ds__tls.number)
         ds__tls.number = atomic_fetch_add(&ds__g.next_thread, 1) + 1;
@@ -56,8 +56,10 @@ static uint64_t ds__thread_number(void) {
 }
 
 static const char *ds__short_path(const char *file) {
-    size_t n = file ? strlen(file) : 0;
-    return !file ? "?" : n > 70 ? file + n - 70 : file;
+    if (!file)
+        return "?";
+    size_t n = strlen(file);
+    return n > 70 ? file + n - 70 : file;
 }
 
 /* The lock is held. */
@@ -73,8 +75,8 @@ static void ds__capture_spoil(ds__capture *c, const char *rule) {
     snprintf(c->rule, sizeof c->rule, "%s", rule);
 }
 
-/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock
-   is held. */
+/* Reports a call that an open capture does not permit, and returns the code. spoils: the call
+   invalidates the capture. The lock is held. */
 __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c,
                                                                   int spoils, const char *rule) {
     const char *file = ds__short_path(c->begun.file);
@@ -83,16 +85,16 @@ __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code
     if (c->status == DS_CAPTURE_INVALIDATED && !spoils && code == DS_ERR_CAPTURE_INVALIDATED)
         return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s",
                         (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                        c->culprit[0] ? c->culprit : "a call that devstream did not see",
-                        c->rule[0] ? c->rule : "CUDA does not say why");
+                        c->culprit[0] ? c->culprit : "a call outside devstream",
+                        c->rule[0] ? c->rule : "CUDA reports no reason");
+    const char *state = c->status == DS_CAPTURE_ACTIVE ? "goes on" : "remains invalid";
+    if (spoils)
+        state = "is now invalidated by this call";
     return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule,
-                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                    spoils                           ? "is invalid by this first offending call"
-                    : c->status == DS_CAPTURE_ACTIVE ? "goes on"
-                                                     : "stays invalid");
+                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line, state);
 }
 
-/* An open capture of the driver by its number; NULL: none. The lock is held. */
+/* Returns the open capture of the driver with this number, or NULL. The lock is held. */
 DS__SEAM static ds__capture *ds__capture_find(const ds__driver *driver, uint64_t id) {
     ds__capture *c = ds__g.captures;
     while (c && (c->id != id || c->driver->type != driver->type))
@@ -104,7 +106,7 @@ static int ds__captures_open(void) {
     return atomic_load_explicit(&ds__g.capture_count, memory_order_relaxed);
 }
 
-/* Whether the open capture makes unsafe calls of this thread fail
+/* Returns 1 if the open capture makes unsafe calls of this thread fail
    (cudaThreadExchangeStreamCaptureMode). The lock is held. */
 static int ds__capture_forbids(const ds__capture *c) {
     ds_capture_mode mine = ds__tls.mode;
@@ -114,8 +116,8 @@ static int ds__capture_forbids(const ds__capture *c) {
            (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
 }
 
-/* Refuses a call that is not safe while a capture of the driver is open, and spoils those
-   captures that made it unsafe. */
+/* Refuses an unsafe call while a capture of the driver forbids it, and invalidates the captures
+   that do. */
 DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char *rule) {
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
@@ -134,7 +136,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
     return r;
 }
 
-/* Gives a capture that has begun its number and enters it. The lock is held. */
+/* Gives a new capture its number and adds it to the list. The lock is held. */
 DS__SEAM static void ds__capture_list(ds__capture *c) {
     c->id = ++ds__g.next_capture;
     c->status = DS_CAPTURE_ACTIVE;
@@ -143,7 +145,7 @@ DS__SEAM static void ds__capture_list(ds__capture *c) {
     atomic_fetch_add(&ds__g.capture_count, 1);
 }
 
-/* Takes a capture out of the list. The lock is held. */
+/* Removes a capture from the list. The lock is held. */
 DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     ds__capture **p = &ds__g.captures;
     while (*p && *p != c)
@@ -154,13 +156,13 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     }
 }
 
-/* Ends a capture that is out of the list. Its graph becomes the caller's, or is destroyed. */
+/* Ends a capture that is not in the list any more. If it failed, a graph that it created is
+   destroyed. */
 DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
     ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
-    /* else another thread could free it, and its slot be another graph's, before it is counted
-       down */
+    /* without a reference another thread could free the graph and reuse its slot meanwhile */
     ds__ref(g);
-    /* first: nobody can destroy it as long as it is being captured */
+    /* first: while `capturing` is not 0, no other thread can destroy the graph */
     if (failed && !c->into)
         ds__table_kill(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);

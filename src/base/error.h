@@ -42,14 +42,14 @@ DSDEF const char *(ds_result_get_text)(ds_result result) {
     case DS_RESULT_FORCE_INT_:
         break;
     }
-    return "not a result of devstream";
+    return "unknown result";
 }
 
 DSDEF const char *(ds_error_get_last)(void) {
     return ds__tls.error;
 }
 
-/* The thread's last error, kept while calls that may fail report errors of their own. */
+/* The last error of a thread, saved while other calls may report errors. */
 typedef struct ds__kept_error {
     ds_result code;
     char text[sizeof ds__tls.error];
@@ -65,18 +65,27 @@ DS__SEAM static void ds__error_restore(const ds__kept_error *from) {
     memcpy(ds__tls.error, from->text, sizeof from->text);
 }
 
-/* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
+/* Returns the length of the text in a buffer of `size` bytes; printed: the result of snprintf. */
+DS__SEAM static size_t ds__text_length(int printed, size_t size) {
+    if (printed < 0)
+        return 0;
+    return (size_t)printed < size ? (size_t)printed : size - 1;
+}
+
+/* Stores the thread's error sentence, "file:line: ds_copy: ...", passes it to the log, and returns
+   the code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
                                                                                 const char *format,
                                                                                 ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
     size_t size = sizeof t->error;
-    size_t n = 0;
-    int w = t->site.file ? snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
-                         : snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
-    if (w > 0)
-        n = (size_t)w < size ? (size_t)w : size - 1;
+    int w;
+    if (t->site.file)
+        w = snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn);
+    else
+        w = snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
+    size_t n = ds__text_length(w, size);
     va_list args;
     va_start(args, format);
     vsnprintf(to + n, size - n, format, args);
@@ -101,14 +110,15 @@ static inline int ds__reserved_clear(const void *words, size_t size) {
     return !any;
 }
 
-/* Refuses a struct with a member that this version lacks: it would be ignored otherwise. */
+/* Refuses a struct with a member that this version does not have, instead of ignoring the
+   member. */
 #define DS__REQUIRE_RESERVED(name, from)                                                  \
     DS__REQUIRE(ds__reserved_clear((from)->reserved, sizeof(from)->reserved),             \
                 name ".reserved is not 0: the struct was not zeroed, or has a member of " \
                      "a later version than %d.%d.%d",                                     \
                 DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
 
-/* Adds to the sentence of an error that was just set; returns its code. */
+/* Appends to the sentence of the thread's last error; returns r. */
 __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
     ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
@@ -121,7 +131,7 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     return r;
 }
 
-/* Adds the label of an object to the sentence of an error; returns its code. */
+/* If r is an error and the object has a label, appends the label to the sentence. Returns r. */
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
     return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }

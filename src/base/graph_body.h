@@ -28,15 +28,15 @@
 #include "driver.h"
 #include "state.h"
 
-/* Called at each launch of an executable that has the object, with its stream: before the launch
-   (DS_NOT_READY), and after it with what came of it. */
+/* Called at each launch of an executable that has the object: before the launch with DS_NOT_READY,
+   and after it with its result. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
 struct ds__object {
     _Atomic int owners;
     void *user;
     ds_host_fn dtor_fn;
-    /* what it was attached under (ds__capture_attachment), and in which capture */
+    /* of ds__capture_attachment: its key and its capture */
     const void *key;
     uint64_t capture;
     ds__launch_fn launch_fn; /* or NULL */
@@ -68,7 +68,7 @@ struct ds__body {
     ds__object **object;
     size_t object_count;
     size_t object_room;
-    int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
+    int hooked;   /* 1: the body, or a child graph, has objects with a launch_fn */
     void *native; /* the driver's */
 };
 
@@ -76,6 +76,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
                                               "fill",       "host function", "event record",
                                               "event wait", "child graph",   "native" };
 
+/* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__alloc(sizeof *o);
     if (!o) {
@@ -94,7 +95,8 @@ static ds__object *ds__object_keep(ds__object *o) {
     return o;
 }
 
-/* Any thread, the library's own too. */
+/* Drops a reference; the last one runs the destructor. Any thread, also of the library; NULL is
+   allowed. */
 static void ds__object_drop(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
@@ -109,6 +111,7 @@ static void ds__object_drop(ds__object *o) {
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
 static void ds__body_free(ds__body *b);
 
+/* Frees a node and drops its references. A destructor of the user may run. NULL is allowed. */
 static void ds__node_free(ds__node *n) {
     if (!n)
         return;
@@ -128,7 +131,8 @@ static void ds__node_free(ds__node *n) {
     ds__release(n);
 }
 
-/* One that came to nothing: who gave the payload ends it. */
+/* Frees a node that is not used. The payload's destructor does not run; the caller ends the
+   payload. */
 static void ds__node_discard(ds__node *n) {
     if (n && n->payload)
         n->payload->dtor_fn = NULL;
@@ -146,9 +150,37 @@ static void *ds__copy_bytes(const void *from, size_t size) {
     return to ? memcpy(to, from, size) : NULL;
 }
 
-/* Takes copies of what the operation points to, and references; NULL: no memory, and the
+/* Copies the arguments and the grid of a kernel, and keeps the kernel. Returns 0 if there is no
+   memory; the node then has what was copied. */
+static int ds__node_take_kernel(ds__node *n, const ds__op *op) {
+    ds__ref(op->u.kernel.kernel);
+    n->op.u.kernel.args =
+        op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
+    n->op.u.kernel.grid =
+        op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+    return (!op->u.kernel.args_size || n->op.u.kernel.args) &&
+           (!op->u.kernel.grid || n->op.u.kernel.grid);
+}
+
+/* Makes the payload of a host function with a destructor. Returns 0 if there is no memory, and the
    sentence is set. */
-static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
+static int ds__node_take_host(ds__node *n, const ds__op *op) {
+    n->op.u.host.dtor_fn = NULL;
+    if (!op->u.host.dtor_fn)
+        return 1;
+    n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+    return n->payload != NULL;
+}
+
+/* Takes the child graph, or a copy of it without DS__OP_GIVEN. Returns 0 if there is no memory, and
+   the sentence is set. */
+static int ds__node_take_child(ds__node *n, const ds__op *op) {
+    n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
+    n->op.flags = 0;
+    return n->child != NULL;
+}
+
+static ds_node_kind ds__node_kind_of(int op_kind) {
     static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY,
                                           [DS__OP_KERNEL] = DS_NODE_KERNEL,
                                           [DS__OP_COPY] = DS_NODE_COPY,
@@ -159,25 +191,26 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
                                           [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
                                           [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_GRAPH] = DS_NODE_CHILD };
+    return kinds[op_kind];
+}
+
+/* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
+   or event. Returns NULL if there is no memory, and the sentence is set. */
+static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
     ds__node *n = ds__alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
-    n->kind = kinds[op->kind];
+    n->kind = ds__node_kind_of(op->kind);
     n->device = device;
     n->priority = priority;
     n->enabled = 1;
     n->op = *op;
     n->op.flags = (uint8_t)(op->flags & ~(unsigned)(DS__OP_OUTSIDE | DS__OP_INSIDE));
+
+    int taken = 1;
     switch (n->kind) {
     case DS_NODE_KERNEL:
-        ds__ref(op->u.kernel.kernel);
-        n->op.u.kernel.args = op->u.kernel.args_size
-                                  ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size)
-                                  : NULL;
-        n->op.u.kernel.grid =
-            op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
-        if ((op->u.kernel.args_size && !n->op.u.kernel.args) ||
-            (op->u.kernel.grid && !n->op.u.kernel.grid))
+        if (!ds__node_take_kernel(n, op))
             return ds__no_node(n);
         break;
     case DS_NODE_COPY:
@@ -185,33 +218,28 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         n->op.flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
         break;
     case DS_NODE_HOST:
-        n->op.u.host.dtor_fn = NULL;
-        if (op->u.host.dtor_fn &&
-            !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) {
-            ds__node_free(n);
-            return NULL;
-        }
+        taken = ds__node_take_host(n, op);
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
         ds__ref(op->u.event.object);
         break;
     case DS_NODE_CHILD:
-        n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
-        n->op.flags = 0;
-        if (!n->child) {
-            ds__node_free(n);
-            return NULL;
-        }
+        taken = ds__node_take_child(n, op);
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
         break;
     }
+    if (!taken) {
+        ds__node_free(n);
+        return NULL;
+    }
     return n;
 }
 
-/* A copy without dependencies; it shares the payload. */
+/* Returns a copy of a node without its dependencies. Both share the payload. NULL: no memory, and
+   the sentence is set. */
 static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
@@ -222,7 +250,9 @@ static ds__node *ds__node_copy(const ds__node *from) {
     n->kind = from->kind;
     n->enabled = from->enabled;
     n->payload = ds__object_keep(from->payload);
-    if (from->label && !(n->label = ds__copy_text(from->label, 255))) {
+    if (from->label)
+        n->label = ds__copy_text(from->label, 255);
+    if (from->label && !n->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
         ds__node_free(n);
         return NULL;
@@ -230,15 +260,16 @@ static ds__node *ds__node_copy(const ds__node *from) {
     return n;
 }
 
-/* Room for one more in a list that grows; 0: no memory, and the sentence is set. */
+/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
+   there is no memory, and the sentence is set. */
 static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
     void *old;
-    void *more;
     if (count < *room)
         return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    if (!(more = ds__alloc(wanted * element))) {
+    void *more = ds__alloc(wanted * element);
+    if (!more) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return 0;
     }
@@ -257,7 +288,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
     return 0;
 }
 
-/* One dependency more; one that is there already is left. 0: no memory. */
+/* Adds a dependency, unless the node has it. Returns 0 if there is no memory. */
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
@@ -267,13 +298,16 @@ static int ds__node_depend(ds__node *n, uint32_t on) {
     return 1;
 }
 
+/* Returns a number of a graph, never 0. */
 static uint32_t ds__next_serial(void) {
     uint32_t serial;
-    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {
-    }
+    do
+        serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1;
+    while (serial == 0);
     return serial;
 }
 
+/* Returns an empty body. NULL: no memory, and the sentence is set. */
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__alloc(sizeof *b);
     if (!b) {
@@ -298,13 +332,14 @@ static void ds__body_free(ds__body *b) {
     ds__release(b);
 }
 
-/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure
-   the node is the caller's. */
+/* Appends a node with its dependencies, each of which occurs once. The body owns the node then; on
+   failure the caller does. */
 static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps, size_t count) {
     if (b->count == UINT32_MAX - 1)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
-    if (count) { /* else it has those that it has */
-        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps)))
+    if (count) { /* otherwise the node keeps its own */
+        n->deps = ds__copy_bytes(deps, count * sizeof *deps);
+        if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }
@@ -316,6 +351,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
     return DS_OK;
 }
 
+/* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
     if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
@@ -327,8 +363,8 @@ static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     return DS_OK;
 }
 
-/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes
-   have the same handles. */
+/* Copies nodes, dependencies and kept objects, but nothing of the driver. with_serial: the nodes of
+   the copy have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     ds__body *b = ds__body_new(from->driver, from->device);
     if (!b)
@@ -352,8 +388,8 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     return NULL;
 }
 
-/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each
-   node of the body. 0: no memory. */
+/* Marks the nodes and all nodes that they depend on, directly or not. mark: one byte for each node
+   of the body. Returns 0 if there is no memory. */
 static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
                               unsigned char *mark) {
     uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);

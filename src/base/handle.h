@@ -29,6 +29,7 @@
 /* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
 _Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
 
+/* Returns a copy of the first `longest` bytes of a text. NULL: no memory. */
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)
@@ -55,7 +56,7 @@ enum {
     DS__FREE = 0,
     DS__ALIVE = 1,
     DS__DYING = 2,
-    DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */
+    DS__ZOMBIE = 3 /* destroyed, without references, in the list to be freed */
 };
 
 #define DS__REFS(word) ((uint32_t)(word)&0x3fffffffu)
@@ -76,18 +77,19 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    /* NULL, or: takes an object over that no call uses any more, and calls ds__table_free later */
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_free later */
     void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);
     ds__lock lock;
-    uint32_t generation; /* before that of a new slot: another one after each shutdown */
+    uint32_t generation; /* the generation of unused slots; differs after each shutdown */
     uint32_t used;
     uint32_t free_head;
     uint32_t zombies;
     _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
 } ds__table;
 
+/* Returns the slot with this index, or NULL if its chunk is not allocated. */
 static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
     uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
     if (DS__UNLIKELY(c >= 25))
@@ -104,41 +106,53 @@ static inline uint64_t ds__handle(const ds__slot *slot) {
     return (word & 0xffffffff00000000u) | (slot->index + 1);
 }
 
-/* A slot for a new object, alive with one reference but reachable only by the handle returned
-   later; NULL: no memory. */
-static void *ds__table_add(ds__table *t) {
+/* Allocates a chunk of slots, if it is not there. The table's lock is held. */
+static void ds__table_grow(ds__table *t, uint32_t c) {
+    if (atomic_load_explicit(&t->chunk[c], memory_order_relaxed))
+        return;
+    size_t count = (size_t)DS__FIRST_CHUNK << c;
+    char *chunk = ds__alloc(count * t->element);
+    for (uint32_t i = 0; chunk && i < count; i++)
+        ((ds__slot *)(void *)(chunk + i * t->element))->index =
+            (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
+    atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
+}
+
+/* Takes a free slot; NULL: no memory. The table's lock is held. */
+static ds__slot *ds__table_take(ds__table *t) {
     ds__slot *slot = NULL;
-    ds__lock_take(&t->lock);
     if (t->free_head) {
         slot = ds__slot_at(t, t->free_head - 1);
         t->free_head = slot->next;
-    } else {
-        uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
-        if (c < 25 && !atomic_load_explicit(&t->chunk[c], memory_order_relaxed)) {
-            size_t count = (size_t)DS__FIRST_CHUNK << c;
-            char *chunk = ds__alloc(count * t->element);
-            if (chunk)
-                for (uint32_t i = 0; i < count; i++)
-                    ((ds__slot *)(void *)(chunk + i * t->element))->index =
-                        (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
-            atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
-        }
-        if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL)
-            t->used++;
+        return slot;
     }
+    uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
+    if (c >= 25)
+        return NULL;
+    ds__table_grow(t, c);
+    slot = ds__slot_at(t, t->used);
+    if (slot)
+        t->used++;
+    return slot;
+}
+
+/* Returns a slot for a new object, alive with one reference. No other thread reaches the object
+   before it has the handle. NULL: no memory. */
+static void *ds__table_add(ds__table *t) {
+    ds__lock_take(&t->lock);
+    ds__slot *slot = ds__table_take(t);
     ds__lock_give(&t->lock);
-    if (slot) {
-        memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
-        uint32_t generation =
-            DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
-        /* never used */
-        if (generation == 0)
-            generation = t->generation;
-        if (++generation == 0)
-            generation = 1;
-        atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1),
-                              memory_order_release);
-    }
+    if (!slot)
+        return NULL;
+
+    memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
+    uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
+    /* never used */
+    if (generation == 0)
+        generation = t->generation;
+    if (++generation == 0)
+        generation = 1;
+    atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
     return slot;
 }
 

@@ -45,8 +45,8 @@ enum {
     DS__BOARD_LAYOUT = 2
 };
 
-/* The progress of one stream that records events of this board: its operations up to `done` are
-   over, and those from failed_from to failed_upto have failed. */
+/* The progress of one stream that records events of this board. Operations up to `done` are
+   finished; those from failed_from to failed_upto have failed. */
 typedef struct ds__lane {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
@@ -56,8 +56,8 @@ typedef struct ds__lane {
 
 /* An event. */
 typedef struct ds__mark {
-    /* of the latest record: lane + 1 (24 bits) and the number of the operation (the lowest 40);
-       0: none */
+    /* the latest record: lane + 1 (24 bits) and the number of the operation (lowest 40 bits); 0:
+       none */
     _Atomic uint64_t word;
     _Atomic uint32_t generation;
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
@@ -79,7 +79,7 @@ typedef struct ds__stake_facts {
 typedef struct ds__stake {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
-    _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
+    _Atomic uint64_t lease[DS__LEASES]; /* the user: number << 24 | process id; 0: free */
     ds__stake_facts facts;
 } ds__stake;
 
@@ -104,7 +104,7 @@ typedef struct ds__sheet {
 typedef struct ds__board {
     struct ds__board *next;
     ds__sheet *sheet;
-    uint64_t serial; /* no other board of this process ever had it */
+    uint64_t serial; /* unique among the boards of this process */
     uint64_t cookie;
     uint64_t me;
     int pid;
@@ -126,8 +126,8 @@ static struct {
     int atfork;
 } ds__boards = { .mutex = DS__MUTEX_INIT };
 
-/* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
-   zero. */
+/* The content of an exported handle of the CPU driver, for an event or memory. The rest of its 64
+   bytes is 0. */
 typedef struct ds__address {
     uint32_t kind; /* DS__ADDRESS_* */
     int32_t pid;
@@ -149,7 +149,8 @@ static void ds__boards_unlock(void) {
     ds__mutex_unlock(&ds__boards.mutex);
 }
 
-/* In a forked child: the parent must not seem to be alive as long as the child is. */
+/* Runs in a forked child. Closes the files, so that the child does not hold the parent's file
+   locks. */
 static void ds__boards_forked(void) {
     if (ds__boards.own) {
         ds__os_close(ds__boards.own->fd);
@@ -193,17 +194,18 @@ static ds__board *ds__board_new(int fd) {
 }
 
 static ds_result ds__board_short(void) {
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share");
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
-/* The process's own board, made when first needed. The mutex is held. */
+/* Returns the board of this process, which the first call creates. The mutex is held. */
 DS__SEAM static ds_result ds__board_own(ds__board **out) {
     uint64_t cookie = ds__os_cookie();
-    if ((*out = ds__boards.own) != NULL)
+    *out = ds__boards.own;
+    if (*out)
         return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
     if (fd < 0)
-        return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s",
+        return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
     ds__board *b = ds__board_new(fd);
@@ -222,12 +224,12 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
     return DS_OK;
 }
 
-/* 1: the process with this number on the board is there. */
+/* Returns 1 if the process with this number on the board is alive. */
 static int ds__board_alive(const ds__board *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
 
-/* Why another process's memory could not be opened. */
+/* Reports why the memory of another process could not be opened, by errno. */
 static ds_result ds__peer_fail(int pid) {
     if (errno == ENOENT)
         return ds__fail(
@@ -235,14 +237,14 @@ static ds_result ds__peer_fail(int pid) {
             "process %d, which exported the handle, has ended or has shut devstream down", pid);
     if (errno == EACCES || errno == EPERM)
         return ds__fail(DS_ERR_SYSTEM,
-                        "process %d, which exported the handle, may not be looked into; both must "
-                        "belong to the same user",
+                        "process %d, which exported the handle, cannot be accessed; both processes "
+                        "must belong to the same user",
                         pid);
-    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid,
+    return ds__fail(DS_ERR_SYSTEM, "the shared memory of process %d cannot be opened: %s", pid,
                     strerror(errno));
 }
 
-/* Closes what nobody uses any more. The mutex is held. */
+/* Closes boards of other processes that are not used any more. The mutex is held. */
 static void ds__boards_tidy(void) {
     for (ds__board **p = &ds__boards.others; *p;) {
         ds__board *b = *p;
@@ -255,28 +257,38 @@ static void ds__boards_tidy(void) {
     }
 }
 
+/* Checks the board that another process exports, and takes a number on it, whose file lock says
+   that this process lives. */
+static ds_result ds__board_enter(ds__board *b) {
+    int pid = b->pid;
+    if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "process %d has an incompatible version of devstream; use the same version "
+                        "in both processes",
+                        pid);
+    if (b->sheet->pid != pid)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the handle names process %d, but the events and memory are of process %d",
+                        pid, b->sheet->pid);
+    b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1;
+    if (!ds__os_hold_byte(b->fd, b->me))
+        return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
+    return DS_OK;
+}
+
 static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
     if (got < 0)
         return ds__peer_fail(pid);
     ds__board *b = ds__board_new(got);
     if (!b)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
+                        pid);
     b->me = UINT64_MAX;
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = DS_OK;
-    if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
-        r = ds__fail(
-            DS_ERR_UNSUPPORTED,
-            "process %d has another version of devstream, with which nothing can be shared", pid);
-    else if (b->sheet->pid != pid)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the handle names process %d, but the events and memory are of process %d",
-                     pid, b->sheet->pid);
-    else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
-        r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
+    ds_result r = ds__board_enter(b);
     if (r < 0) {
         ds__board_free(b);
         return r;
@@ -287,13 +299,13 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
     return DS_OK;
 }
 
-/* The board of the process that exported a handle, which must live; ends with ds__board_close.
-   The mutex is held. */
+/* Opens the board of the process that exported a handle. That process must be alive. The caller
+   ends with ds__board_close. The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds_result r = DS_OK;
     if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the handle was exported by this process; use what it was made of");
+                        "the handle was exported by this process; use the exported object");
     ds__boards_tidy();
     ds__board *b = ds__boards.others;
     while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
@@ -319,7 +331,8 @@ DS__SEAM static void ds__board_close(ds__board *b) {
     ds__boards_tidy();
 }
 
-/* The board with this serial; NULL: this process does not have it open. The mutex is held. */
+/* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
+   held. */
 DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     ds__board *b = ds__boards.own;
     if (b && b->serial == serial)
@@ -329,15 +342,15 @@ DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     return b;
 }
 
-/* A lane of the board for this process. The mutex is held. */
+/* Takes a lane of the board for this process. The mutex is held. */
 DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     ds__sheet *s = b->sheet;
     uint32_t i = atomic_load(&s->lanes);
     do {
         if (i >= DS__LANES)
             return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                            "%d streams have recorded events of process %d, which is the limit",
-                            DS__LANES, b->pid);
+                            "%d streams have recorded events of process %d, the maximum", DS__LANES,
+                            b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
     if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
@@ -348,12 +361,13 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     return DS_OK;
 }
 
-/* An event on the own board. The mutex is held. */
+/* Takes an event slot on the board of this process. The mutex is held. */
 DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "a process can have %d interprocess events at a time", DS__MARKS);
+                        "the process has %d interprocess events, the maximum; destroy some",
+                        DS__MARKS);
     ds__mark *m = &b->sheet->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;
@@ -367,13 +381,13 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     return DS_OK;
 }
 
-/* 1: the mark has an event, and it is the one of this generation. */
+/* Returns 1 if the slot has the event of this generation. */
 DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
     return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
            atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
-/* What was exported of it is void from now on. The mutex is held. */
+/* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
 DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
     ds__mark *m = &b->sheet->mark[i];
     atomic_fetch_add(&m->generation, 1);

@@ -17,7 +17,7 @@
 #include "error.h"
 #include "state.h"
 
-/* Index of the first mapping that ends after the address. The lock is held. */
+/* Returns the index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {
     size_t low = 0;
     size_t high = ds__g.mapping_count;
@@ -31,26 +31,32 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
+/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
+static int ds__mapping_grow(void) {
+    if (ds__g.mapping_count < ds__g.mapping_room)
+        return 1;
+    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
+    ds__mapping *more = ds__alloc(room * sizeof *more);
+    if (!more)
+        return 0;
+    if (ds__g.mapping_count)
+        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
+    ds__release(ds__g.mappings);
+    ds__g.mappings = more;
+    ds__g.mapping_room = room;
+    return 1;
+}
+
+/* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
-    if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size) {
+    if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    } else if (ds__g.mapping_count == ds__g.mapping_room) {
-        size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-        ds__mapping *more = ds__alloc(room * sizeof *more);
-        if (!more)
-            r = DS_ERR_OUT_OF_MEMORY;
-        else {
-            if (ds__g.mapping_count)
-                memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-            ds__release(ds__g.mappings);
-            ds__g.mappings = more;
-            ds__g.mapping_room = room;
-        }
-    }
+    else if (!ds__mapping_grow())
+        r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
                 (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
@@ -59,11 +65,11 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     }
     ds__lock_give(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
-        return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
+        return ds__fail(r, "%zu bytes at %p overlap mapped memory", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
-/* Takes out the first mapping of [at, end); 0: there is none. */
+/* Removes the first mapping that begins in [at, end). Returns 0 if there is none. */
 DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *out) {
     ds__lock_take(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
@@ -89,7 +95,7 @@ DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
     return at >= end;
 }
 
-/* Whether the range is one or several mappings. */
+/* Checks that the range consists of whole mappings. */
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     uintptr_t end = at + size;
@@ -100,7 +106,7 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     ds__lock_give(&ds__g.mapping_lock);
     return at == end && size ? DS_OK
                              : ds__fail(DS_ERR_INVALID_VALUE,
-                                        "%zu bytes at %p are not what was mapped", size, ptr);
+                                        "%zu bytes at %p are not a mapped range", size, ptr);
 }
 
 #endif

@@ -31,19 +31,18 @@ struct ds__ranges {
     ds__range at[];
 };
 
-/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
-   back. */
+/* Part of a range's kind, for memory that only the allocator frees: how the memory is released. */
 enum {
     DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
     DS__HELD_SEGMENT = 32,   /* like the user's */
     DS__HELD_SHARED = 64,    /* other processes may have it */
     DS__HELD_IMPORTED = 128, /* another process's */
-    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
-    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
+    DS__HELD_UPSTREAM = 48,  /* allocated and freed by a pool's upstream */
+    DS__HELD_ASYNC = 80,     /* freed in the order of a stream */
     DS__HELD = 240
 };
 
-/* Index of the first range that ends after the address. */
+/* Returns the index of the first range that ends after the address. */
 static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
     size_t low = 0;
     size_t high = count;
@@ -57,8 +56,25 @@ static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t addre
     return low;
 }
 
-/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks
-   again. */
+/* Reads the range that holds the address; returns 0 if there is none. The result is valid only if
+   the version of the table is the same before and after. */
+static inline int ds__range_read(const ds__ranges *r, size_t count, uintptr_t address,
+                                 ds__found *out) {
+    size_t i = ds__range_after(r, count, address);
+    if (i >= count)
+        return 0;
+    int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
+    out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
+    out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
+    out->kind = (ds_memory_kind)(kind_device & 15);
+    out->held = kind_device & DS__HELD;
+    out->backend = kind_device >> 8 & 1;
+    out->device = kind_device >> 9;
+    return address >= out->base && address < out->end;
+}
+
+/* Finds the range that holds the address; returns 0 if there is none. Takes no lock, and repeats
+   the search if the table changes meanwhile. */
 static int ds__range_find(const void *ptr, ds__found *out) {
     uintptr_t address = (uintptr_t)ptr;
     for (;;) {
@@ -69,27 +85,14 @@ static int ds__range_find(const void *ptr, ds__found *out) {
         }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
         size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
-        int found = 0;
-        if (r && count <= r->room) {
-            size_t i = ds__range_after(r, count, address);
-            if (i < count) {
-                int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
-                out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
-                out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
-                out->kind = (ds_memory_kind)(kind_device & 15);
-                out->held = kind_device & DS__HELD;
-                out->backend = kind_device >> 8 & 1;
-                out->device = kind_device >> 9;
-                found = address >= out->base && address < out->end;
-            }
-        }
+        int found = r && count <= r->room && ds__range_read(r, count, address, out);
         if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version)
             return found;
     }
 }
 
-/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's,
-   until it looks again often. */
+/* Finds the range of an address and caches it in the thread; NULL: none. The result is valid until
+   the thread looks up DS__HITS more ranges. */
 __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
     ds__tls_block *t = &ds__tls;
     uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
@@ -104,6 +107,8 @@ __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr
     return hit;
 }
 
+/* Returns the range of an address, from the thread's cache if possible; NULL: the memory is not
+   known. */
 static inline const ds__found *ds__range_hit(const void *ptr) {
     const ds__tls_block *t = &ds__tls;
     if (DS__LIKELY(t->hit_version ==
@@ -124,7 +129,22 @@ static void ds__range_move(ds__range *to, ds__range *from) {
                           memory_order_release);
 }
 
-/* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
+/* Replaces the array of ranges by a larger one. Returns NULL if there is no memory. Readers may
+   still use the old array, so it is kept until ds_shutdown. ds__g.range_lock is held. */
+static ds__ranges *ds__range_grow(ds__ranges *r, size_t count) {
+    size_t room = r ? 2 * r->room : 64;
+    ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+    if (!more)
+        return NULL;
+    more->room = room;
+    more->older = r;
+    for (size_t k = 0; k < count; k++)
+        ds__range_move(&more->at[k], &r->at[k]);
+    atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
+    return more;
+}
+
+/* Adds a range. Returns DS_ERR_INVALID_VALUE if it overlaps a known range. Sets no sentence. */
 static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
     uintptr_t base = (uintptr_t)ptr;
     uintptr_t end = base + size;
@@ -136,18 +156,9 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     if (r && i < count && atomic_load(&r->at[i].base) < end) {
         result = DS_ERR_INVALID_VALUE;
     } else if (!r || count == r->room) {
-        size_t room = r ? 2 * r->room : 64;
-        ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
-        if (!more) {
+        r = ds__range_grow(r, count);
+        if (!r)
             result = DS_ERR_OUT_OF_MEMORY;
-        } else { /* readers may still be in the old one: it is kept until shutdown */
-            more->room = room;
-            more->older = r;
-            for (size_t k = 0; k < count; k++)
-                ds__range_move(&more->at[k], &r->at[k]);
-            atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
-            r = more;
-        }
     }
     if (result == DS_OK) {
         atomic_fetch_add(&ds__g.range_version, 1);
@@ -163,7 +174,8 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     return result;
 }
 
-/* Removes the range of this kind that begins at ptr, for one caller only; 0: there is none. */
+/* Removes the range of this kind that begins at ptr. Returns 0 if there is none; of several callers
+   one finds it. */
 static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     uintptr_t base = (uintptr_t)ptr;
     int found = 0;
@@ -184,17 +196,19 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     return found;
 }
 
-/* Describes the memory of a pointer. Returns 0 if it was not allocated or registered here; then the
-   description is that of ordinary memory. */
+/* Describes the memory of a pointer. Returns 0 if devstream neither allocated nor registered the
+   memory; the description is that of pageable memory then. */
 static int ds__known(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;
     out->size = f ? f->end - f->base : 0;
-    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
-                       : f->backend                      ? DS_DEVICE_CPU
-                                                         : DS_DEVICE_CUDA;
-    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
+    out->device.type = DS_DEVICE_HOST;
+    out->device.index = 0;
+    if (f && f->kind == DS_MEMORY_DEVICE) {
+        out->device.type = f->backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
+        out->device.index = f->device;
+    }
     return f != NULL;
 }
 

@@ -15,23 +15,23 @@
 #include "operation.h"
 
 typedef struct ds__module {
-    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+    /* called before a stream ends; the caller has pinned the stream or owns it, and has not set
        `upper_locked` */
     void (*stream_end)(ds__stream *s);
-    void (*thread_end)(void *own); /* frees what the module has of an ended thread */
-    void (*shutdown)(void);        /* all work is done, everything else is still there */
+    void (*thread_end)(void *own); /* frees the state that the module keeps for an ended thread */
+    void (*shutdown)(void); /* called when all work is done, before anything of the core is freed */
 } ds__module;
 
 static const ds__module *_Atomic ds__modules[DS__MODULES];
 
-/* What each module has of a device; NULL after ds_shutdown. */
+/* The state that each module keeps for a device; NULL after ds_shutdown. */
 static _Atomic(void *) ds__module_devices[DS__MODULES][DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
 DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int index) {
     return &ds__module_devices[module][backend][index];
 }
 
-/* Enters a module; again: does nothing. */
+/* Adds a module to the list, unless it is there. */
 DS__SEAM static void ds__module_start(int number, const ds__module *module) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
         atomic_store(&ds__modules[number], module);

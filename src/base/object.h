@@ -42,11 +42,11 @@ typedef struct ds__stream {
     uint8_t kind;      /* DS__STREAM_* */
     uint8_t borrowed;  /* 1: a wrapper that must not end the native stream */
     uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
-    /* a wrapper of a default stream has that one's native form, and a reference to it */
+    /* of a wrapper of a default stream: that stream, with a reference */
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
     uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    _Atomic(void *) module[DS__MODULES]; /* what each module has of the stream */
+    _Atomic(void *) module[DS__MODULES]; /* the state that each module keeps for the stream */
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -84,9 +84,9 @@ typedef struct ds__kernel {
     ds_kernel_cuda cuda;
     ds_site made;
     _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
-    int ours;               /* 1: the library's own, whose sentence says what was wrong */
+    int ours; /* 1: a kernel of the library; its own error sentence describes the failure */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    /* launching threads read what stands above, workers write what stands below */
+    /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
 } ds__kernel;

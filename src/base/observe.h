@@ -78,7 +78,8 @@ static struct {
     ds__observer_fn fn[DS__OBSERVERS];
 } ds__observers;
 
-/* Who hears of ranges: observers and the hook of the program. Ranges test only this. */
+/* The number of listeners to ranges: observers and the hook of the program. Ranges test only this
+   number. */
 static _Atomic int ds__range_listeners;
 
 static inline int ds__observed(void) {
@@ -93,7 +94,7 @@ __attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
         ds__observers.fn[i](&seen);
 }
 
-/* Tells of a wait of the host; returns its result. */
+/* Reports a wait of the host to the observers; returns its result. */
 static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
                                    ds_device device) {
     if (ds__observed())
@@ -105,7 +106,8 @@ static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event
     return r;
 }
 
-/* Tells of a hand-over between threads; kind: DS__SEEN_RELEASE or DS__SEEN_ACQUIRE. */
+/* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or
+   DS__SEEN_ACQUIRE. */
 static inline void ds__handed_over(int kind, const void *token) {
     if (ds__observed())
         ds__observe(&(ds__seen){ .kind = kind, .ptr = token });

@@ -38,16 +38,16 @@ enum {
     /* copy, fill: submit returns when it is done, because it touches pageable memory */
     DS__OP_BLOCKS = 2,
     DS__OP_GIVEN = 1, /* graph: the body becomes the node's */
-    /* is not to be captured; if the stream captures, submit does nothing and gives DS__CHANGED */
+    /* must not be captured: if the stream captures, submit does nothing and returns DS__CHANGED */
     DS__OP_OUTSIDE = 4,
-    DS__OP_INSIDE = 8, /* kernel: so it is unless the stream captures what u.kernel.capture says */
+    DS__OP_INSIDE = 8, /* kernel: the same unless the stream's capture is u.kernel.capture */
     /* copy, fill: eight bits of `places` from here on say where the destination is */
     DS__OP_DST = 0,
     DS__OP_SRC = 8 /* copy: and where the source is */
 };
 
-/* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to
-   cudart, which knows. */
+/* The place of an operand. On a stream of a GPU, cudart finds the place of memory that devstream
+   did not allocate. */
 enum {
     DS__AT_UNKNOWN = 0,
     DS__AT_PAGEABLE,
@@ -62,8 +62,8 @@ enum {
 /* within the library only: the stream began or ended a capture since it was asked */
 #define DS__CHANGED ((ds_result)(DS_NOT_READY + 1))
 
-/* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a
-   layer sees. */
+/* A piece of stream work. The core passes it to a driver through the layers, and the CPU driver
+   queues it. */
 typedef struct ds__op {
     uint8_t kind;
     uint8_t flags;
@@ -135,13 +135,14 @@ typedef struct ds__op {
     } u;
 } ds__op;
 
-/* Whether the stream captures something else than the op is for; 0: nothing. */
+/* Returns 1 if the operation is not for the stream's capture; capture 0: the stream does not
+   capture. */
 static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
     return (op->flags & DS__OP_OUTSIDE && capture) ||
            (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
 
-/* The grid with the zeros that mean one. */
+/* Returns the grid with ones in place of zeros. */
 static inline ds_grid ds__grid_whole(const ds_grid *grid) {
     ds_grid g = *grid;
     for (int i = 0; i < 3; i++) {

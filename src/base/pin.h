@@ -24,7 +24,7 @@
 #include "handle.h"
 #include "thread_block.h"
 
-/* What pins: at most this many nested in one call. */
+/* The most pins that a thread has at a time. */
 #define DS__PINS 8
 
 typedef struct ds__pins {
@@ -45,7 +45,7 @@ static struct {
     ds__lock lock;     /* of the list */
     ds__caller *list;  /* of all threads that have a state */
     _Atomic int count; /* those that live */
-    /* called when the last one ends; it may only wake a thread */
+    /* called when the last thread ends; may only wake a thread */
     void (*_Atomic gone_fn)(void);
 } ds__callers;
 
@@ -56,7 +56,7 @@ static void ds__count_dead(int n) {
     atomic_fetch_add(&ds__dead, n);
 }
 
-/* The calling thread; NULL: it has no state. */
+/* Returns the state of the calling thread, or NULL if it has none. */
 static inline ds__caller *ds__my_caller(void) {
     return (ds__caller *)(void *)ds__tls.thread;
 }
@@ -70,6 +70,7 @@ DS__SEAM static ds_device ds__thread_device(void) {
     return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds_cpu(0);
 }
 
+/* Returns 1 if a thread has pinned the object. */
 static int ds__is_pinned(const void *object) {
     int found = 0;
     ds__lock_take(&ds__callers.lock);
@@ -98,7 +99,7 @@ static inline void ds__unpin_inline(ds__table *t, void *object) {
         pins->count--;
 }
 
-/* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or
+/* Returns the object of a handle, which is not freed until ds__unpin. NULL: the handle is stale or
    was never valid. */
 static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     if (DS__UNLIKELY((uint32_t)id == 0))
@@ -124,13 +125,13 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     return NULL;
 }
 
-/* Whether the slot is still that of the handle; for who knows otherwise that the slot is there. */
+/* Returns 1 if the slot still belongs to the handle. The caller knows that the slot exists. */
 static inline int ds__slot_is(ds__slot *slot, uint64_t id) {
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
     return DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE;
 }
 
-/* The same as calls: only launches are worth the inlined code. */
+/* The functions without _inline are calls, for callers other than launches. */
 __attribute__((noinline)) static void ds__unpin(ds__table *t, void *object) {
     ds__unpin_inline(t, object);
 }
@@ -144,13 +145,15 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
    at its next call. */
 #define DS__RECLAIM_BATCH 64
 
-/* The share of a batch for which the object counts. The same from its retirement to its end. */
+/* Returns the share of a batch for which the object counts. The share does not change between the
+   object's retirement and its end. */
 static int ds__reclaim_share(const ds__table *t, const void *object) {
     return t->batched_fn && t->batched_fn(object) ? 1 : DS__RECLAIM_BATCH;
 }
 
 /* Moves a dying slot without references to the list of those to be freed. */
 static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
+    int share = ds__reclaim_share(t, slot); /* the object may be freed after the exchange */
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
                                           DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
@@ -159,12 +162,12 @@ static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
         ds__lock_give(&t->lock);
-        ds__count_dead(ds__reclaim_share(t, slot));
+        ds__count_dead(share);
         return;
     }
 }
 
-/* One more reference; the caller has a pin or another reference. */
+/* Adds a reference; the caller has a pin or another reference. */
 static void ds__ref(void *object) {
     atomic_fetch_add(&((ds__slot *)object)->word, 1);
 }
@@ -174,8 +177,8 @@ static void ds__unref(ds__table *t, void *object) {
     ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
 }
 
-/* Makes the handle stale and drops the owners' reference. The caller has a pin, or is the owner.
-   0: it was done before. */
+/* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
+   owner. Returns 0 if the handle was stale. */
 static int ds__table_kill(ds__table *t, void *object) {
     ds__slot *slot = object;
     uint64_t word = atomic_load(&slot->word);
@@ -200,7 +203,7 @@ static void ds__table_free(ds__table *t, ds__slot *slot) {
     ds__lock_give(&t->lock);
 }
 
-/* Frees or defers the zombies that nobody is inside of. */
+/* Frees or defers the retired objects that no thread pins. */
 static void ds__table_reap(ds__table *t) {
     ds__lock_take(&t->lock);
     uint32_t list = t->zombies;
@@ -211,7 +214,7 @@ static void ds__table_reap(ds__table *t) {
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
-        /* pins first: who is inside may turn its pin into a reference */
+        /* pins are tested first: a thread with a pin may turn it into a reference */
         if (ds__is_pinned(slot) || DS__REFS(atomic_load(&slot->word)) != 0) {
             ds__lock_take(&t->lock);
             slot->next = t->zombies;

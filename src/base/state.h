@@ -29,8 +29,8 @@ typedef struct ds__mapping {
 
 static struct {
     _Atomic int state; /* DS__COLD ... */
-    /* counts initialisations; a thread's state of an earlier one is void */
-    uint32_t epoch;
+    /* counts initialisations; a thread's state of an earlier epoch is invalid */
+    _Atomic uint32_t epoch;
     int configured;        /* ds_init was called */
     ds__mutex mutex;       /* initialisation and shutdown */
     ds__os_thread_key key; /* tells that a thread ends */
@@ -53,26 +53,27 @@ static struct {
     ds__capture *captures; /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
-    /* held while a capture begins, and by who must know that none is open: never over a wait */
+    /* held while a capture begins, and by code that needs to know that none is open; never held
+       over a wait */
     ds__mutex begin;
     ds_stream *legacy;      /* per device ordinal, made at first use */
     _Atomic int sync_debug; /* a ds_sync_debug_mode */
     ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
     char (*label)[64];      /* of each device ordinal */
-    /* memory that is known: readers take no lock, they check `range_version` */
+    /* known memory: readers take no lock and check `range_version` */
     ds__lock range_lock;
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
     ds__lock mapping_lock;
-    ds__mapping *mappings; /* what is mapped in reserved address space, by address */
+    ds__mapping *mappings; /* the mappings in reserved address space, by address */
     size_t mapping_count;
     size_t mapping_room;
-    /* 1: memory was unmapped, so that pointers into reserved address space may be void */
+    /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
 } ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
-/* The place of a device's driver in ds__g.driver, ds__g.backend and other tables. */
+/* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
 static inline int ds__backend_of(ds_device device) {
     return device.type == DS_DEVICE_CUDA ? 0 : 1;
 }
@@ -81,27 +82,33 @@ static inline const ds__driver *ds__driver_of(ds_device device) {
     return ds__g.driver[ds__backend_of(device)];
 }
 
-/* Devices of a type. */
+/* Returns the number of devices of a type. */
 DS__SEAM static int ds__type_count(int type) {
-    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
-           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
-                                   : 0;
+    if (type == DS_DEVICE_CUDA)
+        return ds__g.backend[0].device_count;
+    return type == DS_DEVICE_CPU ? ds__g.backend[1].device_count : 0;
 }
 
-/* The name of a type of device, for messages. */
+/* Returns the name of a type of device, for messages. */
 DS__SEAM static const char *ds__type_name(int type) {
-    return type == DS_DEVICE_CUDA   ? "cuda"
-           : type == DS_DEVICE_CPU  ? "cpu"
-           : type == DS_DEVICE_HOST ? "host"
-                                    : "?";
+    switch (type) {
+    case DS_DEVICE_CUDA:
+        return "cuda";
+    case DS_DEVICE_CPU:
+        return "cpu";
+    case DS_DEVICE_HOST:
+        return "host";
+    default:
+        return "?";
+    }
 }
 
-/* One number of type and index. */
+/* Returns type and index as one number. */
 DS__SEAM static int64_t ds__device_key(ds_device d) {
     return (int64_t)d.type << 32 | d.index;
 }
 
-/* A number from the environment, 0 when unset or not a number. */
+/* Returns a number from the environment; 0 if it is unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;

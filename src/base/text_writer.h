@@ -13,6 +13,7 @@
 
 #include "../api/graph.h"
 #include "../os/os.h"
+#include "error.h"
 #include "thread_block.h"
 
 typedef struct ds__pen {
@@ -29,7 +30,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
     va_start(args, format);
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    size_t size = ds__text_length(n, sizeof text);
     if (p->stopped || !size)
         return;
     int outer = ds__tls.in_callback;
@@ -38,7 +39,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
     ds__tls.in_callback = outer;
 }
 
-/* Inside of a quoted string of DOT. */
+/* Prints text inside of a quoted string of DOT. */
 DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;
@@ -52,7 +53,9 @@ DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
 }
 
 DS__SEAM static int ds__pen_to_file(const char *text, size_t size, void *user) {
-    return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO;
+    if (fwrite(text, 1, size, user) == size)
+        return 0;
+    return errno ? errno : EIO;
 }
 
 #endif

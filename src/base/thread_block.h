@@ -22,7 +22,7 @@
 
 typedef struct ds__thread ds__thread;
 
-/* A range of memory as a look-up finds it. */
+/* The result of a look-up in the memory table. */
 typedef struct ds__found {
     uintptr_t base;
     uintptr_t end;
@@ -33,35 +33,35 @@ typedef struct ds__found {
 } ds__found;
 
 #define DS__DOMAINS 64 /* of ranges, with the default one */
-#define DS__HITS 12    /* a collective of eight devices looks at nine ranges, again and again */
+#define DS__HITS 12    /* a collective of eight devices looks up nine ranges again and again */
 
-/* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's
-   device or streams makes. */
+/* The state that each thread has without an allocation. `thread` has the rest; the first use of the
+   thread's device or streams creates it. */
 typedef struct ds__tls_block {
     ds_site next_site; /* of the thread's next call (ds_site_set); no file: not known */
     const char *fn;    /* the public function that runs */
     ds_site site;      /* where it was called from */
-    int in_callback;   /* inside of the user's code that devstream runs */
+    int in_callback;   /* 1: inside of user code that devstream runs */
     int nested;        /* CPU driver: streams being run inside of one another */
-    /* memory comes and goes for the allocator, which no open capture forbids: torch makes the
-       thread relaxed for it */
+    /* the allocator maps or releases memory, which no open capture forbids (torch makes the thread
+       relaxed meanwhile) */
     int quiet;
-    ds_capture_mode mode; /* which captures' rules the thread keeps: ds_capture_exchange_mode */
+    ds_capture_mode mode; /* of ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
-    int capture_locked;   /* the thread has the capture lock, where drivers need to know */
-    /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's
-       may run: nothing is reclaimed */
+    int capture_locked;   /* 1: the thread has the capture lock */
+    /* not 0: nothing is reclaimed, since locks are held that ds__modules_stream_end takes, or under
+       which no destructor of the user may run */
     int upper_locked;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
+    uint32_t hit_version;    /* version of the memory table for which `hit` is valid */
     uint32_t hit_next;       /* the entry that is replaced next */
     ds__found hit[DS__HITS]; /* ranges found last */
     ds_result code;          /* of the last failure */
-    /* failures go to `aside` and not to the log: they are not the user's, or not yet */
+    /* not 0: errors go to `aside` and not to the log, since they are not the user's */
     int mute;
     int in_hook;   /* inside of the hook of ranges */
-    int unwatched; /* the waits of calls are the library's own, not the user's */
+    int unwatched; /* not 0: waits are the library's own, not the user's */
     /* the generation of domains for which `level` is valid, but for that of the default domain */
     uint32_t domains;
     int level[DS__DOMAINS]; /* ranges of each domain that were pushed and not popped */

@@ -40,7 +40,7 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
     ds__work_begin(&a->w);
     a->count = count;
     DS__REQUIRE(count && tensors && outs, "%s",
-                !count    ? "there is no tensor"
+                !count    ? "count is 0 or the list is NULL"
                 : tensors ? "outs is NULL"
                           : "tensors is NULL");
     DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
@@ -125,14 +125,14 @@ static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds
                                const char *other, size_t count) {
     int64_t n;
     DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0,
-                "tensors without dimensions cannot be cut or put together");
+                "tensors without dimensions cannot be split or concatenated");
     ds_result r = ds__same_shape(many, what, 0, one, 0);
     if (r < 0)
         return r;
-    DS__REQUIRE(!__builtin_mul_overflow(one->d.shape[0], (int64_t)count, &n) &&
-                    many->d.shape[0] == n,
-                "%ss have the size %lld in dimension 0, not %zu times %lld, the %s's", what,
-                (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
+    DS__REQUIRE(
+        !__builtin_mul_overflow(one->d.shape[0], (int64_t)count, &n) && many->d.shape[0] == n,
+        "%ss have the size %lld in dimension 0; it must be %zu times %lld, the size of the %s",
+        what, (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
     return DS_OK;
 }
 
@@ -308,9 +308,9 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
         r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
     if (r == DS_OK && (!a.in[0].d.ndim || a.in[0].d.shape[0] % (int64_t)count))
         r = !a.in[0].d.ndim
-                ? ds__fail(DS_ERR_INVALID_VALUE, "tensors without dimensions cannot be cut")
+                ? ds__fail(DS_ERR_INVALID_VALUE, "tensors without dimensions cannot be split")
                 : ds__fail(DS_ERR_INVALID_VALUE,
-                           "the size in dimension 0, %lld, cannot be cut into %zu equal parts",
+                           "the size in dimension 0, %lld, cannot be split into %zu equal parts",
                            (long long)a.in[0].d.shape[0], count);
     if (r == DS_OK)
         r = ds__all_overlaps(&a, 3);

@@ -42,7 +42,7 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
         return 0;
     memset(index, 0, (p + count) * sizeof *index);
     if (root == p)
-        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank",
+        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(from->d.device.type), from->d.device.index);
     each[root] = *from;
     for (size_t i = 0; i < count; i++) {
@@ -52,9 +52,9 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
         if (ds__same_place(from, &to[i]))
             continue;
         if (r == p && !ds__on_rank(t, root, to[i].d.device))
-            return ds__follow_not(
-                w, o, "the result at index %zu is on %s:%d, which is no rank that is left", i,
-                ds__type_name(to[i].d.device.type), to[i].d.device.index);
+            return ds__follow_not(w, o,
+                                  "the result at index %zu is on %s:%d, which is not a free rank",
+                                  i, ds__type_name(to[i].d.device.type), to[i].d.device.index);
         if (r == p)
             continue;
         each[r] = to[i];
@@ -63,7 +63,7 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
         left--;
     }
     if (left)
-        return ds__follow_not(w, o, "there is no result on %zu of %zu ranks", left, p);
+        return ds__follow_not(w, o, "%zu of %zu ranks have no result", left, p);
     if (!ds__follow_open(w, &f, o, DS_BROADCAST, each, p, from, from->d.bytes))
         return 0;
     ds__dense_like(&from->d, dense);
@@ -168,7 +168,7 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
         if (r == DS_OK)
             r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
         if (r == DS_OK && !ds__same_place(&from, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
+            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
     }
     if (r == DS_OK)
         r = ds__all_apart(to, "output tensor", count);

@@ -142,11 +142,11 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     ds__work_begin(&w);
     DS__REQUIRE(!__builtin_mul_overflow(count, device_count, &results) &&
                     results < SIZE_MAX / sizeof *out,
-                "%zu tensors on %zu devices", count, device_count);
+                "%zu tensors on %zu devices exceed the address space", count, device_count);
     if (out)
         memset(out, 0, results * sizeof *out);
     DS__COMM_READY();
-    DS__REQUIRE(device_count, "there is no device to broadcast to");
+    DS__REQUIRE(device_count, "there are no devices to broadcast to");
     DS__REQUIRE(devices && (!count || (tensors && out)), "%s is NULL",
                 !devices  ? "devices"
                 : tensors ? "out"

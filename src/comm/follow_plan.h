@@ -90,7 +90,7 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o,
                                   ds__type_name(each[i].d.device.type), each[i].d.device.index, i);
     size_t root = one ? ds__root_of(o, one->d.device) : 0;
     if (root == count)
-        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank",
+        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(one->d.device.type), one->d.device.index);
     f->lane = ds__work_take(w, count, sizeof *f->lane);
     f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
@@ -285,10 +285,10 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     else if (d->what <= DS_REDUCE && d->root != f->want.root)
         (void)ds__follow_not(w, f->o, "its root is rank %d, not %d", d->root, f->want.root);
     else if ((d->item ? d->item : 1) % f->want.item)
-        (void)ds__follow_not(w, f->o, "it cuts elements of %zu bytes, for which its item is %zu",
+        (void)ds__follow_not(w, f->o, "it splits elements of %zu bytes: its item is %zu",
                              f->want.item, d->item);
     else if (d->order > f->want.order && ds__sums(d->what))
-        (void)ds__follow_not(w, f->o, "the order of its sums is not that of the list");
+        (void)ds__follow_not(w, f->o, "its sums are not in the order of the list");
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
 }

@@ -184,7 +184,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         if (g->device.type == DS_DEVICE_HOST && !g->direct && !g->temporary && g->bytes)
-            return ds__sync_tell("waits, since a tensor is in pageable memory");
+            return ds__sync_tell("waits for a tensor in pageable memory");
     }
     return DS_OK;
 }
@@ -283,7 +283,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end < 0 ? end : noted;
-    return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
+    return r < 0 && part ? ds__also(r, " (part of the collective was enqueued)") : r;
 }
 
 static ds_result ds__work_run(ds__work *w) {

@@ -54,9 +54,10 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
     void *partial = NULL;
     ds_result r = DS_OK;
     if (kind < 0)
-        return ds__fail(DS_ERR_UNSUPPORTED, "there is no such reduction of this type");
+        return ds__fail(DS_ERR_UNSUPPORTED, "this reduction is not supported for the type");
     if (inputs == 0 || inputs > UINT32_MAX)
-        return ds__fail(DS_ERR_INVALID_VALUE, "a reduction of %zu tensors", inputs);
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the reduction has %zu tensors; 1 to 2^32 - 1 are allowed", inputs);
     if (count == 0)
         return DS_OK;
     bytes = count * per_element * ds__comm_size[kind];

@@ -34,17 +34,18 @@ static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
                (t.code == DS_CODE_BFLOAT && t.bits == 16);
     int complex = t.code == DS_CODE_COMPLEX && (t.bits == 64 || t.bits == 128);
     int truth = t.code == DS_CODE_BOOL && t.bits == 8;
-    DS__REQUIRE((unsigned)op <= DS_REDUCE_AVERAGE, "there is no reduction %d", (int)op);
+    DS__REQUIRE((unsigned)op <= DS_REDUCE_AVERAGE, "op is %d; use a DS_REDUCE_* operator", (int)op);
     if (t.lanes != 1 || !(whole || real || complex || truth))
         return ds__fail(DS_ERR_UNSUPPORTED, "elements of type %s can be copied, but not reduced",
                         ds__dtype_name(t, name));
     DS__REQUIRE(!complex || (op != DS_REDUCE_MAX && op != DS_REDUCE_MIN),
-                "complex numbers have no %s", op == DS_REDUCE_MAX ? "largest" : "smallest");
-    DS__REQUIRE(!truth || op != DS_REDUCE_AVERAGE, "elements of type bool have no average");
+                "%s is not supported for complex numbers",
+                op == DS_REDUCE_MAX ? "largest" : "smallest");
+    DS__REQUIRE(!truth || op != DS_REDUCE_AVERAGE, "average is not supported for bool");
     if (!DS__COMM_EXACT && (real || complex))
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "this devstream was compiled with -ffast-math or a part of it, so it "
-                        "cannot keep the bits that a reduction of %s promises; compile it without",
+                        "devstream was compiled with -ffast-math or a part of it, so a reduction "
+                        "of %s would not be bit-exact; compile without it",
                         ds__dtype_name(t, name));
     return DS_OK;
 }
@@ -143,8 +144,7 @@ static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__pa
 static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
     DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
-                "%s begins at %p, which is no multiple of %zu, the size of its numbers: it cannot "
-                "be reduced",
+                "%s begins at %p; a reduction needs a multiple of %zu, the element size",
                 ds__nth(what, index), (void *)p->d.first, number);
     return DS_OK;
 }
@@ -153,8 +153,8 @@ static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t 
 static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, size_t stride,
                                  ds_reduce_op op, ds__party *in) {
-    DS__REQUIRE(count && tensors, "there is no tensor to reduce");
-    DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: one tensor is only copied");
+    DS__REQUIRE(count && tensors, "there are no tensors to reduce");
+    DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: a single tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0,

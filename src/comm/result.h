@@ -162,11 +162,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
                 "unknown flags %#x", (*o)->flags);
-    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu",
+    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, but stream_count is %zu",
                 (*o)->stream_count);
-    DS__REQUIRE((*o)->topology || !(*o)->plan, "a plan is given without its topology");
+    DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");
     DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
-                "the plan was made for another topology");
+                "the plan was created for another topology");
     return DS_OK;
 }
 

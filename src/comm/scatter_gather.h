@@ -34,13 +34,14 @@ static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
 static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64_t size, int dim) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
-        DS__REQUIRE(sizes[i] >= 0, "chunk_sizes[%zu] is %lld", i, (long long)sizes[i]);
+        DS__REQUIRE(sizes[i] >= 0, "chunk_sizes[%zu] is %lld; it must not be negative", i,
+                    (long long)sizes[i]);
         DS__REQUIRE(sizes[i] <= size - sum,
-                    "chunk_sizes add up to more than %lld, the size of dimension %d: at index %zu",
+                    "the sum of chunk_sizes exceeds %lld, the size of dimension %d, at index %zu",
                     (long long)size, dim, i);
         sum += sizes[i];
     }
-    DS__REQUIRE(sum == size, "chunk_sizes add up to %lld, and the size of dimension %d is %lld",
+    DS__REQUIRE(sum == size, "the sum of chunk_sizes is %lld, but the size of dimension %d is %lld",
                 (long long)sum, dim, (long long)size);
     return DS_OK;
 }
@@ -87,7 +88,7 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
         *out_count = 0;
     DS__COMM_BEGIN("ds_comm_scatter");
     ds__work_begin(&w);
-    DS__REQUIRE(count, "there is no device to scatter to");
+    DS__REQUIRE(count, "there are no devices to scatter to");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
     /* results, and the pieces they come from */
@@ -153,8 +154,9 @@ static ds_result ds__parts_check(const ds__party *p, size_t count, const char *w
         DS__REQUIRE(!__builtin_add_overflow(sum, p[i].d.shape[dim], &sum),
                     "the sizes in dimension %d are too large", dim);
     }
-    DS__REQUIRE(sum == whole->d.shape[dim], "the sizes in dimension %d add up to %lld, not to %lld",
-                dim, (long long)sum, (long long)whole->d.shape[dim]);
+    DS__REQUIRE(sum == whole->d.shape[dim],
+                "the sum of the sizes in dimension %d is %lld; it must be %lld", dim,
+                (long long)sum, (long long)whole->d.shape[dim]);
     return DS_OK;
 }
 
@@ -166,7 +168,7 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
     int64_t at = 0;
     DS__COMM_BEGIN("ds_comm_scatter_into");
     ds__work_begin(&w);
-    DS__REQUIRE(count && outs, "there is no output tensor to scatter to");
+    DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
     ds__party *to = ds__parties(&w, count);
     ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
@@ -184,7 +186,7 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
         if (!ds__same_place(&part, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
+            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
     }
     int planned = r == DS_OK && ds__parts_follow(&w, options, DS_SCATTER, &from, to, count, dim);
     at = 0;
@@ -205,7 +207,7 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
 static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, int *dim,
                                  ds__party *from, ds__dims *whole) {
-    DS__REQUIRE(count && tensors, "there is no tensor to gather from");
+    DS__REQUIRE(count && tensors, "there are no tensors to gather");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__party_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0, &from[i]);

@@ -135,7 +135,7 @@ static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, i
                      ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(device.type), device.index);
     else if (w->lanes && w->lane[0].device.type != s->device.type)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, others are on %s:%d",
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, but others are on %s:%d",
                      ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
     ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
@@ -166,18 +166,18 @@ static ds_result ds__party_memory(const ds__dims *d, const char *what, int64_t i
         return DS_OK;
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
     DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
-                "%s: %td bytes at offset %td leave an allocation of %zu bytes",
+                "%s: %td bytes at offset %td exceed the allocation of %zu bytes",
                 ds__nth(what, index), d->high - d->low, at + d->low, info.size);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
         (info.device.type != d->device.type || info.device.index != d->device.index))
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "%s says that it is on %s:%d, and its memory is on %s:%d",
+                        "the device of %s is %s:%d, but its memory is on %s:%d",
                         ds__nth(what, index), ds__type_name(d->device.type), d->device.index,
                         ds__type_name(info.device.type), info.device.index);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
         info.device.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "%s says that it is on the host, and its memory is on %s:%d",
+                        "the device of %s is the host, but its memory is on %s:%d",
                         ds__nth(what, index), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
@@ -211,7 +211,7 @@ static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_
                 ds__nth(what, index));
     for (int i = 0; i < p->d.ndim && written; i++)
         DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
-                    "%s has %lld elements in one place: dimension %d has the stride 0",
+                    "%s has %lld elements at one address: dimension %d has the stride 0",
                     ds__nth(what, index), (long long)p->d.shape[i], i);
     return ds__party_enter(w, o, what, index, stream_index, p);
 }

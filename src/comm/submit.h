@@ -51,11 +51,14 @@ static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     case DS__STEP_COPY:
         if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r))
             return r;
-        return ds__copy_between(l->s, dst, s->width, ds__spot_at(w, s->src), s->width, s->width, 1,
-                                NULL, NULL, 0);
+        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__spot_at(w, s->src), s->width));
     case DS__STEP_ROWS:
-        return ds__copy_between(l->s, dst, s->dst_pitch, ds__spot_at(w, s->src), s->src_pitch,
-                                s->width, s->height, NULL, NULL, 0);
+        return ds__copy_between(l->s, &(ds__copy_request){ .dst = dst,
+                                                           .src = ds__spot_at(w, s->src),
+                                                           .dst_pitch = s->dst_pitch,
+                                                           .src_pitch = s->src_pitch,
+                                                           .width = s->width,
+                                                           .height = s->height });
     default:
         DS__KEEPING(r, ds__step_kernel(w, s, l->stream));
         return r;

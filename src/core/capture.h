@@ -23,6 +23,8 @@
 #include "stream_sync.h"
 #include "graph.h"
 
+/* Begins a capture of the stream into the graph, after the nodes. into: the graph is the user's and
+   is locked. */
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
@@ -40,7 +42,7 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->graph.id = ds__handle(&g->slot);
         c->body = g->body;
         c->into = into;
-        atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
+        atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
         ds__mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
         ds__mutex_unlock(&ds__g.begin);
@@ -54,7 +56,8 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
 }
 
 static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
-    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
     ds__reclaim();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -77,7 +80,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
                                            const ds_graph_node *dependencies, size_t count,
                                            ds_capture_mode mode) {
     DS__ENTER("ds_capture_begin_to_graph");
-    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
     DS__REQUIRE(dependencies || !count, "dependencies is NULL");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -174,7 +178,8 @@ DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph
                                                 size_t count, unsigned how) {
     DS__ENTER("ds_capture_update_dependencies");
     DS__REQUIRE(nodes || !count, "nodes is NULL");
-    DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES, "%u is neither adding nor setting", how);
+    DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES,
+                "how is %u; use DS_CAPTURE_ADD_DEPENDENCIES or _SET_DEPENDENCIES", how);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -187,9 +192,10 @@ DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph
 DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__ENTER("ds_capture_exchange_mode");
     DS__REQUIRE(mode, "mode is NULL");
-    DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
+    DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)*mode);
     ds_result r = DS_OK;
-    /* CUDA last: only its driver keeps a mode, which no later failure must leave changed */
+    /* CUDA last: only its driver keeps a mode, and no later failure may leave the mode changed */
     for (int b = DS_BACKEND_COUNT - 1; b >= 0 && r == DS_OK; b--)
         if (ds__g.driver[b])
             r = ds__g.driver[b]->capture_mode(*mode);
@@ -217,7 +223,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_graph graph = { 0 };
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
-    /* otherwise the sentence is that of the call of devstream that failed in it */
+    /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_keep(&reason);
@@ -238,55 +244,70 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     return r;
 }
 
-/* Finds the object that was attached under `key` to the capture of the stream, or attaches what
-   make_fn gives, for the allocator and the generators: what a stream captures may use memory that
-   nothing else may use as long as the graph may run. release_fn runs once with the object when the
-   last graph, clone, executable or launch that has it is gone, on any thread, and may not call
-   devstream. launch_fn, or NULL: see ds__launch_fn. make_fn gets the number of the capture. The
-   caller drops *out (ds__object_drop): meanwhile another thread may end the capture and destroy its
-   graph. *out NULL: the stream does not capture. */
-__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
-                                                                ds__attachment_fn make_fn,
-                                                                void *user, ds_host_fn release_fn,
-                                                                ds__launch_fn launch_fn,
-                                                                ds__object **out) {
-    ds_capture_info info;
-    ds__graph *g = NULL;
-    ds__object *o = NULL;
-    void *made = NULL;
-    ds_result r = DS_OK;
+/* Locks the graph of the capture of the stream; *out NULL: the stream does not capture. Tries again
+   if another thread has ended the capture and destroyed its graph. */
+static ds_result ds__capture_take_graph(ds__stream *s, ds_capture_info *info, ds__graph **out) {
     *out = NULL;
-    /* a graph that is gone since was that of a capture that is over */
-    for (int i = 0; i < 100 && !g; i++) {
+    for (int i = 0; i < 100 && !*out; i++) {
         if (DS__LIKELY(ds__captures_open() == 0))
             return DS_OK;
-        memset(&info, 0, sizeof info);
-        r = s->driver->capture_query(s->native, &info);
-        if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id)
+        memset(info, 0, sizeof *info);
+        ds_result r = s->driver->capture_query(s->native, info);
+        if (r < 0 || info->status != DS_CAPTURE_ACTIVE || !info->graph.id)
             return r;
-        g = ds__graph_take(info.graph);
+        *out = ds__graph_take(info->graph);
     }
+    return *out ? DS_OK : DS_ERR_INVALID_HANDLE;
+}
+
+/* Attaches a new object to the graph and to the driver's graph, or to none. The graph's lock is
+   held. *out may be set on failure, too; the caller drops it. */
+static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64_t capture,
+                                    ds__object **out) {
+    void *made = NULL;
+    ds_result r = a->make_fn(capture, a->user, &made);
+    if (r != DS_OK)
+        return r;
+    ds__object *o = ds__object_new(made, a->release_fn);
+    if (!o) {
+        a->release_fn(made);
+        return DS_ERR_OUT_OF_MEMORY;
+    }
+    *out = o;
+    o->launch_fn = a->launch_fn;
+    o->key = a->key;
+    o->capture = capture;
+    r = ds__body_keep(b, o);
+    if (r < 0)
+        return r;
+    r = b->driver->graph_attach(b, o);
+    if (r < 0) {
+        b->object_count--;
+        atomic_fetch_sub(&o->owners, 1);
+    }
+    return r;
+}
+
+/* Memory that a capturing stream uses must stay as long as the graph may run. The allocator and the
+   generators attach an object to the capture that holds it. */
+__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s,
+                                                                const ds__attachment *a,
+                                                                ds__object **out) {
+    ds_capture_info info;
+    ds__graph *g;
+    ds__object *o = NULL;
+    *out = NULL;
+    ds_result r = ds__capture_take_graph(s, &info, &g);
     if (!g)
-        return DS_ERR_INVALID_HANDLE;
+        return r;
+
     for (size_t i = 0; i < g->body->object_count && !o; i++)
-        if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id)
+        if (g->body->object[i]->key == a->key && g->body->object[i]->capture == info.id)
             o = ds__object_keep(g->body->object[i]);
-    if (!o && (r = make_fn(info.id, user, &made)) == DS_OK) {
-        o = ds__object_new(made, release_fn);
-        if (!o) {
-            release_fn(made);
-            return ds__graph_give(g, DS_ERR_OUT_OF_MEMORY);
-        }
-        o->launch_fn = launch_fn;
-        o->key = key;
-        o->capture = info.id;
-        r = ds__body_keep(g->body, o);
-        if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
-            g->body->object_count--;
-            atomic_fetch_sub(&o->owners, 1);
-        }
-    }
+    if (!o)
+        r = ds__attachment_add(g->body, a, info.id, &o);
     r = ds__graph_give(g, r);
+
     if (r == DS_OK)
         *out = o;
     else

@@ -25,8 +25,7 @@
 #include "../base/memory_table.h"
 #include "memory.h"
 
-/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
-   size_t. */
+/* Returns the bytes from the first row to the end of the last one. 0: more than a size_t holds. */
 static size_t ds__span(size_t pitch, size_t width, size_t height) {
     size_t span;
     return __builtin_mul_overflow(height - 1, pitch, &span) ||
@@ -35,39 +34,38 @@ static size_t ds__span(size_t pitch, size_t width, size_t height) {
                : span;
 }
 
-/* Returns 1 if known memory of the CPU driver was freed and given back to the system since: the
-   allocator has unmapped a part of its address space. */
+/* Returns 1 if memory of the CPU driver was freed and its part of the address space is unmapped. */
 static inline int ds__is_unmapped(const ds__found *f, const void *ptr, size_t span) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__g.mapping_taken, memory_order_relaxed)) &&
            f->held == DS__HELD_SPACE && f->backend && !ds__mapping_covers((uintptr_t)ptr, span);
 }
 
-/* Refuses an operand in memory of the CPU driver that was freed, as far as that is known. */
+/* Refuses an operand in freed memory of the CPU driver, if the driver can know that. */
 static ds_result ds__check_freed(const void *ptr, size_t span, const char *what, int known) {
     const ds__found *f = known ? ds__range_hit(ptr) : NULL;
     ds_pointer_info info;
     DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
-                "%s: the memory of %zu bytes at %p was freed and given back to the system", what,
-                span, ptr);
+                "%s: the memory of %zu bytes at %p was already freed", what, span, ptr);
     ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
     return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
 }
 
-/* Looks the range up and checks that it stays inside of its allocation. */
+/* Looks up the memory of an operand and checks that it stays inside of its allocation. *known 0:
+   devstream does not know the memory, and *out describes pageable memory. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
-    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr,
-                "%s: %zu bytes reach beyond the address space", what, span);
+    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes exceed the address space",
+                what, span);
     *known = ds__known(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
     DS__REQUIRE(!*known || span <= out->size - offset,
-                "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
-                out->size);
+                "%s: %zu bytes at offset %zu exceed the allocation of %zu bytes", what, span,
+                offset, out->size);
     return ds__check_freed(ptr, span, what, *known);
 }
 
-/* Where the operand is, as the driver sees it. */
+/* Returns the place of an operand, DS__AT_*, for a stream of the driver. */
 static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known,
                           unsigned flags) {
     if (!known)
@@ -75,16 +73,16 @@ static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, in
     if (p->kind == DS_MEMORY_DEVICE)
         return p->device.type == (int32_t)driver->type ? DS__AT_DEVICE + (unsigned)p->device.index
                                                        : DS__AT_OTHER;
-    return p->kind != DS_MEMORY_PAGEABLE ? DS__AT_PINNED
-           : flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE
-                                         : DS__AT_PAGEABLE;
+    if (p->kind != DS_MEMORY_PAGEABLE)
+        return DS__AT_PINNED;
+    return flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE : DS__AT_PAGEABLE;
 }
 
 static int ds__on_gpu(const ds_pointer_info *p) {
     return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA;
 }
 
-/* A staged copy: neither device reaches the other. */
+/* *out 1: the copy must be staged through the host, since neither device reaches the other. */
 static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst,
                                    const ds_pointer_info *src, int *out) {
     *out = 0;
@@ -100,8 +98,8 @@ static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_in
     return r;
 }
 
-/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the
-   device as any other. */
+/* Copies memory of a GPU on a stream of the CPU driver, as a kernel of one item. Like any kernel it
+   fails the device if the copy fails. */
 static int ds__copy_item(size_t first, size_t count, const void *args) {
     (void)first;
     (void)count;
@@ -114,6 +112,8 @@ static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
                                       .name = "copy of a GPU's memory",
                                       .ours = 1 };
 
+/* Enqueues a copy of a GPU's memory on a stream of the CPU driver. Waits for it if an operand is
+   pageable. */
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__copy_kernel;
@@ -122,105 +122,139 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
     ds_result r = ds__submit(s, &op);
-    return r == DS_OK && (copy->flags & DS__OP_BLOCKS)
-               ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER))
-               : r;
+    if (r == DS_OK && (copy->flags & DS__OP_BLOCKS))
+        r = ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER));
+    return r;
 }
 
-/* Fills the operation of a copy, as a stream of the driver's has it, or says what is wrong. The
-   devices, when given, are checked. */
-static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, size_t dst_pitch,
-                             const void *src, size_t src_pitch, size_t width, size_t height,
-                             const ds_device *dst_device, const ds_device *src_device,
-                             unsigned flags) {
+/* The descriptions of the operands of a copy. *_known: the description is filled; only for a CUDA
+   stream may it stay empty, and cudart decides then. */
+typedef struct ds__copy_ends {
     ds_pointer_info to;
     ds_pointer_info from;
     int to_known;
     int from_known;
-    int staged = 0;
-    size_t dst_span = ds__span(dst_pitch, width, height);
-    size_t src_span = ds__span(src_pitch, width, height);
+} ds__copy_ends;
+
+/* Looks both operands up in the memory table and checks that they stay inside of their
+   allocations. */
+static ds_result ds__copy_ends_find(const ds__copy_request *c, ds__copy_ends *e) {
+    size_t dst_span = ds__span(c->dst_pitch, c->width, c->height);
+    size_t src_span = ds__span(c->src_pitch, c->width, c->height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
-    ds_result r = ds__operand(dst, dst_span, "dst", &to, &to_known);
+
+    ds_result r = ds__operand(c->dst, dst_span, "dst", &e->to, &e->to_known);
     if (r == DS_OK)
-        r = ds__operand(src, src_span, "src", &from, &from_known);
-    /* Between a GPU's own memory and what others made cudart decides; else it must be asked. */
-    if (!ds__g.driver[0] || dst_device || flags || ds__sync_watched() ||
-        driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
-        if (r == DS_OK && !to_known) {
-            r = ds__ask(dst, &to);
-            to_known = 1;
-        }
-        if (r == DS_OK && !from_known) {
-            r = ds__ask(src, &from);
-            from_known = 1;
-        }
+        r = ds__operand(c->src, src_span, "src", &e->from, &e->from_known);
+    return r;
+}
+
+/* Returns 1 if a driver must describe an operand that the memory table does not know. Cudart
+   decides about a copy between a GPU's memory and memory that other libraries made. */
+static int ds__copy_ends_matter(const ds__driver *driver, const ds__copy_request *c,
+                                const ds__copy_ends *e) {
+    return !ds__g.driver[0] || c->dst_device || c->flags || ds__sync_watched() ||
+           driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&e->to) || ds__on_gpu(&e->from));
+}
+
+/* Asks the drivers for the descriptions that the memory table does not have. */
+static ds_result ds__copy_ends_ask(const ds__copy_request *c, ds__copy_ends *e) {
+    ds_result r = DS_OK;
+    if (!e->to_known) {
+        r = ds__ask(c->dst, &e->to);
+        e->to_known = 1;
     }
-    if (r < 0)
-        return r;
-    if ((dst_device &&
-         (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
-        (src_device &&
-         (from.device.type != src_device->type || from.device.index != src_device->index)))
+    if (r == DS_OK && !e->from_known) {
+        r = ds__ask(c->src, &e->from);
+        e->from_known = 1;
+    }
+    return r;
+}
+
+/* Refuses a copy if an operand is not on the device that the caller named. */
+static ds_result ds__copy_devices_check(const ds__copy_request *c, const ds__copy_ends *e) {
+    const ds_device to = e->to.device;
+    const ds_device from = e->from.device;
+    const ds_device *dst_device = c->dst_device;
+    const ds_device *src_device = c->src_device;
+    if ((dst_device && (to.type != dst_device->type || to.index != dst_device->index)) ||
+        (src_device && (from.type != src_device->type || from.index != src_device->index)))
         return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d",
-                        ds__type_name(to.device.type), to.device.index,
-                        ds__type_name(from.device.type), from.device.index);
-    if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0)
-        return r;
-    int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) ||
-                 (from_known && from.kind == DS_MEMORY_PAGEABLE);
-    int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
-    op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
-    op->places = (uint16_t)(ds__place(driver, &to, to_known, flags) << DS__OP_DST |
-                            ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
-    op->u.copy.dst = dst;
-    op->u.copy.src = src;
-    op->u.copy.dst_pitch = dst_pitch;
-    op->u.copy.src_pitch = src_pitch;
-    op->u.copy.width = rows ? width : width * height;
-    op->u.copy.height = rows ? height : 1;
+                        ds__type_name(to.type), to.index, ds__type_name(from.type), from.index);
     return DS_OK;
 }
 
-/* 1: one of the operands is memory of the other driver's devices. */
+/* Checks a copy and fills its operation for a stream of the driver. On failure *op is not
+   changed. */
+static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__copy_request *c) {
+    ds__copy_ends e;
+    int staged = 0;
+    ds_result r = ds__copy_ends_find(c, &e);
+    if (r == DS_OK && ds__copy_ends_matter(driver, c, &e))
+        r = ds__copy_ends_ask(c, &e);
+    if (r == DS_OK)
+        r = ds__copy_devices_check(c, &e);
+    if (r == DS_OK)
+        r = ds__needs_staging(driver, &e.to, &e.from, &staged);
+    if (r < 0)
+        return r;
+
+    int blocks = (e.to_known && e.to.kind == DS_MEMORY_PAGEABLE) ||
+                 (e.from_known && e.from.kind == DS_MEMORY_PAGEABLE);
+    int rows = c->dst_pitch != c->width || c->src_pitch != c->width; /* else it is one row */
+    op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
+    op->places = (uint16_t)(ds__place(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
+                            ds__place(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
+    op->u.copy.dst = c->dst;
+    op->u.copy.src = c->src;
+    op->u.copy.dst_pitch = c->dst_pitch;
+    op->u.copy.src_pitch = c->src_pitch;
+    op->u.copy.width = rows ? c->width : c->width * c->height;
+    op->u.copy.height = rows ? c->height : 1;
+    return DS_OK;
+}
+
+/* Returns 1 if an operand is memory of a device of the other driver. */
 static int ds__copy_crosses(const ds__op *op) {
     return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
            ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
 }
 
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
-                                  size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device,
-                                  unsigned flags) {
+/* If sync debug is on and the operation blocks the host, reports the wait. A negative result
+   forbids the operation. */
+static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op) {
+    if (DS__UNLIKELY(op->flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s))
+        return ds__sync_tell_stream(s, "accesses pageable memory and waits for the stream");
+    return DS_OK;
+}
+
+static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
     ds__op op = ds__op_make(DS__OP_COPY);
-    ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height,
-                              dst_device, src_device, flags);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
-        !ds__sync_is_captured(s))
-        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+    ds_result r = ds__copy_op(s->driver, &op, copy);
+    if (r == DS_OK)
+        r = ds__sync_watch_blocking(s, &op);
     if (r < 0)
         return r;
     return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
                                                                     : ds__submit(s, &op);
 }
 
-/* Where memory that is known lies, as a stream of the backend sees it. */
+/* Returns the place of known memory, DS__AT_*, for a stream of the backend. */
 static inline unsigned ds__place_known(int backend, const ds__found *f) {
-    return f->kind != DS_MEMORY_DEVICE ? DS__AT_PINNED
-           : f->backend == backend     ? DS__AT_DEVICE + (unsigned)f->device
-                                       : DS__AT_OTHER;
+    if (f->kind != DS_MEMORY_DEVICE)
+        return DS__AT_PINNED;
+    return f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
 }
 
-/* The usual copy, between memory that is known, on at most one device, which is of the stream's
-   driver: a tenth of the work of ds__copy_between, which has the other cases and the sentences.
-   0: not that. */
+/* The fast path: enqueues a copy between known memory on at most one device, of the stream's
+   driver, for a tenth of the cost of ds__copy_between. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out) {
     const ds__found *to = ds__range_hit(dst);
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
     unsigned to_place = ds__place_known(ds__backend_of(s->device), to);
-    const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
+    const ds__found *from = ds__range_hit(src); /* may replace the result of the first look-up */
     if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
         ds__is_unmapped(from, src, size))
         return 0;
@@ -250,7 +284,7 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
         return DS_ERR_INVALID_HANDLE;
     }
     if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r))
-        r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, 0);
+        r = ds__copy_between(s, &DS__COPY_ROW(dst, src, size));
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
@@ -262,8 +296,9 @@ DSDEF ds_result(ds_copy_with)(void *dst, const void *src, size_t size, unsigned 
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r =
-        size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, flags) : DS_OK;
+    ds__copy_request copy = DS__COPY_ROW(dst, src, size);
+    copy.flags = flags;
+    ds_result r = size ? ds__copy_between(s, &copy) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
@@ -276,9 +311,13 @@ DSDEF ds_result(ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_t
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width,
-                                                     height, NULL, NULL, 0)
-                                  : DS_OK;
+    ds__copy_request copy = { .dst = dst,
+                              .src = src,
+                              .dst_pitch = dst_pitch,
+                              .src_pitch = src_pitch,
+                              .width = width,
+                              .height = height };
+    ds_result r = width && height ? ds__copy_between(s, &copy) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
@@ -291,65 +330,93 @@ DSDEF ds_result(ds_copy_peer)(void *dst, ds_device dst_device, const void *src,
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r =
-        size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device, 0)
-             : DS_OK;
+    ds__copy_request copy = DS__COPY_ROW(dst, src, size);
+    copy.dst_device = &dst_device;
+    copy.src_device = &src_device;
+    ds_result r = size ? ds__copy_between(s, &copy) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
-/* Fills the operation of a fill, as a stream of the driver's has it, or says what is wrong. */
-static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, size_t pitch,
-                             uint32_t value, size_t value_size, size_t width, size_t height,
-                             unsigned flags) {
-    DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4,
-                "a value of %zu bytes is not 1, 2 or 4", value_size);
-    /* a division takes longer than all the rest */
-    DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1),
-                "%zu elements are larger than the address space", width);
-    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0),
-                "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
-    DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr,
-                value_size);
-    ds_pointer_info to;
-    int known = 0;
-    size_t span = width && height ? ds__span(pitch, width * value_size, height) : 1;
-    if (!width || !height)
-        return DS_OK;
-    ds_result r = DS__LIKELY(span)
-                      ? ds__operand(ptr, span, "ptr", &to, &known)
-                      : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
-    if (r == DS_OK && !known)
-        r = ds__ask(ptr, &to);
-    if (r < 0)
-        return r;
-    if (to.kind == DS_MEMORY_DEVICE && to.device.type != (int32_t)driver->type)
-        return ds__fail(
-            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s",
-            ds__type_name(to.device.type), to.device.index, ds__type_name((int)driver->type));
-    int rows = pitch != width * value_size;
-    op->u.fill.dst = ptr;
-    op->u.fill.pitch = pitch;
-    op->u.fill.value_size = value_size;
-    op->u.fill.width = rows ? width : width * height;
-    op->u.fill.height = rows ? height : 1;
-    op->u.fill.value = value;
-    op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
-    op->places = (uint16_t)(ds__place(driver, &to, 1, flags) << DS__OP_DST);
+/* A fill of rows. The pitch is in bytes, the width in elements. */
+typedef struct ds__fill_request {
+    void *ptr;
+    size_t pitch;
+    size_t value_size;
+    size_t width;
+    size_t height;
+    uint32_t value;
+    unsigned flags; /* DS_COPY_* */
+} ds__fill_request;
+
+/* Refuses an element size, extent, pitch or alignment that the drivers do not support. */
+static inline ds_result ds__fill_check(const ds__fill_request *f) {
+    DS__REQUIRE(f->value_size == 1 || f->value_size == 2 || f->value_size == 4,
+                "a value of %zu bytes is not 1, 2 or 4", f->value_size);
+    /* a shift, since a division takes longer than all other checks */
+    DS__REQUIRE(f->width <= SIZE_MAX >> (f->value_size >> 1),
+                "%zu elements are larger than the address space", f->width);
+    DS__REQUIRE(f->height <= 1 ||
+                    (f->pitch >= f->width * f->value_size && (f->pitch & (f->value_size - 1)) == 0),
+                "the pitch %zu is too small or not a multiple of %zu", f->pitch, f->value_size);
+    DS__REQUIRE(((uintptr_t)f->ptr & (f->value_size - 1)) == 0, "%p is not a multiple of %zu",
+                f->ptr, f->value_size);
     return DS_OK;
 }
 
-static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value,
-                               size_t value_size, size_t width, size_t height) {
+/* Describes the memory of a fill of at least one element, by the memory table or by a driver.
+   Refuses memory of another driver's device. */
+static inline ds_result ds__fill_find(const ds__driver *driver, const ds__fill_request *f,
+                                      ds_pointer_info *to) {
+    int known = 0;
+    size_t span = ds__span(f->pitch, f->width * f->value_size, f->height);
+    ds_result r = DS__LIKELY(span)
+                      ? ds__operand(f->ptr, span, "ptr", to, &known)
+                      : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+    if (r == DS_OK && !known)
+        r = ds__ask(f->ptr, to);
+    if (r < 0)
+        return r;
+    if (to->kind == DS_MEMORY_DEVICE && to->device.type != (int32_t)driver->type)
+        return ds__fail(
+            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, but the stream is on a device of type %s",
+            ds__type_name(to->device.type), to->device.index, ds__type_name((int)driver->type));
+    return DS_OK;
+}
+
+/* Checks a fill and fills its operation for a stream of the driver. On failure, and if the fill has
+   no elements, *op is not changed. */
+static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, const ds__fill_request *f) {
+    ds_pointer_info to;
+    ds_result r = ds__fill_check(f);
+    if (r < 0 || !f->width || !f->height)
+        return r;
+    r = ds__fill_find(driver, f, &to);
+    if (r < 0)
+        return r;
+
+    int rows = f->pitch != f->width * f->value_size;
+    op->u.fill.dst = f->ptr;
+    op->u.fill.pitch = f->pitch;
+    op->u.fill.value_size = f->value_size;
+    op->u.fill.width = rows ? f->width : f->width * f->height;
+    op->u.fill.height = rows ? f->height : 1;
+    op->u.fill.value = f->value;
+    op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
+    op->places = (uint16_t)(ds__place(driver, &to, 1, f->flags) << DS__OP_DST);
+    return DS_OK;
+}
+
+/* Enqueues a fill; one of no elements is only checked. */
+static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds__op op = ds__op_make(DS__OP_FILL);
-    ds_result r = ds__fill_op(s->driver, &op, ptr, pitch, value, value_size, width, height, 0);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
-        !ds__sync_is_captured(s))
-        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
-    if (r == DS_OK && width && height)
+    ds_result r = ds__fill_op(s->driver, &op, fill);
+    if (r == DS_OK)
+        r = ds__sync_watch_blocking(s, &op);
+    if (r == DS_OK && fill->width && fill->height)
         r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
@@ -358,14 +425,25 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
 DSDEF ds_result(ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count,
                          ds_stream stream) {
     DS__ENTER("ds_fill");
-    return ds__fill_rows(stream, ptr, count * (value_size <= 4 ? value_size : 0), value, value_size,
-                         count, 1);
+    ds__fill_request fill = { .ptr = ptr,
+                              .pitch = count * (value_size <= 4 ? value_size : 0),
+                              .value_size = value_size,
+                              .width = count,
+                              .height = 1,
+                              .value = value };
+    return ds__fill_rows(stream, &fill);
 }
 
 DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t value_size,
                             size_t width, size_t height, ds_stream stream) {
     DS__ENTER("ds_fill_2d");
-    return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
+    ds__fill_request fill = { .ptr = ptr,
+                              .pitch = pitch,
+                              .value_size = value_size,
+                              .width = width,
+                              .height = height,
+                              .value = value };
+    return ds__fill_rows(stream, &fill);
 }
 
 #endif

@@ -29,7 +29,7 @@ DSDEF ds_result(ds_cpu_get_clock)(int64_t *out_ns) {
     DS__REQUIRE(out_ns, "out_ns is NULL");
     if (!ds__g.driver[1] || !ds__g.driver[1]->fabric())
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the CPU driver has no virtual clock; give ds_init a fabric");
+                        "the CPU driver has no virtual clock; set ds_cpu_desc.fabric in ds_init");
     *out_ns = ds__g.driver[1]->clock_ns();
     return DS_OK;
 }

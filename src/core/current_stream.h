@@ -19,7 +19,7 @@
 #include "stream.h"
 #include "stream_default.h"
 
-/* The thread's current stream of a device, the default one at first; the slot keeps its
+/* Returns the thread's current stream of a device, at first the default stream. The slot keeps its
    reference. */
 static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
@@ -50,6 +50,7 @@ DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
     return ds__stream_current(device, out);
 }
 
+/* With DS_PUSH_STRICT: refuses a stream that is not of the current device. */
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
     if (!(flags & DS_PUSH_STRICT) ||
         (s->device.type == t->caller.device.type && s->device.index == t->caller.device.index))
@@ -59,8 +60,8 @@ static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
                     ds__type_name(t->caller.device.type), t->caller.device.index);
 }
 
-/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous
-   gets the slot's former reference, which the caller drops. */
+/* Makes a pinned stream and its device current. The slot takes a reference; *out_previous gets the
+   slot's former reference, which the caller drops. */
 static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
     ds_result r = ds__strict(t, s, flags);
     if (r == DS_OK)
@@ -95,13 +96,42 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     return DS_OK;
 }
 
-/* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
+/* Adds a reference to a stream in a slot of the thread; a zero handle is allowed. */
 static ds_stream ds__stream_keep(ds_stream handle) {
     if (handle.id)
         ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
     return handle;
 }
 
+/* Makes the stream current for a frame, which keeps the streams that were current before. On
+   failure the frame holds no references. */
+static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream stream,
+                                      ds_stream entry) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_stream before;
+    ds_result r = ds__strict(t, s, f->flags);
+    if (r == DS_OK && (f->flags & DS_PUSH_WAIT_PREV)) {
+        r = ds__current(t, s->device, &before);
+        if (r == DS_OK)
+            r = ds__wait_stream(stream, before);
+    }
+    f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
+    if (r == DS_OK)
+        r = ds__use(t, s, f->flags, &f->previous);
+    if (r == DS_OK) {
+        ds__ref(s); /* the frame's */
+        f->pushed = stream;
+        f->stream_device = s->device;
+    }
+    ds__stream_unpin(s);
+    if (r < 0)
+        ds__stream_drop(f->entry);
+    return r;
+}
+
+/* Pushes a stream; of a zero handle, only the current device and stream are kept. */
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
                 "unknown flags %#x", flags);
@@ -116,29 +146,9 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     f->device = t->caller.device;
     ds_stream entry = t->current[ds__ordinal(t->caller.device)];
     if (stream.id) {
-        ds__stream *s = ds__stream_pin(stream);
-        if (!s)
-            return DS_ERR_INVALID_HANDLE;
-        ds_stream before;
-        ds_result r = ds__strict(t, s, flags);
-        if (r == DS_OK && (flags & DS_PUSH_WAIT_PREV)) {
-            r = ds__current(t, s->device, &before);
-            if (r == DS_OK)
-                r = ds__wait_stream(stream, before);
-        }
-        f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
-        if (r == DS_OK)
-            r = ds__use(t, s, flags, &f->previous);
-        if (r == DS_OK) {
-            ds__ref(s); /* the frame's */
-            f->pushed = stream;
-            f->stream_device = s->device;
-        }
-        ds__stream_unpin(s);
-        if (r < 0) {
-            ds__stream_drop(f->entry);
+        ds_result r = ds__frame_use_stream(t, f, stream, entry);
+        if (r < 0)
             return r;
-        }
     } else {
         f->entry = ds__stream_keep(entry);
     }
@@ -146,20 +156,23 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     return DS_OK;
 }
 
-/* Puts a stream, with the reference that the caller has, back into a slot. */
+/* Puts a stream back into a slot, which takes the caller's reference. */
 static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
     ds__stream_drop(*slot);
     *slot = stream;
 }
 
+/* Restores the device and the streams of the last push. With DS_POP_WAIT_BACK the restored stream
+   waits for the pushed one. The frame is gone also on failure. */
 static ds_result ds__stream_pop(void) {
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        t->frames ? "the latest push was that of a device" : "nothing was pushed");
+                        t->frames ? "the latest push was ds_device_push; call ds_device_pop first"
+                                  : "no push is open on this thread");
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
     t->caller.device = f.device;

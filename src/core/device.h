@@ -16,10 +16,11 @@
 #include "init.h"
 #include "thread.h"
 
-/* Makes a device that exists of what the user gave: the current one for a zeroed one. */
+/* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
 static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
-        DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
+        DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
+                    device.index);
         ds__thread *t = ds__thread_state();
         if (!t)
             return DS_ERR_OUT_OF_MEMORY;
@@ -28,13 +29,13 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", device.type);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", device.type);
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
                         ds__g.backend[ds__backend_of(device)].reason);
     if (device.index < 0 || device.index >= count)
-        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)",
+        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d does not exist; the index must be in [0, %d)",
                         ds__type_name(device.type), device.index, count);
     *out = device;
     return DS_OK;
@@ -86,9 +87,10 @@ DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, siz
         if ((int)ds__backends[b].type == t)
             words = ds__backends[b].driver ? ds__backends[b].driver->architectures() : "";
     if (!words)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
-                        t);
-    DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
+        return ds__fail(
+            DS_ERR_INVALID_DEVICE,
+            "%d is not a device type with device code; use DS_DEVICE_CUDA or DS_DEVICE_CPU", t);
+    DS__REQUIRE(strlen(words) < size, "size is %zu, too small for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;
 }
@@ -106,12 +108,12 @@ DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
         t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", t);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", t);
     *out_count = t == DS_DEVICE_HOST ? 1 : ds__type_count(t);
     return DS_OK;
 }
 
-/* 1 when the word, n characters in any case, is `lower`. */
+/* Returns 1 if the word of n characters, in any case, is `lower`. */
 static int ds__same_word(const char *word, size_t n, const char *lower) {
     for (size_t i = 0; i < n; i++) {
         char c = word[i] >= 'A' && word[i] <= 'Z' ? (char)(word[i] - 'A' + 'a') : word[i];
@@ -121,12 +123,8 @@ static int ds__same_word(const char *word, size_t n, const char *lower) {
     return lower[n] == 0;
 }
 
-static ds_result ds__parse_device(const char *text, ds_device *d) {
-    static const char blanks[] = " \t\n\r\f\v";
-    const char *word = text + strspn(text, blanks);
-    size_t n = strcspn(word, ": \t\n\r\f\v");
-    const char *at = word + n;
-    int64_t index = -1;
+/* Reads the type of a device from a word of n characters. Returns 0 if the word names none. */
+static int ds__device_parse_type(const char *word, size_t n, ds_device *d) {
     if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu"))
         d->type = DS_DEVICE_CUDA;
     else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0))
@@ -134,23 +132,50 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
     else if (ds__same_word(word, n, "host"))
         d->type = DS_DEVICE_HOST;
     else
-        return ds__fail(DS_ERR_INVALID_DEVICE,
-                        "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host",
-                        text);
-    if (*at == ':') {
-        const char *digits = ++at;
-        for (index = 0; *at >= '0' && *at <= '9'; at++)
-            if ((index = index * 10 + (*at - '0')) > INT_MAX)
-                return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
-        if (at == digits)
-            return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+        return 0;
+    return 1;
+}
+
+/* Reads ":INDEX" at *at, if it is there, and moves *at behind it. *index -1: there is none. text:
+   for the sentence of an error. */
+static ds_result ds__device_parse_index(const char *text, const char **at, int64_t *index) {
+    *index = -1;
+    if (**at != ':')
+        return DS_OK;
+    const char *digits = ++*at;
+    for (*index = 0; **at >= '0' && **at <= '9'; ++*at) {
+        *index = *index * 10 + (**at - '0');
+        if (*index > INT_MAX)
+            return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
     }
+    if (*at == digits)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+    return DS_OK;
+}
+
+/* Reads a device from text. Without an index it is the current device if that is of the type, else
+   device 0. */
+static ds_result ds__parse_device(const char *text, ds_device *d) {
+    static const char blanks[] = " \t\n\r\f\v";
+    const char *word = text + strspn(text, blanks);
+    size_t n = strcspn(word, ": \t\n\r\f\v");
+    const char *at = word + n;
+    int64_t index;
+    if (!ds__device_parse_type(word, n, d))
+        return ds__fail(
+            DS_ERR_INVALID_DEVICE,
+            "\"%s\" does not name a device; use cpu, cuda:0, gpu:1, custom_cpu:0 or host", text);
+    ds_result r = ds__device_parse_index(text, &at, &index);
+    if (r < 0)
+        return r;
     at += strspn(at, blanks);
     if (*at)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has text after the device name", text);
+
     if (d->type == DS_DEVICE_HOST) {
         if (index > 0)
-            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
+            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d does not exist; the index must be 0",
+                            (int)index);
         return DS_OK;
     }
     if (index < 0) {
@@ -187,7 +212,7 @@ DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
         DS__RESOLVE(device);
         snprintf(text, sizeof text, "%s:%d", ds__type_name(device.type), device.index);
     }
-    DS__REQUIRE(strlen(text) < size, "%zu bytes are too few for \"%s\"", size, text);
+    DS__REQUIRE(strlen(text) < size, "size is %zu, too small for \"%s\"", size, text);
     memcpy(out, text, strlen(text) + 1);
     return DS_OK;
 }
@@ -214,7 +239,7 @@ DSDEF ds_result(ds_device_set_current)(ds_device device) {
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Room for a frame; NULL: no memory, and the sentence is set. */
+/* Returns a new frame, which is not pushed yet. NULL: no memory, and the sentence is set. */
 static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;
@@ -256,7 +281,8 @@ static ds_result ds__device_pop(void) {
         return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        t->frames ? "the latest push was that of a stream" : "nothing was pushed");
+                        t->frames ? "the latest push was ds_stream_push; call ds_stream_pop first"
+                                  : "no push is open on this thread");
     t->caller.device = t->frame[--t->frames].device;
     return DS_OK;
 }

@@ -18,7 +18,7 @@
 #include "range_api.h"
 #include "device.h"
 
-/* Adds the device's label to an error's sentence. */
+/* Appends the label of the device to the sentence of an error. */
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
@@ -81,7 +81,7 @@ DSDEF ds_result(ds_uuid_format)(const unsigned char uuid[16], char *out, size_t 
     ds__tls.fn = "ds_uuid_format";
     ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
-        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_format needs a uuid and room for 37 bytes");
+        return ds__fail(DS_ERR_INVALID_VALUE, "uuid or out is NULL, or size is below 37");
     for (int i = 0, at = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             out[at++] = '-';

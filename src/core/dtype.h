@@ -40,7 +40,7 @@ DSDEF int(ds_dtype_equal)(ds_dtype a, ds_dtype b) {
     return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
-/* Into a buffer of DS_DTYPE_NAME_SIZE. */
+/* Writes the name of a type into a buffer of DS_DTYPE_NAME_SIZE; returns the buffer. */
 DS__SEAM static const char *ds__dtype_name(ds_dtype dtype, char *out) {
     for (size_t i = 0; i < DS__DTYPE_COUNT; i++)
         if (ds__dtypes[i].code == dtype.code && ds__dtypes[i].bits == dtype.bits &&

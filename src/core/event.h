@@ -44,12 +44,13 @@ static void ds__event_free(void *object) {
     ds__release(e->label);
 }
 
-/* Other processes count on the release of an interprocess event. */
+/* An interprocess event is released at once, since other processes notice its release. */
 static int ds__event_batched(const void *object) {
     const ds__event *e = object;
     return !(e->flags & DS_EVENT_INTERPROCESS) && !e->imported;
 }
 
+/* Creates an event that is bound to no device. */
 static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
@@ -90,8 +91,8 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-/* Binds the event to the device and gives it a native event, unless that is done. With `any` the
-   device that it has will do. The event is locked. */
+/* Binds an event to a device and creates its native event, unless that is done. any: an event that
+   is bound to another device is accepted. The event is locked. */
 static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
     int64_t key = ds__device_key(device);
     int64_t bound = atomic_load(&e->device);
@@ -106,7 +107,7 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
     void *native = atomic_load(&e->native); /* there is one when a first record has failed */
     if (native && e->driver != driver)
         return ds__fail(DS_ERR_CROSS_DRIVER,
-                        "the event was to be recorded on a device of the other driver before");
+                        "an earlier record of the event used a device of the other driver");
     ds_result r = driver->event_create(device.index, e->flags, &native);
     if (r < 0)
         return r;
@@ -116,8 +117,8 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
     return r;
 }
 
-/* For a call that makes the event a device's for good if it succeeds: until it says so, or that
-   it did not, none takes the event to another device. */
+/* Binds an event for a call that settles it on the device if it succeeds. The binding cannot change
+   until ds__event_settle. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
     ds__lock_take(&e->bind);
@@ -127,6 +128,8 @@ static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_devi
     return r;
 }
 
+/* Ends ds__event_claim. succeeded: the event stays on its device for good. Else it is unbound,
+   unless another call has settled or claimed it. */
 static void ds__event_settle(ds__event *e, int succeeded) {
     ds__lock_take(&e->bind);
     e->claims--;
@@ -172,8 +175,8 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
     return r;
 }
 
-/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
-   harms none that begins meanwhile. */
+/* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
+   not invalidate a capture that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
     ds__mutex_lock(&ds__g.begin);
     ds_result r =
@@ -237,15 +240,14 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
         return ds__stream_error(s, r);
     ds__stream_text(s, waits, sizeof waits);
     if (o)
-        return ds__also(r, " (%s was to wait for %s)", waits,
-                        ds__stream_text(o, other, sizeof other));
+        return ds__also(r, " (wait of %s for %s)", waits, ds__stream_text(o, other, sizeof other));
     uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
     ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
     if (recorder) {
         ds__stream_text(recorder, other, sizeof other);
         ds__stream_unpin(recorder);
     }
-    return ds__also(r, " (%s was to wait for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+    return ds__also(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
                     e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
                     handle ? other : "");
 }
@@ -266,19 +268,24 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
     /* its first record may come after the capture */
     int claimed = s && kind == DS__OP_EXTERNAL_WAIT &&
                   !atomic_load_explicit(&e->settled, memory_order_relaxed);
-    if (DS__UNLIKELY(claimed))
-        claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
+    if (DS__UNLIKELY(claimed)) {
+        r = ds__event_claim(e, s->driver, s->device, 1);
+        claimed = r == DS_OK;
+    }
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        if ((int)(device >> 32) != s->device.type)
+        if ((int)(device >> 32) != s->device.type) {
             r = ds__fail(DS_ERR_CROSS_DRIVER,
                          "the event and the stream belong to different drivers");
-        else if (DS__UNLIKELY((r = s->driver->submit(s->native, &op)) < 0))
-            r = ds__wait_error(s, NULL, e, r);
+        } else {
+            r = s->driver->submit(s->native, &op);
+            if (DS__UNLIKELY(r < 0))
+                r = ds__wait_error(s, NULL, e, r);
+        }
     }
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);

@@ -43,11 +43,11 @@ DSDEF ds_result(ds_event_query)(ds_event event) {
 
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_event(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
-    ds_result r = !e         ? DS_OK
-                  : e->label ? ds__sync_tell("waits for the event \"%s\"", e->label)
-                             : ds__sync_tell("waits for an event");
-    if (e)
-        ds__event_unpin(e);
+    if (!e)
+        return DS_OK;
+    ds_result r = e->label ? ds__sync_tell("waits for the event \"%s\"", e->label)
+                           : ds__sync_tell("waits for an event");
+    ds__event_unpin(e);
     return r;
 }
 
@@ -59,13 +59,15 @@ DSDEF ds_result(ds_event_synchronize)(ds_event event) {
 
 DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
     DS__ENTER("ds_event_synchronize_for");
-    ds_result r =
-        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_event(event) : DS_OK;
-    return r < 0 ? r
-                 : ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__sync_watched()) && timeout_ns)
+        r = ds__sync_watch_event(event);
+    if (r < 0)
+        return r;
+    return ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
-/* The checks in torch's order; both events are pinned. */
+/* Checks in torch's order and returns the time between two pinned events. */
 static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
@@ -75,8 +77,8 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     void *nb = atomic_load_explicit(&b->native, memory_order_acquire);
     if (da < 0 || db < 0 || !na || !nb)
         return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
-    /* from an event to itself: a question that, unlike a query, leaves a capture alone in which
-       it was recorded */
+    /* the time from an event to itself: unlike a query it does not invalidate a capture in which
+       the event was recorded */
     ds_result r = a->driver->event_elapsed(na, na, out_ms);
     if (r == DS_OK)
         r = b->driver->event_elapsed(nb, nb, out_ms);
@@ -134,6 +136,24 @@ DSDEF ds_result(ds_event_get_flags)(ds_event event, unsigned *out) {
     return DS_OK;
 }
 
+/* Binds the event to the device if it is not bound yet, and exports it. If the export fails, a
+   binding of this call is undone. */
+static ds_result ds__event_export_claimed(ds__event *e, ds_device device,
+                                          ds_ipc_event_handle *out) {
+    if (!(e->flags & DS_EVENT_INTERPROCESS))
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the event was created without DS_EVENT_INTERPROCESS");
+    if (e->imported)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the event was imported; only its creating process can export it");
+    ds_result r = ds__event_claim(e, ds__driver_of(device), device, 1);
+    if (r == DS_OK) {
+        r = e->driver->event_export(atomic_load(&e->native), out->bytes);
+        ds__event_settle(e, r == DS_OK);
+    }
+    return r;
+}
+
 DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     if (out)
         memset(out, 0, sizeof *out);
@@ -144,16 +164,7 @@ DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     ds__event *e = ds__event_pin(event);
     if (!e)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    if (!(e->flags & DS_EVENT_INTERPROCESS))
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
-    else if (e->imported)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the event was imported; the process that made it exports it");
-    else if ((r = ds__event_claim(e, ds__driver_of(device), device, 1)) == DS_OK) {
-        r = e->driver->event_export(atomic_load(&e->native), out->bytes);
-        ds__event_settle(e, r == DS_OK);
-    }
+    ds_result r = ds__event_export_claimed(e, device, out);
     r = ds__name_object(r, "event", e->label);
     ds__event_unpin(e);
     return r;

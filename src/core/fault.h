@@ -53,7 +53,7 @@ static const ds__driver *ds__fault_layer(const ds__driver *next, int backend) {
     return &ds__fault.table[backend];
 }
 
-/* "entry:n"; DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
+/* Parses "entry:n". Returns DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
 static ds_result ds__fault_parse(const char *text) {
     static const char *const names[] = {
 #define DS__NAME(entry, parameters, arguments) #entry,
@@ -78,7 +78,8 @@ static ds_result ds__fault_parse(const char *text) {
             return DS_OK;
         }
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "the fault \"%s\" is not entry:n with an entry of the driver", text);
+                    "the fault rule \"%s\" is invalid; use entry:n with a name of a driver entry",
+                    text);
 }
 
 #endif

@@ -38,7 +38,7 @@ static void ds__exec_free(void *object) {
     ds__release(x->label);
 }
 
-/* Pinned and locked; NULL: the sentence is set. */
+/* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
 static ds__graph *ds__graph_take(ds_graph handle) {
     ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
     if (!g) {
@@ -57,6 +57,7 @@ static ds_result ds__graph_give(ds__graph *g, ds_result r) {
     return r;
 }
 
+/* Pins and locks an executable. NULL: the handle is not valid, and the sentence is set. */
 static ds__exec *ds__exec_take(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {
@@ -76,7 +77,8 @@ static ds_result ds__exec_give(ds__exec *x, ds_result r) {
     return r;
 }
 
-/* A capture may be adding to the graph: what changes its nodes then holds the capture lock, too. */
+/* Takes the capture lock if a capture may be adding to the graph. Returns 0 if it did not; the
+   result is for ds__graph_unshare. */
 static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
     if (!shared)
@@ -92,7 +94,7 @@ static void ds__graph_unshare(int shared) {
     ds__lock_give(&ds__g.capture_lock);
 }
 
-/* The sentence for what must wait until the capture is over that makes the graph. */
+/* Reports that a capture adds to the graph, and returns the code. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
     ds__lock_take(&ds__g.capture_lock);
@@ -100,9 +102,9 @@ static ds_result ds__being_captured(const ds__graph *g) {
     while (c && c->body != g->body)
         c = c->next;
     if (c)
-        ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
+        ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
-        ds__fail(r, "a capture that begins or ends in this moment makes the graph");
+        ds__fail(r, "a capture into the graph is beginning or ending; try again");
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
@@ -112,7 +114,7 @@ static ds_graph_node ds__node_handle(const ds__body *b, uint32_t index) {
     return n;
 }
 
-/* The index of a node of this body. */
+/* Returns the index of a node of this body. */
 static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t *out) {
     uint32_t index = (uint32_t)node.id - 1;
     DS__REQUIRE(node.id, "no node was given (the handle is zero)");
@@ -122,7 +124,7 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
     return DS_OK;
 }
 
-/* A new graph object around the body, which is its own from now on, also when this fails. */
+/* Creates a graph object of a body. The object owns the body; on failure the body is freed. */
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
     if (!g) {
@@ -132,11 +134,14 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     }
     g->body = body;
     g->made = ds__tls.site;
-    if (!label || (g->label = ds__copy_text(label, 255)))
-        return g;
-    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-    ds__table_kill(&ds__g.graphs, g);
-    return NULL;
+    if (label)
+        g->label = ds__copy_text(label, 255);
+    if (label && !g->label) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+        ds__table_kill(&ds__g.graphs, g);
+        return NULL;
+    }
+    return g;
 }
 
 DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
@@ -181,7 +186,7 @@ DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     return r;
 }
 
-/* A copy of the body with the driver's part. */
+/* Copies the body together with the driver's part of it. */
 static ds_result ds__body_clone(ds__body *from, ds__body **out) {
     ds__body *to = ds__body_copy(from, 0);
     ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
@@ -225,8 +230,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
     uint32_t index = (uint32_t)node.id - 1;
     ds_result r = DS_OK;
     if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the graph was not cloned from the one that has the node");
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the graph is not a clone of the node's graph");
     else
         *out = ds__node_handle(g->body, index);
     return ds__graph_give(g, r);

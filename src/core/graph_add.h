@@ -25,8 +25,20 @@
 #include "kernel.h"
 #include "graph.h"
 
-/* The parts of a description. Each fills an operation that ds__node_make takes copies from; what
-   it pins is *pinned, to be unpinned then. */
+/* Returns the number of items that the description of a kernel node asks for. */
+static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kernel, size_t *out) {
+    *out = k->items;
+    if (k->grid) {
+        ds_result r = ds__grid_items(k->grid, out);
+        if (r < 0)
+            return ds__also(r, " (kernel %s)", kernel->name);
+    }
+    DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
+    return DS_OK;
+}
+
+/* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
+   memory of the description; ds__node_make takes copies. The caller unpins *pinned after that. */
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                  ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
@@ -34,23 +46,21 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
-                        "the node is for %s:%d, the graph for devices of type %s",
+                        "the node is for %s:%d, but the graph is for devices of type %s",
                         ds__type_name(device->type), device->index, ds__type_name(b->device.type));
-    ds__kernel *kernel = *pinned = ds__pin(&ds__g.kernels, k->kernel.id);
+    ds__kernel *kernel = ds__pin(&ds__g.kernels, k->kernel.id);
+    *pinned = kernel;
     if (!kernel)
         return ds__fail(DS_ERR_INVALID_HANDLE, k->kernel.id
                                                    ? "the kernel was destroyed or never existed"
                                                    : "no kernel was given (the handle is zero)");
     DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size),
-                "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name,
+                "kernel %s has %zu bytes of arguments; the call passes %zu at %p", kernel->name,
                 kernel->args_size, k->args_size, k->args);
-    size_t items = k->items;
-    if (k->grid) {
-        ds_result r = ds__grid_items(k->grid, &items);
-        if (r < 0)
-            return ds__also(r, " (kernel %s)", kernel->name);
-    }
-    DS__REQUIRE(items > 0, "kernel %s: a node needs at least one item", kernel->name);
+    size_t items;
+    ds_result r = ds__desc_items(k, kernel, &items);
+    if (r < 0)
+        return r;
     op->u.kernel.kernel = kernel;
     op->u.kernel.items = items;
     op->u.kernel.args_size = k->args_size;
@@ -64,22 +74,25 @@ static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op
     if (d->device.type != DS_DEVICE_CURRENT || d->device.index != 0)
         *device = d->device;
     DS__RESOLVE(*device);
-    ds__event *e = *pinned = ds__event_pin(d->u.event);
+    ds__event *e = ds__event_pin(d->u.event);
+    *pinned = e;
     if (!e)
         return DS_ERR_INVALID_HANDLE;
     int64_t bound = atomic_load(&e->device);
     ds_result r = DS_OK;
     if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type))
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
-    else if ((r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD)) == DS_OK)
-        ds__event_settle(e, 1); /* it stays there, whatever becomes of a first record */
+    if (r == DS_OK)
+        r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD);
+    if (r == DS_OK)
+        ds__event_settle(e, 1); /* the event stays there even if its first record fails */
     op->u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
     op->u.event.object = e;
     return r;
 }
 
-/* A copy of the graph that is to be a child, with the driver's part. Before the parent is
-   locked, so that two locks are never held. */
+/* Copies the child graph of a description. Must be called before the parent is locked, so that two
+   locks of graphs are never held. */
 static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
     if (!d || d->kind != DS_NODE_CHILD)
@@ -91,8 +104,8 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
                                                         : ds__body_clone(g->body, out));
 }
 
-/* Discards a node that was not taken. Its child graph goes back to the caller, who frees it without
-   a lock: the copy may be the last owner of the objects of the user. */
+/* Discards a node that was not added. The caller gets its child graph back and frees it without a
+   lock, since the copy may be the last owner of objects of the user. */
 static void ds__node_refuse(ds__node *n, ds__body **child) {
     if (n && n->child) {
         *child = n->child;
@@ -115,8 +128,109 @@ static ds_result ds__desc_reserved(const ds_node_desc *d) {
     return DS_OK;
 }
 
-/* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
-   becomes NULL. The payload of a node that is not taken is ended by who gave it. */
+static ds_result ds__desc_copy(const ds__body *b, const ds_node_desc *d, ds__op *op) {
+    const ds_copy_node *c = &d->u.copy;
+    size_t height = c->height ? c->height : 1;
+    size_t dst_pitch = height > 1 ? c->dst_pitch : c->width;
+    size_t src_pitch = height > 1 ? c->src_pitch : c->width;
+    if (!c->width || dst_pitch < c->width || src_pitch < c->width)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "a copy of %zu rows of %zu bytes has pitches %zu and %zu; a row must not "
+                        "be 0 or exceed a pitch",
+                        height, c->width, dst_pitch, src_pitch);
+    ds_result r = ds__copy_op(b->driver, op,
+                              &(ds__copy_request){ .dst = c->dst,
+                                                   .src = c->src,
+                                                   .dst_pitch = dst_pitch,
+                                                   .src_pitch = src_pitch,
+                                                   .width = c->width,
+                                                   .height = height,
+                                                   .flags = DS_COPY_HOST_STABLE });
+    if (r == DS_OK && ds__copy_crosses(op))
+        r = ds__fail(DS_ERR_CROSS_DRIVER,
+                     "a graph cannot copy between devices of different drivers");
+    return r;
+}
+
+static ds_result ds__desc_fill(const ds__body *b, const ds_node_desc *d, ds__op *op) {
+    const ds_fill_node *f = &d->u.fill;
+    size_t height = f->height ? f->height : 1;
+    if (!f->width)
+        return ds__fail(DS_ERR_INVALID_VALUE, "the fill has 0 elements; width must be at least 1");
+    return ds__fill_op(
+        b->driver, op,
+        &(ds__fill_request){ .ptr = f->ptr,
+                             .pitch = height > 1 ? f->pitch : f->width * f->value_size,
+                             .value_size = f->value_size,
+                             .width = f->width,
+                             .height = height,
+                             .value = f->value,
+                             .flags = DS_COPY_HOST_STABLE });
+}
+
+static ds_result ds__desc_host(const ds_node_desc *d, ds__op *op) {
+    if (!d->u.host.fn)
+        return ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
+    op->u.host.fn = d->u.host.fn;
+    op->u.host.user = d->u.host.user;
+    op->u.host.dtor_fn = d->u.host.dtor_fn;
+    return DS_OK;
+}
+
+/* The node takes the copy of the child graph, which ds__child_copy made. */
+static ds_result ds__desc_child(const ds__body *b, ds__body *child, ds__op *op) {
+    if (child->driver->type != b->driver->type)
+        return ds__fail(DS_ERR_CROSS_DRIVER, "the child graph belongs to another driver");
+    op->flags = DS__OP_GIVEN;
+    op->u.graph.body = child;
+    return DS_OK;
+}
+
+/* Fills the operation by the kind of the description. *pinned, if not NULL, is a kernel or an event
+   that the caller must unpin, also on failure. */
+static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__body *child,
+                                  ds__op *op, ds_device *device, void **pinned) {
+    switch (d->kind) {
+    case DS_NODE_KERNEL:
+        return ds__desc_kernel(b, d, op, device, pinned);
+    case DS_NODE_COPY:
+        return ds__desc_copy(b, d, op);
+    case DS_NODE_FILL:
+        return ds__desc_fill(b, d, op);
+    case DS_NODE_HOST:
+        return ds__desc_host(d, op);
+    case DS_NODE_EVENT_RECORD:
+    case DS_NODE_EVENT_WAIT:
+        return ds__desc_event(b, d, op, device, pinned);
+    case DS_NODE_CHILD:
+        return ds__desc_child(b, child, op);
+    case DS_NODE_EMPTY:
+    case DS_NODE_NATIVE:
+        break;
+    }
+    return DS_OK;
+}
+
+/* Makes a node of the operation, with the label of the description. */
+static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_device device,
+                                    ds__body **child, ds__node **out) {
+    ds__node *n = ds__node_make(op, device, d->priority);
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
+    if (n->child)
+        *child = NULL;
+    if (d->label)
+        n->label = ds__copy_text(d->label, 255);
+    if (d->label && !n->label) {
+        ds__node_refuse(n, child);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+    }
+    *out = n;
+    return DS_OK;
+}
+
+/* Checks the description and makes a node of it. child: the graph that ds__child_copy made; the
+   node has taken it if *child becomes NULL. On failure the caller ends the payload. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
                                   ds__node **out) {
     static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
@@ -124,90 +238,28 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
-                "%d is not a kind of node that can be made by hand", (int)d->kind);
+                "%d is not a node kind that can be added", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
         return r;
+
     ds__op op = ds__op_make(kinds[d->kind]);
     ds_device device = b->device;
     void *pinned = NULL;
-    ds__table *table = &ds__g.kernels;
     memset(&op.u, 0, sizeof op.u);
-    switch (d->kind) {
-    case DS_NODE_KERNEL:
-        r = ds__desc_kernel(b, d, &op, &device, &pinned);
-        break;
-    case DS_NODE_COPY: {
-        const ds_copy_node *c = &d->u.copy;
-        size_t height = c->height ? c->height : 1;
-        size_t dst_pitch = height > 1 ? c->dst_pitch : c->width;
-        size_t src_pitch = height > 1 ? c->src_pitch : c->width;
-        if (!c->width || dst_pitch < c->width || src_pitch < c->width)
-            r = ds__fail(DS_ERR_INVALID_VALUE,
-                         "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height,
-                         c->width, dst_pitch, src_pitch);
-        else
-            r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height,
-                            NULL, NULL, DS_COPY_HOST_STABLE);
-        if (r == DS_OK && ds__copy_crosses(&op))
-            r = ds__fail(DS_ERR_CROSS_DRIVER,
-                         "a graph cannot copy between devices of different drivers");
-        break;
-    }
-    case DS_NODE_FILL: {
-        const ds_fill_node *f = &d->u.fill;
-        size_t height = f->height ? f->height : 1;
-        if (!f->width)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
-        else
-            r = ds__fill_op(b->driver, &op, f->ptr,
-                            height > 1 ? f->pitch : f->width * f->value_size, f->value,
-                            f->value_size, f->width, height, DS_COPY_HOST_STABLE);
-        break;
-    }
-    case DS_NODE_HOST:
-        if (!d->u.host.fn)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
-        op.u.host.fn = d->u.host.fn;
-        op.u.host.user = d->u.host.user;
-        op.u.host.dtor_fn = d->u.host.dtor_fn;
-        break;
-    case DS_NODE_EVENT_RECORD:
-    case DS_NODE_EVENT_WAIT:
-        table = &ds__g.events;
-        r = ds__desc_event(b, d, &op, &device, &pinned);
-        break;
-    case DS_NODE_CHILD:
-        if ((*child)->driver->type != b->driver->type)
-            r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
-        op.flags = DS__OP_GIVEN;
-        op.u.graph.body = *child;
-        break;
-    case DS_NODE_EMPTY:
-    case DS_NODE_NATIVE:
-        break;
-    }
-    ds__node *n = r == DS_OK ? ds__node_make(&op, device, d->priority) : NULL;
-    if (r == DS_OK && !n)
-        r = DS_ERR_OUT_OF_MEMORY;
-    if (n && n->child)
-        *child = NULL;
-    if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) {
-        ds__node_refuse(n, child);
-        n = NULL;
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-    }
+    r = ds__desc_fill_op(b, d, *child, &op, &device, &pinned);
+    if (r == DS_OK)
+        r = ds__desc_make_node(d, &op, device, child, out);
+
     if (pinned)
-        ds__unpin(table, pinned);
-    *out = n;
+        ds__unpin(d->kind == DS_NODE_KERNEL ? &ds__g.kernels : &ds__g.events, pinned);
     return r;
 }
 
-static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
-                                  const ds_graph_node *deps, size_t count, ds_graph_node *out) {
+/* Fills list with the indices of the dependencies; each node may occur once. */
+static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, size_t count,
+                                     uint32_t *list) {
     ds__body *b = g->body;
-    ds__node *n = NULL;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
     int shared = ds__graph_share(g);
     unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
     ds_result r =
@@ -215,25 +267,54 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
         if (r == DS_OK && seen[list[i]]++)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is listed twice", i);
     }
     ds__graph_unshare(shared);
     ds__release(seen);
-    if (r == DS_OK)
-        r = ds__node_of_desc(b, desc, child, &n);
+    return r;
+}
+
+/* Adds a node to the body and to the driver's graph, to both or to none. */
+static ds_result ds__graph_add_node(ds__graph *g, ds__node *n, uint32_t *list, size_t count,
+                                    ds_graph_node *out) {
+    ds__body *b = g->body;
+    int shared = ds__graph_share(g);
+    ds_result r = ds__body_append(b, n, list, count);
     if (r == DS_OK) {
-        shared = ds__graph_share(g);
-        r = ds__body_append(b, n, list, count);
-        if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0)
+        r = b->driver->graph_add(b, b->count - 1);
+        if (r < 0)
             b->count--;
-        if (r == DS_OK)
-            *out = ds__node_handle(b, b->count - 1);
-        ds__graph_unshare(shared);
+    }
+    if (r == DS_OK)
+        *out = ds__node_handle(b, b->count - 1);
+    ds__graph_unshare(shared);
+    return r;
+}
+
+/* Makes a node of the description and appends it to a locked graph. child: see
+   ds__node_of_desc. */
+static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
+                                  const ds_graph_node *deps, size_t count, ds_graph_node *out) {
+    ds__node *n = NULL;
+    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    ds_result r = ds__graph_find_deps(g, deps, count, list);
+    if (r == DS_OK)
+        r = ds__node_of_desc(g->body, desc, child, &n);
+    if (r == DS_OK) {
+        r = ds__graph_add_node(g, n, list, count, out);
         if (r < 0)
             ds__node_refuse(n, child);
     }
     ds__release(list);
     return r;
+}
+
+/* The end of a call with a description: runs the destructor of a host node's payload if the call
+   was refused. Returns r. */
+static ds_result ds__desc_refuse_payload(ds_result r, const ds_node_desc *d) {
+    if (!d || d->kind != DS_NODE_HOST)
+        return r;
+    return ds__refuse_payload(r, d->u.host.user, d->u.host.dtor_fn);
 }
 
 DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
@@ -247,38 +328,39 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
         r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
-    if (r == DS_OK)
-        r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node))
-              : DS_ERR_INVALID_HANDLE;
+    if (r == DS_OK) {
+        ds__graph *g = ds__graph_take(graph);
+        r = DS_ERR_INVALID_HANDLE;
+        if (g)
+            r = ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
+    }
     if (child)
         ds__body_free(child);
     if (r == DS_OK && out)
         *out = node;
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
-/* One edge; the body's lock is held. */
+/* Checks an edge. The graph's lock is held. */
 static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     char a[160];
     char c[160];
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
-    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already",
+    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s already depends on %s",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     unsigned char *mark = ds__alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
         ds__release(mark);
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles");
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory during the cycle check");
     }
-    int circle = mark[to];
+    int cycle = mark[to];
     ds__release(mark);
-    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it",
+    DS__REQUIRE(!cycle, "%s cannot depend on %s, which depends on it",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
 }
 
+/* Adds all edges or none. The graph's lock is held. */
 static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to,
                                size_t count) {
     ds_result r = DS_OK;
@@ -301,7 +383,7 @@ static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_
     /* all of them are right */
     if (r == DS_OK && count)
         r = b->driver->graph_edges(b, from, to, count);
-    /* each was its node's last */
+    /* each edge was the last dependency of its node */
     while (r < 0 && done)
         b->node[(uint32_t)to[--done].id - 1]->dep_count--;
     return r;

@@ -37,53 +37,82 @@ static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
     }
 }
 
-static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const char *prefix) {
+static const char *ds__dot_shape(ds_node_kind kind) {
+    if (kind == DS_NODE_KERNEL)
+        return "box";
+    return kind == DS_NODE_HOST ? "hexagon" : "ellipse";
+}
+
+static void ds__dot_copy(ds__pen *p, const ds__op *op) {
+    ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
+                  op->u.copy.height, op->u.copy.width);
+}
+
+static void ds__dot_fill(ds__pen *p, const ds__op *op) {
+    ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
+                  (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
+                  op->u.fill.value_size);
+}
+
+static void ds__dot_host(ds__pen *p, const ds__op *op) {
+    void *fn = NULL;
+    memcpy(&fn, &op->u.host.fn, sizeof fn);
+    ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
+}
+
+static void ds__dot_event(ds__pen *p, const ds__op *op) {
+    ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
+    ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
+}
+
+/* Writes the details of a node if the flags ask for those of its kind. */
+static void ds__dot_details(ds__pen *p, const ds__node *n) {
+    static const struct {
+        unsigned flag;
+        void (*write_fn)(ds__pen *p, const ds__op *op);
+    } details[] = { [DS_NODE_KERNEL] = { DS_DOT_KERNEL, ds__dot_kernel },
+                    [DS_NODE_COPY] = { DS_DOT_COPY, ds__dot_copy },
+                    [DS_NODE_FILL] = { DS_DOT_FILL, ds__dot_fill },
+                    [DS_NODE_HOST] = { DS_DOT_HOST, ds__dot_host },
+                    [DS_NODE_EVENT_RECORD] = { DS_DOT_EVENT, ds__dot_event },
+                    [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event } };
+
+    if ((size_t)n->kind >= sizeof details / sizeof details[0])
+        return;
+    if (p->flags & (DS_DOT_VERBOSE | details[n->kind].flag) && details[n->kind].write_fn)
+        details[n->kind].write_fn(p, &n->op);
+}
+
+/* Writes the handle of a node, its device, priority and call site. */
+static void ds__dot_handle(ds__pen *p, const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
     const ds__op *op = &n->op;
-    unsigned all = p->flags & DS_DOT_VERBOSE;
+    ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
+                  ds__type_name(n->device.type), n->device.index);
+    if (n->priority)
+        ds__pen_print(p, ", priority %d", n->priority);
+    if (op->file) {
+        ds__pen_print(p, "\\n");
+        ds__pen_quote(p, ds__short_path(op->file));
+        ds__pen_print(p, ":%u", (unsigned)op->line);
+    }
+}
+
+static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const char *prefix) {
+    const ds__node *n = b->node[index];
     ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
-                  n->kind == DS_NODE_KERNEL ? "box"
-                  : n->kind == DS_NODE_HOST ? "hexagon"
-                                            : "ellipse",
-                  ds__node_names[n->kind]);
+                  ds__dot_shape(n->kind), ds__node_names[n->kind]);
     if (n->kind == DS_NODE_KERNEL) {
         ds__pen_print(p, " ");
-        ds__pen_quote(p, op->u.kernel.kernel->name);
+        ds__pen_quote(p, n->op.u.kernel.kernel->name);
     }
     if (n->label) {
         ds__pen_print(p, "\\n");
         ds__pen_quote(p, n->label);
     }
-    if (n->kind == DS_NODE_KERNEL && (all || p->flags & DS_DOT_KERNEL))
-        ds__dot_kernel(p, op);
-    if (n->kind == DS_NODE_COPY && (all || p->flags & DS_DOT_COPY))
-        ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
-                      op->u.copy.height, op->u.copy.width);
-    if (n->kind == DS_NODE_FILL && (all || p->flags & DS_DOT_FILL))
-        ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
-                      (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
-                      op->u.fill.value_size);
-    if (n->kind == DS_NODE_HOST && (all || p->flags & DS_DOT_HOST)) {
-        void *fn = NULL;
-        memcpy(&fn, &op->u.host.fn, sizeof fn);
-        ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
-    }
-    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) &&
-        (all || p->flags & DS_DOT_EVENT)) {
-        ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
-        ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
-    }
-    if (all || p->flags & DS_DOT_HANDLES) {
-        ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
-                      ds__type_name(n->device.type), n->device.index);
-        if (n->priority)
-            ds__pen_print(p, ", priority %d", n->priority);
-        if (op->file) {
-            ds__pen_print(p, "\\n");
-            ds__pen_quote(p, ds__short_path(op->file));
-            ds__pen_print(p, ":%u", (unsigned)op->line);
-        }
-    }
+    ds__dot_details(p, n);
+    if (p->flags & (DS_DOT_VERBOSE | DS_DOT_HANDLES))
+        ds__dot_handle(p, b, index);
     ds__pen_print(p, "\"];\n");
 }
 

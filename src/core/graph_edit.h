@@ -26,7 +26,7 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     if (out_count)
         *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
-    DS__REQUIRE(out_count && ((out_from && out_to) || !room), "there is no room for the answer");
+    DS__REQUIRE(out_count && ((out_from && out_to) || !room), "the output pointer is NULL");
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -41,6 +41,7 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     return ds__graph_give(g, DS_OK);
 }
 
+/* Fills the description of a node; its pointers are those of the node. */
 static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
     const ds__op *op = &n->op;
     memset(out, 0, sizeof *out);
@@ -112,8 +113,7 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
     return ds__graph_give(g, r);
 }
 
-/* Puts the node in place of another one, with that one's dependencies; the other one is the
-   caller's. */
+/* Replaces a node and keeps its dependencies. Returns the former node, which the caller owns. */
 static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__node *old = b->node[index];
     fresh->deps = old->deps;
@@ -131,7 +131,8 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node);
 
-/* Whether a node of an executable may become the fresh one. */
+/* Returns the reason why a node of an executable cannot become the fresh one, or
+   DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
     uint32_t node;
     if (now->kind != then->kind)
@@ -186,23 +187,23 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
 static const char *const ds__update_texts[] = {
     "success",
     "it failed",
-    "the nodes or dependencies are others",
-    "a node is of another kind",
-    "a kernel is another one, which the driver cannot change",
-    "the memory is of another kind or device",
-    "the driver cannot change such a node",
-    "a kernel is for another device",
-    "an attribute changed"
+    "the nodes or dependencies differ",
+    "a node has another kind",
+    "a kernel differs, and the driver cannot replace it",
+    "the memory has another kind or device",
+    "the driver does not support changes of this node",
+    "a kernel has another device",
+    "an attribute differs"
 };
 
-/* Makes a fresh node for `index`, of the kind of the one that stands there now. A capture may be
-   adding nodes: the list is not looked at. */
+/* Makes a fresh node to replace the node `now` at `index`, of the same kind. Does not read the list
+   of nodes, since a capture may be adding to it. */
 static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index,
                                 const ds_node_desc *desc, ds__body **child, ds__node **out) {
     char text[160];
     *out = NULL;
     DS__REQUIRE(desc, "desc is NULL");
-    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)",
+    DS__REQUIRE(desc->kind == now->kind, "the kind of %s cannot change to %d",
                 ds__node_text(now, index, text, sizeof text), (int)desc->kind);
     ds_result r = ds__node_of_desc(b, desc, child, out);
     if (r == DS_OK) {
@@ -248,9 +249,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
     }
     if (child)
         ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
@@ -260,9 +259,12 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
         return DS_ERR_INVALID_HANDLE;
     ds__object *o = ds__object_new(user, dtor_fn);
     ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
-        g->body->object_count--;
-        atomic_fetch_sub(&o->owners, 1);
+    if (r == DS_OK) {
+        r = g->body->driver->graph_attach(g->body, o);
+        if (r < 0) {
+            g->body->object_count--;
+            atomic_fetch_sub(&o->owners, 1);
+        }
     }
     if (r < 0 && o)
         o->dtor_fn = NULL;

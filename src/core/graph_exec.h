@@ -51,8 +51,10 @@ static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, d
     x->flags = desc->flags;
     x->made = ds__tls.site;
     ds_result r = DS_OK;
-    if (!(x->body = ds__body_copy(g->body, 1)) ||
-        (label && !(x->label = ds__copy_text(label, 255))))
+    x->body = ds__body_copy(g->body, 1);
+    if (x->body && label)
+        x->label = ds__copy_text(label, 255);
+    if (!x->body || (label && !x->label))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     if (r == DS_OK)
         r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
@@ -76,7 +78,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
         desc = &none;
     DS__REQUIRE_RESERVED("ds_graph_exec_desc", desc);
     if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
-        return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
+        return ds__fail(DS_ERR_UNSUPPORTED, "graph launches from a device are not supported");
     DS__REQUIRE(
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
@@ -92,12 +94,14 @@ DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
-/* Calls what the objects want to be called at a launch, each once though several graphs within
-   the body may have it: an object is called in the first of them only. Leaves the first *skip
-   out, and stops after *left of them or at the first that fails. */
+/* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
+   is called in the first of them only. Leaves out the first *skip objects, and stops after *left
+   objects or at the first failure. */
 static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
                            size_t *skip, size_t *left);
 
+/* Returns 1 if a body before `stop`, in the order of ds__hooks, has the object. *over 1: the search
+   has reached `stop`. */
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
         if (b->object[i] == o)
@@ -134,6 +138,8 @@ static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s
     return r;
 }
 
+/* Launches an executable with objects that have a launch_fn. If the launch fails, they undo their
+   changes. */
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     const ds__body *b = op->u.graph.body;
     size_t skip = 0;
@@ -150,7 +156,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
                      "a capture began on the stream while the graph was launched");
     if (r >= 0 && done)
         DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
-    while (r < 0 && done) { /* each takes back what it did, so the last one first */
+    while (r < 0 && done) { /* in reverse order, since each call undoes its own changes */
         skip = --done;
         left = 1;
         DS_IGNORE(ds__hooks(b, b, s, r, &skip, &left));

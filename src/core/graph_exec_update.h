@@ -23,7 +23,7 @@
 #include "graph_add.h"
 #include "graph_edit.h"
 
-/* *out_old is to be freed without a lock, since the user's destructors may run. */
+/* The caller frees *out_old without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
                                  ds__body **out_old) {
     uint32_t node = UINT32_MAX;
@@ -80,7 +80,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
         out->node = ds__node_handle(g->body, node);
         ds__node_print(g->body, node, text, sizeof text);
     }
-    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)",
+    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot be updated from the graph: %s (%s)",
                     ds__update_texts[out->reason], text);
 }
 
@@ -110,7 +110,7 @@ static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh, ds__node
     fresh->priority = x->body->node[i]->priority;
     ds_result r = DS_OK;
     if (reason)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s",
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of the executable does not support the change: %s",
                      ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
     else
         r = x->driver->exec_set(x->native, i, fresh);
@@ -133,8 +133,11 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
         r = ds__node_index(x->body, node, &i);
         if (r == DS_OK)
             r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
-        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0)
-            ds__node_refuse(fresh, &child);
+        if (r == DS_OK) {
+            r = ds__exec_put(x, i, fresh, &old);
+            if (r < 0)
+                ds__node_refuse(fresh, &child);
+        }
         r = ds__exec_give(x, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
@@ -142,9 +145,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
     }
     if (child)
         ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
 DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
@@ -159,7 +160,7 @@ DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_nod
     ds_node_kind kind = r == DS_OK ? x->body->node[i]->kind : DS_NODE_EMPTY;
     if (r == DS_OK && kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL)
         r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "%s cannot be switched, only kernels, copies and fills can",
+                     "%s cannot be enabled or disabled; only kernels, copies and fills can",
                      ds__node_print(x->body, i, text, sizeof text));
     if (r == DS_OK)
         r = x->driver->exec_enable(x->native, i, enabled != 0);
@@ -183,7 +184,8 @@ DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_nod
     return ds__exec_give(x, r);
 }
 
-/* Puts new pointers for old ones; returns the number of places. dry: only counts. */
+/* Replaces a pointer at a place that may be unaligned; returns the number of replaced pointers.
+   dry: only counts. */
 static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers,
                               size_t count, int dry) {
     void *now;
@@ -220,18 +222,29 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
     return places;
 }
 
-/* A changed copy or fill is checked anew, as if it were set. */
+/* Checks a changed copy or fill again, as if the node was set to it, with the nodes of its child
+   graph. Stores the new flags and places in the node. */
 static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     ds__op op = n->op;
     ds_result r = DS_OK;
     if (n->kind == DS_NODE_COPY)
-        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src,
-                        op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL,
-                        DS_COPY_HOST_STABLE);
+        r = ds__copy_op(b->driver, &op,
+                        &(ds__copy_request){ .dst = op.u.copy.dst,
+                                             .src = op.u.copy.src,
+                                             .dst_pitch = op.u.copy.dst_pitch,
+                                             .src_pitch = op.u.copy.src_pitch,
+                                             .width = op.u.copy.width,
+                                             .height = op.u.copy.height,
+                                             .flags = DS_COPY_HOST_STABLE });
     if (n->kind == DS_NODE_FILL)
-        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value,
-                        op.u.fill.value_size, op.u.fill.width, op.u.fill.height,
-                        DS_COPY_HOST_STABLE);
+        r = ds__fill_op(b->driver, &op,
+                        &(ds__fill_request){ .ptr = op.u.fill.dst,
+                                             .pitch = op.u.fill.pitch,
+                                             .value_size = op.u.fill.value_size,
+                                             .width = op.u.fill.width,
+                                             .height = op.u.fill.height,
+                                             .value = op.u.fill.value,
+                                             .flags = DS_COPY_HOST_STABLE });
     for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++)
         r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;
@@ -239,53 +252,79 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     return r;
 }
 
-/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those
-   before it are put back. */
-static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
-                                      void *const *new_pointers, size_t count,
-                                      size_t *out_replaced) {
+/* A list of pointers to replace in an executable. fresh: for each node the changed copy, or
+   NULL. */
+typedef struct ds__replacement {
+    void *const *old_pointers;
+    void *const *new_pointers;
+    size_t count;
+    size_t places; /* so many pointers were replaced */
+    ds__node **fresh;
+} ds__replacement;
+
+/* Makes the changed copy of a node and checks it; of a node without such pointers, nothing. */
+static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t i) {
+    char text[160];
+    if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
+        return DS_OK;
+    ds__node *n = ds__node_copy(b->node[i]);
+    w->fresh[i] = n;
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
+    w->places += ds__replace_node(n, w->old_pointers, w->new_pointers, w->count, 0);
+    ds_result r = ds__replaced_check(b, n);
+    ds_graph_update_reason reason =
+        r == DS_OK ? ds__node_compare(b->node[i], n) : DS_GRAPH_UPDATE_SUCCESS;
+    if (reason)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
+    if (r < 0)
+        ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+    return r;
+}
+
+/* Gives the changed nodes to the driver. If it refuses one, the earlier ones are set back. */
+static ds_result ds__replacement_set(ds__exec *x, ds__node **fresh) {
     ds__body *b = x->body;
-    size_t places = 0;
     ds_result r = DS_OK;
     uint32_t set = 0;
-    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
-        return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
-    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
-    if (!fresh)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
-    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
-        char text[160];
-        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1))
-            continue;
-        if (!(fresh[i] = ds__node_copy(b->node[i]))) {
-            r = DS_ERR_OUT_OF_MEMORY;
-            break;
-        }
-        places += ds__replace_node(fresh[i], old_pointers, new_pointers, count, 0);
-        r = ds__replaced_check(b, fresh[i]);
-        ds_graph_update_reason reason =
-            r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
-        if (reason)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
-        if (r < 0)
-            ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
-    }
     for (; set < b->count && r == DS_OK; set++)
         if (fresh[set])
             r = x->driver->exec_set(x->native, set, fresh[set]);
     for (uint32_t i = 0; r < 0 && i + 1 < set; i++)
         if (fresh[i])
             DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
+    return r;
+}
+
+/* Replaces pointers in all nodes or in none. */
+static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
+                                      void *const *new_pointers, size_t count,
+                                      size_t *out_replaced) {
+    ds__body *b = x->body;
+    ds__replacement w = { old_pointers, new_pointers, count, 0, NULL };
+    ds_result r = DS_OK;
+    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
+    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
+    if (!fresh)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
+    w.fresh = fresh;
+
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
+        r = ds__replacement_make(&w, b, i);
+    if (r == DS_OK)
+        r = ds__replacement_set(x, fresh);
+
+    /* the executable keeps one node of each pair, the other one is freed */
     for (uint32_t i = 0; i < b->count; i++) {
         if (!fresh[i])
             continue;
-        /* what they keep, the others keep, too */
         ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__release(fresh);
     if (r == DS_OK)
-        *out_replaced = places;
+        *out_replaced = w.places;
     return r;
 }
 
@@ -299,7 +338,7 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
     DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL",
                 old_pointers ? "new_pointers" : "old_pointers");
     for (size_t i = 0; i < count; i++)
-        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
+        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pointer pair %zu contains NULL", i);
     ds__exec *x = ds__exec_take(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;

@@ -36,11 +36,11 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     return r;
 }
 
-/* The payload's destructor runs exactly once, so it runs here when the call was refused. */
+/* Runs the destructor of a payload if the call was refused, so that it runs exactly once. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn) {
     if (r >= 0 || !dtor_fn)
         return r;
-    ds__kept_error refusal; /* calls of the destructor may fail */
+    ds__kept_error refusal; /* the destructor may make calls that fail */
     int outer = ds__tls.in_callback;
     ds__error_keep(&refusal);
     ds__tls.in_callback = 1;

@@ -38,8 +38,8 @@ static const char *ds__layer_list(void) {
     return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS");
 }
 
-/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
-   in the report, not an error. */
+/* Looks for devices and starts the drivers that have any. If the CUDA driver fails to start, the
+   reason goes into the backend report and the start continues. */
 static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
@@ -67,7 +67,7 @@ static ds_result ds__start_drivers(unsigned layers) {
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
         if (r < 0 && b == 0) {
-            /* behind the place of the call that came first */
+            /* the reason follows the name of the running function */
             const char *why = strstr(ds__tls.error, ds__tls.fn);
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
             snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s",
@@ -82,24 +82,31 @@ static ds_result ds__start_drivers(unsigned layers) {
     return r;
 }
 
-/* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a
-   later call tries again. */
-static ds_result ds__start(void) {
+/* Sets the level of the log: that of ds_init for its function, else that of the environment. */
+static void ds__start_log(void) {
     const char *log = getenv("DEVSTREAM_LOG");
-    ds__logger.level = ds__g.desc.log_fn
-                           ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
-                           : (log ? atoi(log) : DS_LOG_SILENT);
+    if (ds__g.desc.log_fn)
+        ds__logger.level = ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING;
+    else
+        ds__logger.level = log ? atoi(log) : DS_LOG_SILENT;
+}
+
+/* Reads the configuration of ds_init and of the environment. Returns the layers. */
+static ds_result ds__start_config(unsigned *out_layers) {
+    ds__start_log();
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    unsigned layers;
-    ds_result r = ds__layers_read(ds__layer_list(), &layers);
+    ds_result r = ds__layers_read(ds__layer_list(), out_layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
         r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
-    if (r < 0)
-        return r;
+    return r;
+}
+
+/* Empties the tables of objects. Handles of an earlier epoch stay invalid. */
+static void ds__start_tables(void) {
     ds__g.streams = (ds__table){ .what = "stream",
                                  .element = sizeof(ds__stream),
                                  .free_fn = ds__stream_free,
@@ -118,16 +125,33 @@ static ds_result ds__start(void) {
         (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
-    r = ds__start_drivers(layers);
-    if (!ds__os_barrier_register())
-        atomic_store(&ds__no_membarrier, 1);
-    int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
+}
+
+/* Registers for the end of a thread and, once per process, for fork. */
+static ds_result ds__start_handlers(void) {
+    int error = ds__os_thread_key_create(&ds__g.key, ds__thread_ends);
     if (error)
-        r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
-    if (r == DS_OK && !ds__g.atfork) {
+        return ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
+    if (!ds__g.atfork) {
         ds__os_at_fork(NULL, NULL, ds__forked);
         ds__g.atfork = 1;
     }
+    return DS_OK;
+}
+
+/* Starts devstream; ds__g.mutex is held. On failure the state stays cold, and the next call tries
+   again. */
+static ds_result ds__start(void) {
+    unsigned layers;
+    ds_result r = ds__start_config(&layers);
+    if (r < 0)
+        return r;
+    ds__start_tables();
+    r = ds__start_drivers(layers);
+    if (!ds__os_barrier_register()) /* also after an error: drivers that stop may need barriers */
+        atomic_store(&ds__no_membarrier, 1);
+    if (r == DS_OK)
+        r = ds__start_handlers();
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
@@ -167,8 +191,8 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
     return r;
 }
 
-/* First in every public function: takes the call site, starts devstream when needed, refuses
-   what is not permitted. */
+/* The first step of a public function: records the call site, starts devstream if needed, and
+   refuses calls that are not permitted. */
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
@@ -198,7 +222,7 @@ static void ds__drop_desc(void) {
     ds__logger.log_fn = NULL;
 }
 
-/* Keeps the configuration, with copies of all that it points to. */
+/* Keeps the configuration, with copies of the texts and options that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
@@ -246,7 +270,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         r = ds__layers_read(desc->layers, &layers);
     if (r < 0)
         return r;
-    /* before the lock, which may be held for ever */
+    /* before the lock: in a forked child it may never be released */
     if (atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(t);
     ds__mutex_lock(&ds__g.mutex);
@@ -255,8 +279,11 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                      "devstream is in use already; call ds_init first, or after ds_shutdown");
     else if (desc->fault)
         r = ds__fault_parse(desc->fault);
-    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
-        ds__drop_desc();
+    if (r == DS_OK) {
+        r = ds__keep_desc(desc);
+        if (r < 0)
+            ds__drop_desc();
+    }
     ds__mutex_unlock(&ds__g.mutex);
     return r;
 }

@@ -30,8 +30,8 @@
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* First in every public function: takes the call site, starts devstream when needed, refuses
-   what is not permitted. The second form is for functions whose cost counts. */
+/* The first step of a public function: records the call site, starts devstream if needed, and
+   refuses calls that are not permitted. ds__enter_inline is for hot paths. */
 static ds_result ds__enter(const char *fn);
 static inline ds_result ds__enter_inline(const char *fn);
 
@@ -42,8 +42,7 @@ static inline ds_result ds__enter_inline(const char *fn);
             return ds__r;                \
     } while (0)
 
-/* Calls a public function on behalf of the user's call, which keeps its name and site and is the
-   one that is reported. */
+/* Calls a public function inside of the user's call. Errors name the user's call and its site. */
 #define DS__KEEPING(r, call)             \
     do {                                 \
         const char *ds__fn = ds__tls.fn; \
@@ -56,8 +55,8 @@ static inline ds_result ds__enter_inline(const char *fn);
         ds__tls.site = ds__site;         \
     } while (0)
 
-/* Whether waits of the host are to be reported, and the report; a negative result forbids the
-   wait. Only public functions ask, before they do anything. */
+/* ds__sync_watched returns 1 if waits of the host must be reported, and ds__sync_tell reports one.
+   A negative result forbids the wait. Only public functions call them, before they do anything. */
 static inline int ds__sync_watched(void);
 static ds_result ds__sync_tell(const char *format, ...);
 
@@ -73,11 +72,11 @@ static ds_result ds__resolve(ds_device device, ds_device *out);
             return ds__r;                               \
     } while (0)
 
-/* Adds the device's label to the sentence of an error; returns the result. */
+/* Appends the label of the device to the sentence of an error; returns the result. */
 static inline ds_result ds__device_error(ds_device device, ds_result r);
-/* The driver that pinned memory belongs to: the first that is available. */
+/* Returns the index of the driver of pinned memory: the first one that is available. */
 static int ds__host_backend(void);
-/* The name of a type of data, in a buffer of DS_DTYPE_NAME_SIZE. */
+/* Writes the name of a type into a buffer of DS_DTYPE_NAME_SIZE; returns the buffer. */
 static const char *ds__dtype_name(ds_dtype dtype, char *out);
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -85,22 +84,22 @@ static const char *ds__dtype_name(ds_dtype dtype, char *out);
 /* Finds a stream and keeps it until ds__stream_unpin; NULL: the handle is not valid. */
 static ds__stream *ds__stream_pin(ds_stream handle);
 static inline void ds__stream_unpin(ds__stream *s);
-/* A new stream of a resolved device; kind: DS__STREAM_*. */
+/* Creates a stream of a resolved device; kind: DS__STREAM_*. */
 static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
                                 const char *label, ds_stream *out);
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
-/* The legacy stream of a device. */
+/* Returns the legacy stream of a device. */
 static ds_result ds__legacy(ds_device device, ds_stream *out);
-/* The thread's current stream of a device, the default one at first. */
+/* Returns the thread's current stream of a device, at first the default stream. */
 static ds_result ds__stream_current(ds_device device, ds_stream *out);
-/* Waits for all work of a stream; DS_NOT_READY: not within the time. */
+/* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
 static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
-/* An operation of the running call; kind: DS__OP_*, and flags << 8. */
+/* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
 static ds__op ds__op_make(int kind);
 /* Enqueues an operation. */
 static inline ds_result ds__submit(ds__stream *s, const ds__op *op);
-/* A stream waits for another one's work so far. */
+/* Makes a stream wait for the work that another stream has now. */
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -113,40 +112,48 @@ static inline void ds__event_unpin(ds__event *e);
    binds the event to the stream's device. */
 static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind);
 static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind);
-/* Records, unless a capture is open somewhere: DS_NOT_READY. A wait for the event afterwards
-   harms no capture that begins meanwhile. */
+/* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
+   not invalidate a capture that begins meanwhile. */
 static ds_result ds__event_record_outside(ds_event event, ds_stream stream);
-/* A stream waits for an event; kind: DS__OP_WAIT, with flags. */
+/* Makes a stream wait for an event; kind: DS__OP_WAIT, with flags. */
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind);
-/* The host waits for an event; DS_NOT_READY: not within the time. */
+/* Makes the host wait for an event. Returns DS_NOT_READY if the time is over first. */
 static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns);
-/* An event of another process, by the 64 bytes of event_export. */
+/* Opens an event of another process by the 64 bytes of event_export. */
 static ds_result ds__event_open(ds_device device, const unsigned char *handle, ds_event *out);
 
 /* ---- captures -------------------------------------------------------------------------------- */
 
-/* Makes what ds__capture_attachment attaches; gets the number of the capture. */
+/* Makes the object that ds__capture_attachment attaches; gets the number of the capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
 
-/* What the capture of a stream has under a key; made by make_fn if it has nothing. release_fn
-   runs once, when the last graph, clone, executable or launch that has it is gone, on any thread,
-   and may not call devstream. launch_fn, or NULL: see ds__launch_fn. The caller drops *out
-   (ds__object_drop): meanwhile another thread may end the capture and destroy its graph. *out
-   NULL: the stream does not capture. */
-static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn,
-                                        void *user, ds_host_fn release_fn, ds__launch_fn launch_fn,
-                                        ds__object **out);
+/* An object that a capture keeps under a key. */
+typedef struct ds__attachment {
+    const void *key;
+    ds__attachment_fn make_fn; /* makes the object if the capture has none under the key */
+    void *user;                /* for make_fn */
+    /* Runs once, when the last graph, clone, executable or launch that has the object is gone, on
+       any thread. Must not call devstream. */
+    ds_host_fn release_fn;
+    ds__launch_fn launch_fn; /* or NULL */
+} ds__attachment;
+
+/* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
+   capture. The caller drops *out (ds__object_drop), since another thread may end the capture and
+   destroy its graph meanwhile. */
+static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, ds__object **out);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Segments of device memory, as ds_device_alloc, and of pinned memory, as ds_pinned_alloc. `idle`:
-   the caller knows that no work uses the memory; otherwise the functions wait. After a wait that
-   fails the memory is still there, otherwise it is gone, whatever the driver says. */
+/* Allocate and free device memory like ds_device_alloc, and pinned memory like ds_pinned_alloc.
+   idle: the caller knows that no work uses the memory; otherwise a free waits for the work. If the
+   wait fails the memory is not freed. After the wait it is freed, even if the driver reports an
+   error. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
 static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle);
-/* The same by the kind of the memory: DS_MEMORY_*. */
+/* The same by the kind of memory, DS_MEMORY_*. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle);
 /* Segments that other processes can open, by the 64 bytes of share_export. */
 static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out);
@@ -154,14 +161,14 @@ static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t siz
 static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size,
                                          void **out);
 static void ds__shared_segment_close(ds_device device, void *ptr);
-/* Address space for memory that the entries space_map and space_unmap bring and take. *out_page:
-   the unit. A release unmaps what is still mapped; no work uses it any more. */
+/* Reserve and release address space for the entries space_map and space_unmap. *out_page: the unit
+   of mappings. A release unmaps the mappings that are left; no work uses them any more. */
 static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out);
 static void ds__space_release(ds_device device, void *at, size_t size);
-/* Memory of the driver's own allocator, in the order of the stream. */
+/* Allocate and free memory of the driver's own allocator in the order of the stream. */
 static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
 static ds_result ds__async_free(ds__stream *s, void *ptr);
-/* Memory of a resolved device, as ds_device_alloc. */
+/* Allocates memory of a resolved device like ds_device_alloc. */
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */
@@ -169,18 +176,37 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what);
 
 /* ---- copies and kernels ---------------------------------------------------------------------- */
 
-/* Looks up the memory of an operand of `span` bytes and checks that it stays inside; *known 0: it
-   is no memory of the library. */
+/* Looks up the memory of an operand of `span` bytes and checks that it stays inside of its
+   allocation. *known 0: devstream does not know the memory. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known);
-/* Enqueues a copy of rows; pitches and width in bytes. Devices: where the operands are, or NULL to
-   look them up. */
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
-                                  size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device,
-                                  unsigned flags);
-/* Enqueues the usual copy, between memory that is known on at most one device of the stream's
-   driver, for a tenth of the cost. Returns 0 if the copy is another one. */
+
+/* A copy of rows. Pitches and width are in bytes. */
+typedef struct ds__copy_request {
+    void *dst;
+    const void *src;
+    size_t dst_pitch;
+    size_t src_pitch;
+    size_t width;
+    size_t height;
+    const ds_device *dst_device; /* where the operands are; NULL: looked up */
+    const ds_device *src_device;
+    unsigned flags; /* DS_COPY_* */
+} ds__copy_request;
+
+/* The request of a copy of one row, of at least one byte. */
+#define DS__COPY_ROW(to, from, size)          \
+    ((ds__copy_request){ .dst = (to),         \
+                         .src = (from),       \
+                         .dst_pitch = (size), \
+                         .src_pitch = (size), \
+                         .width = (size),     \
+                         .height = 1 })
+
+/* Checks and enqueues a copy of at least one byte. */
+static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
+/* The fast path: enqueues a copy between known memory on at most one device, of the stream's
+   driver. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);

@@ -42,7 +42,7 @@ static void ds__kernel_free(void *object) {
     ds__release(k->params);
 }
 
-/* Takes a destroyed kernel that no call uses any more. */
+/* Takes over a destroyed kernel that no call uses any more. */
 static void ds__kernel_defer(void *object) {
     ds__slot *slot = object;
     uint32_t head = atomic_load_explicit(&ds__kernel_state.fresh, memory_order_relaxed);
@@ -52,7 +52,7 @@ static void ds__kernel_defer(void *object) {
     while (!atomic_compare_exchange_weak(&ds__kernel_state.fresh, &head, slot->index + 1));
 }
 
-/* Whether the work of `mark` is over; without a mark, notes what is pending now. */
+/* Returns 1 if the work of `mark` is finished. Without a mark, notes the pending work in it. */
 static int ds__kernel_work_over(void) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b] && !ds__g.driver[b]->passed(&ds__kernel_state.mark))
@@ -80,7 +80,7 @@ static void ds__kernel_collect(void) {
     ds__lock_give(&ds__kernel_state.collecting);
 }
 
-/* Shutdown, after all work: no kernel is deferred any more. */
+/* At shutdown, after all work: frees all deferred kernels. */
 static void ds__kernel_collect_all(void) {
     ds__kernel_collect();
     /* if there was no memory for a mark, the table frees the kernels that are left */
@@ -98,6 +98,24 @@ enum {
     DS__MAX_SHARED_BYTES = 227 * 1024
 };
 
+static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
+    const ds_param *p = &d->params[i];
+    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
+                d->name, i);
+    if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
+        DS__REQUIRE(p->size == 4 || p->size == 8,
+                    "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+        return DS_OK;
+    }
+    DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
+                "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
+                d->args_size);
+    DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
+                "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+    return DS_OK;
+}
+
+/* Refuses a description of a kernel that no driver could run. */
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE_RESERVED("ds_kernel_desc", d);
@@ -122,20 +140,9 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
                 "kernel %s: %u bytes of shared memory; at most %d are allowed", d->name,
                 d->cuda.shared_bytes, DS__MAX_SHARED_BYTES);
     for (size_t i = 0; i < d->param_count; i++) {
-        const ds_param *p = &d->params[i];
-        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
-                    d->name, i);
-        if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
-            DS__REQUIRE(p->size == 4 || p->size == 8,
-                        "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name,
-                        i);
-            continue;
-        }
-        DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
-                    d->args_size);
-        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
-                    "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+        ds_result r = ds__kernel_check_param(d, i);
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
@@ -203,6 +210,7 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
+/* Enqueues a kernel; no items: only checks. */
 static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
                             size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -217,8 +225,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed"
                                                       : "no kernel was given (the handle is zero)");
     } else if (DS__UNLIKELY(args_size != k->args_size || (args_size && !args))) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p",
-                     k->name, k->args_size, args_size, args);
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "kernel %s has %zu bytes of arguments; the call passes %zu at %p", k->name,
+                     k->args_size, args_size, args);
     } else if (items) {
         ds__op op = ds__op_make(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
@@ -240,7 +249,7 @@ DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *ar
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
-/* Gives the number of threads of a grid that some GPU takes. */
+/* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
 static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     ds_grid g = ds__grid_whole(grid);
     const unsigned *n = g.grid;
@@ -258,7 +267,7 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
                 "%u bytes of shared memory; at most %d are allowed", g.shared_bytes,
                 DS__MAX_SHARED_BYTES);
     DS__REQUIRE(!__builtin_mul_overflow((size_t)(face * b[2]) * n[0] * n[1], (size_t)n[2], out),
-                "the grid has more threads than a size_t counts");
+                "the number of threads in the grid exceeds size_t");
     return DS_OK;
 }
 

@@ -14,13 +14,14 @@
 #include "../base/observe.h"
 #include "fault.h"
 
-/* Layers of a test program, which defines it before it includes the implementation. */
+/* More layers; a test program defines the macro before it includes the implementation. */
 #ifndef DS__TEST_LAYERS
 #define DS__TEST_LAYERS(X)
 #endif
 
-/* X(name, apply, observer): apply returns the table in front of `next`; observer: NULL, or what it
-   hears. Faults are nearest to the driver, so that the others see what they do. */
+/* X(name, apply, observer): apply returns a driver table that calls `next`; observer, or NULL, is
+   called for events. The fault layer is nearest to the driver, so the other layers see its
+   errors. */
 #define DS__LAYERS(X)                 \
     X("fault", ds__fault_layer, NULL) \
     DS__TEST_LAYERS(X)
@@ -36,7 +37,7 @@ static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
 #define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
 
-/* Reads the list, names with commas between them; *out has a bit for each layer. */
+/* Reads a list of names with commas between them. *out has a bit for each layer. */
 static ds_result ds__layers_read(const char *list, unsigned *out) {
     *out = 0;
     while (list && *list) {
@@ -57,7 +58,7 @@ static ds_result ds__layers_read(const char *list, unsigned *out) {
     return DS_OK;
 }
 
-/* The table of the outermost layer. */
+/* Returns the driver table of the outermost layer. */
 static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *driver, int backend) {
     for (size_t i = 0; i < DS__LAYER_COUNT; i++)
         if (layers & 1u << i)

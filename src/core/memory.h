@@ -19,17 +19,17 @@
 #include "../base/mapping.h"
 #include "../base/memory_table.h"
 
-/* The driver that host memory belongs to: the first that is available. */
+/* Returns the index of the driver of host memory: the first one that is available. */
 static int ds__host_backend(void) {
     return ds__g.driver[0] ? 0 : 1;
 }
 
-/* Memory that others made: only cudart may know it. */
+/* Describes memory that devstream did not allocate; only cudart may know it. */
 static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
-/* Enters new memory into the table, or gives it back. */
+/* Adds new memory to the table. On failure the memory is released. */
 static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device,
                                  void **out) {
     if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) {
@@ -41,8 +41,8 @@ static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, 
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
-/* Waits for the work that may use what was taken out of the table; when that fails it stands
-   there again. */
+/* Waits for the work that may use memory that was removed from the table. If the wait fails, the
+   memory is added to the table again. */
 static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_result r = DS_OK;
     if (f->kind == DS_MEMORY_DEVICE)
@@ -51,7 +51,7 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
         for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
             if (ds__g.driver[b])
                 r = ds__g.driver[b]->memory_wait(-1);
-    /* there is room: it was there before */
+    /* cannot fail: the table has room, since the range was there before */
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device));
     ds_device device = { DS_DEVICE_HOST, 0 };
@@ -64,9 +64,9 @@ static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
     return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
 }
 
-/* Waits for the work that may use the memory, then releases it. The pointer is unknown
-   meanwhile, so that of two threads that end it one is refused; if the wait fails nothing was
-   released and it is known again. */
+/* Waits for the work that may use the memory, then releases it. The table does not have the pointer
+   meanwhile, so of two threads that end the same memory one is refused. If the wait fails, nothing
+   is released and the table has the pointer again. */
 static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
@@ -79,7 +79,7 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     return r == DS_OK ? ds__memory_gone(ptr, &f) : r;
 }
 
-/* Ends a reservation with all that is mapped in it. */
+/* Releases a reservation and unmaps the mappings in it. */
 static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
     ds__lock_take(&ds__g.mapping_lock);
     for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count &&
@@ -93,7 +93,7 @@ static void ds__space_end(const ds__driver *driver, int device, void *at, size_t
     driver->space_release(device, at, size);
 }
 
-/* At shutdown: releases what the user left. */
+/* At shutdown: releases the memory that the user did not free. */
 static void ds__memory_end_all(void) {
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
@@ -124,7 +124,7 @@ static void ds__memory_end_all(void) {
     atomic_store(&ds__g.mapping_taken, 0);
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
-    atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
+    atomic_fetch_add(&ds__g.range_version, 2); /* the ranges that threads have cached are invalid */
 }
 
 #endif

@@ -30,7 +30,7 @@ enum { DS__RANGES = 4096 };
 typedef struct ds__open_range {
     /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
     _Atomic uint64_t word;
-    _Atomic uint32_t next; /* of those that can be used again: index + 1 */
+    _Atomic uint32_t next; /* index + 1 of the next spare one */
     uint32_t domain;
     uint64_t native; /* NVTX's id */
 } ds__open_range;
@@ -48,27 +48,27 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic uint32_t domains;          /* how many there are with the default one, less one */
-    _Atomic uint32_t generation;       /* ds_shutdown raises it, which makes all handles void */
-    ds__mutex lock;                    /* of who makes domains */
-    /* of who sets the hook, which waits for the former one: that may come to the other lock */
+    _Atomic uint32_t domains;          /* the number of domains, without the default one */
+    _Atomic uint32_t generation;       /* raised by ds_shutdown, which makes all handles invalid */
+    ds__mutex lock;                    /* held while a domain is created */
+    /* held while the hook is set. The setter waits for the former hook, which may take the other
+       lock */
     ds__mutex hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
-    _Atomic uint32_t used; /* ranges that ever were open */
-    /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
+    _Atomic uint32_t used; /* the number of entries of `open` that were ever used */
+    /* the list of spare entries: index + 1 of the first one, and a count of changes << 32 */
     _Atomic uint64_t spare;
     ds__open_range open[DS__RANGES];
 } ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
-/* As ds__fail, where another function of devstream may be going on around, whose name and place
-   stay. */
+/* Like ds__fail, but inside of another function of devstream, whose name and site are kept. */
 __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range_fail(
     const char *fn, ds_site site, ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn)
                       : snprintf(t->error, sizeof t->error, "%s: ", fn);
-    size_t at = n < 0 ? 0 : (size_t)n < sizeof t->error ? (size_t)n : sizeof t->error - 1;
+    size_t at = ds__text_length(n, sizeof t->error);
     va_list args;
     va_start(args, format);
     vsnprintf(t->error + at, sizeof t->error - at, format, args);
@@ -83,8 +83,8 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     return code;
 }
 
-/* The label of the calling thread, a device or a stream, or a range: what the hook gets, with
-   the fields that are the same for all. */
+/* Fills the common members of a range event and passes it to the observers and to the hook. The
+   event is a mark, a range, or a label of the thread, a device or a stream. */
 __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
     ds__tls_block *t = &ds__tls;
     e->file = site.file;
@@ -127,7 +127,8 @@ static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32
     ds__range_tell(&e, site);
 }
 
-/* The domain's place in the table; -1: it is gone or never was, and the sentence is set. */
+/* Returns the index of the domain in the table. -1: the handle is not valid, and the sentence is
+   set. */
 static inline int ds__range_domain_of(const char *fn, ds_site site, ds_domain domain) {
     if (DS__LIKELY(!domain.id))
         return 0;
@@ -140,7 +141,7 @@ static inline int ds__range_domain_of(const char *fn, ds_site site, ds_domain do
     return -1;
 }
 
-/* The thread's level in a domain. */
+/* Returns the thread's level in a domain. */
 static inline int *ds__range_level(int domain) {
     ds__tls_block *t = &ds__tls;
     uint32_t now = atomic_load_explicit(&ds__notes.generation, memory_order_relaxed);
@@ -151,7 +152,7 @@ static inline int *ds__range_level(int domain) {
     return &t->level[domain];
 }
 
-/* The domain of a description, or a negative result. */
+/* Returns the domain of a description, or a negative result. */
 static inline int ds__range_check(const char *fn, ds_site site, const ds_range_desc *d) {
     if (DS__UNLIKELY(!d || !d->text))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,

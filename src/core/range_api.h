@@ -48,10 +48,9 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
         return DS_ERR_INVALID_HANDLE;
     int *level = ds__range_level(domain);
     if (DS__UNLIKELY(*level == 0))
-        return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE,
-                              "this thread has pushed no range%s%s%s that is still open",
-                              domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
-                              domain ? "\"" : "");
+        return ds__range_fail(
+            fn, site, DS_ERR_ILLEGAL_STATE, "no pushed range%s%s%s is open on this thread",
+            domain ? " of the domain \"" : "", ds__notes.domain[domain].name, domain ? "\"" : "");
     --*level;
     ds__nvtx_pop(ds__notes.domain[domain].native);
     if (DS__UNLIKELY(ds__range_heard())) {
@@ -61,12 +60,12 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
     return *level;
 }
 
-/* A place for a range; NULL: all are open. Its word is not open yet. */
+/* Takes an entry for a range, which is not open yet. NULL: all entries are open. */
 static ds__open_range *ds__range_place(void) {
     uint64_t first = atomic_load(&ds__notes.spare);
     while ((uint32_t)first) {
         ds__open_range *o = &ds__notes.open[(uint32_t)first - 1];
-        /* the count tells when another has come between */
+        /* the count shows that another thread has changed the list */
         uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next);
         if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest))
             return o;
@@ -98,7 +97,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
     ds__open_range *o = ds__range_place();
     if (!o)
         return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
-                              "%d ranges are open already; end some", (int)DS__RANGES);
+                              "%d ranges are open, the maximum; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
     o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
@@ -135,10 +134,10 @@ DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
     ds__mutex_unlock(&ds__notes.lock);
     return out->id ? DS_OK
                    : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
-                                    "there are %d domains already", DS__DOMAINS - 1);
+                                    "%d domains exist, the maximum", DS__DOMAINS - 1);
 }
 
-/* A description of nothing but a text. */
+/* A description with a text only. */
 #define DS__TEXT(words) (&(ds_range_desc){ .text = (words) })
 
 DSDEF ds_result(ds_range_mark)(const char *text) {
@@ -227,7 +226,7 @@ DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     ds__range_watcher *now = atomic_load(&ds__notes.hook);
     ds__range_watcher *next =
         now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
-    /* nobody is inside: that was waited for */
+    /* no thread is inside of the hook: the call waited for that */
     if (fn) {
         next->fn = fn;
         next->user = user;
@@ -256,7 +255,7 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
     return DS_OK;
 }
 
-/* A stream has this label; NULL: none any more. */
+/* Passes the new label of a stream to CUDA and to the range hook; NULL: the label is removed. */
 static void ds__tell_stream_label(ds__stream *s, const char *label) {
     void *native = NULL;
     if (ds__nvtx_names_cuda() && s->device.type == DS_DEVICE_CUDA) {

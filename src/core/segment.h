@@ -24,8 +24,8 @@
 #include "../base/memory_table.h"
 #include "memory.h"
 
-/* Address space for memory that the entries space_map and space_unmap of the device's driver
-   bring and take. *out_page: in which unit. */
+/* Reserves address space for the entries space_map and space_unmap of the device's driver.
+   *out_page: the unit of mappings. */
 DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page,
                                             void **out) {
     const ds__driver *driver = ds__driver_of(device);
@@ -44,15 +44,15 @@ DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_
                     size);
 }
 
-/* What is still mapped there is unmapped: no work uses it any more. */
+/* Releases a reservation and unmaps the mappings that are left; no work uses them any more. */
 DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) {
     ds__found f;
-    (void)size; /* as it was reserved, or rounded up */
+    (void)size; /* the size as it was reserved, or rounded up */
     if (ds__range_remove(at, DS_MEMORY_DEVICE | DS__HELD_SPACE, &f))
         ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
 }
 
-/* Device memory as of ds_device_alloc. */
+/* Allocates device memory like ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
     ds__tls.quiet++;
@@ -66,7 +66,7 @@ DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void 
     return r;
 }
 
-/* Pinned host memory as of ds_pinned_alloc. */
+/* Allocates pinned host memory like ds_pinned_alloc. */
 DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     *out = NULL;
@@ -83,8 +83,8 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
 }
 
 /* Waits like ds_device_free and ds_pinned_free, unless the caller knows that no work uses the
-   memory (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
-   says, and nobody may use it again. */
+   memory (idle). If the wait fails, the memory is not freed. After the wait the memory is freed and
+   must not be used, even if the driver reports an error. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
@@ -93,7 +93,7 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
-        ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
+        ds__warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
@@ -110,7 +110,7 @@ DS__SEAM static ds_result ds__pinned_segment_free(void *ptr, size_t size, int id
     return ds__segment_end(ptr, DS_MEMORY_PINNED, idle);
 }
 
-/* Memory of the driver's own allocator, in the order of the stream. */
+/* Allocates memory of the driver's own allocator in the order of the stream. */
 DS__SEAM static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out) {
     void *ptr = NULL;
     *out = NULL;
@@ -127,7 +127,7 @@ DS__SEAM static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
-/* When it fails the memory is still there. */
+/* Frees the memory in the order of the stream. On failure, nothing is freed. */
 DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_ASYNC, &f),
@@ -143,7 +143,7 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     return r;
 }
 
-/* Memory that other processes can open. */
+/* Allocates memory that other processes can open. */
 DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
@@ -166,7 +166,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     ds__found f;
     (void)size;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
-                "%p is not the start of a segment for several processes", ptr);
+                "%p is not the start of a shareable segment", ptr);
     ds__tls.quiet++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
     if (r < 0)
@@ -178,7 +178,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
-/* A segment of another process, by the 64 bytes of share_export. */
+/* Opens a segment of another process by the 64 bytes of share_export. */
 DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle,
                                                   size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);

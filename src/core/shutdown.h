@@ -59,8 +59,9 @@ static ds_result ds__shutdown_wait(int reported) {
     ds_result r = DS_OK;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-            ds_result one =
-                ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
+            if (!ds__g.driver[b]->device_used(i))
+                continue;
+            ds_result one = ds__g.driver[b]->device_synchronize(i);
             if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
                 one = DS_OK;
             if (r == DS_OK)
@@ -68,43 +69,131 @@ static ds_result ds__shutdown_wait(int reported) {
         }
     for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
         if (ds__g.driver[b])
-            ds__g.driver[b]->drain(); /* whatever the result above */
+            ds__g.driver[b]->drain(); /* also after an error above */
     return r;
 }
 
-/* Reports and ends what the user left. */
+/* Returns the label of an object, or NULL; *made: where it was created, *ours: devstream created it
+   for itself. */
+static const char *ds__end_label(const ds__table *t, ds__slot *slot, ds_site *made, int *ours) {
+    void *object = slot;
+    if (t == &ds__g.streams) {
+        const ds__stream *s = object;
+        *made = s->made;
+        *ours = s->kind != DS__STREAM_NEW;
+        return s->label;
+    }
+    *ours = 0;
+    if (t == &ds__g.events) {
+        *made = ((ds__event *)object)->made;
+        return ((ds__event *)object)->label;
+    }
+    if (t == &ds__g.graphs) {
+        *made = ((ds__graph *)object)->made;
+        return ((ds__graph *)object)->label;
+    }
+    if (t == &ds__g.execs) {
+        *made = ((ds__exec *)object)->made;
+        return ((ds__exec *)object)->label;
+    }
+    *made = ((ds__kernel *)object)->made;
+    return ((ds__kernel *)object)->name;
+}
+
+/* Frees the objects of a table and reports those that the user did not destroy. */
 static void ds__end_table(ds__table *t) {
     for (uint32_t i = 0; i < t->used; i++) {
         ds__slot *slot = ds__slot_at(t, i);
         if (DS__STATE(atomic_load(&slot->word)) == DS__FREE)
             continue;
-        const char *label = NULL;
-        ds_site made = { NULL, 0 };
-        int ours = DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
-        if (t == &ds__g.streams) {
-            ds__stream *s = (ds__stream *)(void *)slot;
-            label = s->label;
-            made = s->made;
-            ours |= s->kind != DS__STREAM_NEW;
-        } else if (t == &ds__g.events) {
-            label = ((ds__event *)(void *)slot)->label;
-            made = ((ds__event *)(void *)slot)->made;
-        } else if (t == &ds__g.graphs) {
-            label = ((ds__graph *)(void *)slot)->label;
-            made = ((ds__graph *)(void *)slot)->made;
-        } else if (t == &ds__g.execs) {
-            label = ((ds__exec *)(void *)slot)->label;
-            made = ((ds__exec *)(void *)slot)->made;
-        } else {
-            label = ((ds__kernel *)(void *)slot)->name;
-            made = ((ds__kernel *)(void *)slot)->made;
-        }
+        ds_site made;
+        int ours;
+        const char *label = ds__end_label(t, slot, &made, &ours);
+        ours |= DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
         if (!ours)
-            ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
+            ds__warn("%s \"%s\", created at %s:%d, was not destroyed", t->what, label ? label : "",
                      made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
     ds__table_destroy(t);
+}
+
+/* Gives the calling thread a state if it has none of this epoch. The steps of the shutdown need one
+   for pins. */
+static void ds__shutdown_adopt_thread(ds__tls_block *tls) {
+    static ds__thread own;
+    if (!tls->thread || tls->epoch != ds__g.epoch) {
+        memset(&own, 0, sizeof own);
+        own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+        tls->thread = &own;
+        tls->epoch = ds__g.epoch;
+    }
+}
+
+/* Frees the states of all threads. */
+static void ds__shutdown_threads(void) {
+    for (;;) {
+        ds__lock_take(&ds__callers.lock);
+        ds__caller *t = ds__callers.list;
+        if (t)
+            ds__callers.list = t->next;
+        ds__lock_give(&ds__callers.lock);
+        if (!t)
+            break;
+        ds__thread_free((ds__thread *)(void *)t);
+    }
+}
+
+/* Reports and frees all objects, each table before the tables that its objects refer to. */
+static void ds__shutdown_tables(void) {
+    ds__end_table(&ds__g.execs);
+    ds__end_table(&ds__g.graphs);
+    ds__end_table(&ds__g.streams);
+    ds__end_table(&ds__g.events);
+    ds__kernel_collect_all();
+    ds__end_table(&ds__g.kernels);
+}
+
+/* Stops the drivers and frees the state that ds__start made. */
+static void ds__shutdown_drivers(void) {
+    for (int b = 0; b < DS_BACKEND_COUNT; b++) {
+        if (ds__g.driver[b])
+            ds__g.driver[b]->stop();
+        ds__g.driver[b] = NULL;
+    }
+    ds__boards_end();
+    ds__release(ds__g.legacy);
+    ds__release(ds__g.label);
+    ds__g.legacy = NULL;
+    ds__g.label = NULL;
+    ds__os_thread_key_delete(ds__g.key);
+}
+
+/* Ends everything that the first call started. Returns the first error of a wait for a device; the
+   shutdown is complete nevertheless. ds__g.mutex is held. */
+static ds_result ds__shutdown_all(ds__tls_block *tls) {
+    ds__shutdown_adopt_thread(tls);
+    int reported = ds__shutdown_captures();
+    ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
+    ds_result r = ds__shutdown_wait(reported);
+
+    ds__modules_shutdown();
+    ds__shutdown_threads();
+    ds__modules_forget();
+    ds__layers_observe(0);
+    atomic_store(&ds__callers.count, 0);
+    ds__tls_forget(tls);
+
+    ds__shutdown_tables();
+    ds__memory_end_all();
+    if (reported)
+        ds__shutdown_mode(mode);
+    ds__shutdown_drivers();
+
+    atomic_store(&ds__dead, 0);
+    ds__g.epoch++;
+    atomic_store(&ds__g.state, DS__COLD);
+    return r;
 }
 
 DSDEF ds_result(ds_shutdown)(void) {
@@ -114,60 +203,9 @@ DSDEF ds_result(ds_shutdown)(void) {
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
-    int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
-    if (state == DS__READY) {
-        /* of a thread that has not called devstream, or not since an earlier end: what follows
-           pins */
-        static ds__thread own;
-        if (!tls->thread || tls->epoch != ds__g.epoch) {
-            memset(&own, 0, sizeof own);
-            own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
-            tls->thread = &own;
-            tls->epoch = ds__g.epoch;
-        }
-        int reported = ds__shutdown_captures();
-        ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
-        r = ds__shutdown_wait(reported);
-        ds__modules_shutdown();
-        for (;;) {
-            ds__lock_take(&ds__callers.lock);
-            ds__caller *t = ds__callers.list;
-            if (t)
-                ds__callers.list = t->next;
-            ds__lock_give(&ds__callers.lock);
-            if (!t)
-                break;
-            ds__thread_free((ds__thread *)(void *)t);
-        }
-        ds__modules_forget();
-        ds__layers_observe(0);
-        atomic_store(&ds__callers.count, 0);
-        ds__tls_forget(tls);
-        ds__end_table(&ds__g.execs);
-        ds__end_table(&ds__g.graphs);
-        ds__end_table(&ds__g.streams);
-        ds__end_table(&ds__g.events);
-        ds__kernel_collect_all();
-        ds__end_table(&ds__g.kernels);
-        ds__memory_end_all();
-        if (reported)
-            ds__shutdown_mode(mode);
-        for (int b = 0; b < DS_BACKEND_COUNT; b++) {
-            if (ds__g.driver[b])
-                ds__g.driver[b]->stop();
-            ds__g.driver[b] = NULL;
-        }
-        ds__boards_end();
-        ds__release(ds__g.legacy);
-        ds__release(ds__g.label);
-        ds__g.legacy = NULL;
-        ds__g.label = NULL;
-        ds__os_thread_key_delete(ds__g.key);
-        atomic_store(&ds__dead, 0);
-        ds__g.epoch++;
-        atomic_store(&ds__g.state, DS__COLD);
-    }
+    if (atomic_load(&ds__g.state) == DS__READY)
+        r = ds__shutdown_all(tls);
     ds__ranges_end();
     ds__drop_desc();
     ds__mutex_unlock(&ds__g.mutex);

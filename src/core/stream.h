@@ -34,6 +34,8 @@ static inline void ds__stream_unpin(ds__stream *s) {
     ds__unpin(&ds__g.streams, s);
 }
 
+/* Frees a stream without references. The native stream lives on if it is borrowed or was given
+   away; else it is destroyed. Calls the release function of a wrapper. */
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
     if (s->base.id) {
@@ -72,14 +74,14 @@ static void ds__stream_drop(ds_stream handle) {
         ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle
-   is allowed. */
+/* Ends a stream of devstream itself, or one whose handle was not returned yet. A zero handle is
+   allowed. */
 static void ds__stream_end(ds_stream handle) {
     if (handle.id)
         ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
+/* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
     ds__reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
@@ -92,7 +94,9 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     s->id = atomic_fetch_add(&ds__g.next_stream_id, 1) + 1;
     s->made = ds__tls.site;
     atomic_store(&s->owners, 1);
-    if (label && !(s->label = ds__copy_text(label, 255))) {
+    if (label)
+        s->label = ds__copy_text(label, 255);
+    if (label && !s->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
         ds__table_kill(&ds__g.streams, s);
         return NULL;
@@ -100,7 +104,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     return s;
 }
 
-/* Undoes ds__stream_add before anyone has the handle. */
+/* Undoes ds__stream_add before the handle is returned. */
 static void ds__stream_discard(ds__stream *s) {
     ds_stream h = { ds__handle(&s->slot) };
     ds__stream_end(h);
@@ -131,7 +135,7 @@ DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_pr
     DS__ENTER("ds_stream_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
     DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
-                "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
+                "%d is not a Paddle priority; use 1 (high) or 2 (normal)", paddle_priority);
     *out_priority =
         paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
     return DS_OK;
@@ -165,7 +169,7 @@ DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
     int n = atomic_load(&s->owners);
     if (s->kind != DS__STREAM_NEW) {
         ds__stream_unpin(s);
-        return ds__fail(DS_ERR_INVALID_VALUE, "a default stream has no owners to add to");
+        return ds__fail(DS_ERR_INVALID_VALUE, "a default stream cannot be retained");
     }
     while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {
     }
@@ -182,7 +186,8 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (s->kind != DS__STREAM_NEW) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the %s stream of %s:%d is not yours to destroy",
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the %s stream of %s:%d is a default stream and cannot be destroyed",
                      s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread",
                      ds__type_name(s->device.type), s->device.index);
     } else {

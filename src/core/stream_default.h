@@ -21,9 +21,10 @@
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
-    /* made once; a lock is fine on this path, the handle can be kept */
+    /* created once; callers can keep the handle, so a lock is acceptable here */
     ds__mutex_lock(&ds__g.mutex);
-    /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
+    /* nothing is reclaimed under this mutex, since reclaiming takes locks under which the mutex is
+       taken */
     ds__tls.upper_locked++;
     if (!slot->id)
         r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);

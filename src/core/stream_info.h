@@ -19,32 +19,58 @@
 #include "stream_wrap.h"
 
 DSDEF ds_result(ds_stream_get_device)(ds_stream stream, ds_device *out) {
+    ds_result r;
     if (out)
         memset(out, 0, sizeof *out);
-    DS__STREAM_GETTER("ds_stream_get_device", out, *out = s->device);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_device", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->device;
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_get_flags)(ds_stream stream, unsigned *out) {
+    ds_result r;
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_get_flags", out, *out = s->flags);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_flags", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->flags;
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+    ds_result r;
     if (out_effective)
         *out_effective = 0;
     if (out_requested)
         *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_get_priority", 1, if (out_effective) *out_effective = s->priority;
-                      if (out_requested) *out_requested = s->requested);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_priority", stream, 1, &r);
+    if (!s)
+        return r;
+    if (out_effective)
+        *out_effective = s->priority;
+    if (out_requested)
+        *out_requested = s->requested;
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
+    ds_result r;
     if (out && size)
         out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_get_label", out && size, ds__lock_take(&ds__g.label_lock);
-                      snprintf(out, size, "%s", s->label ? s->label : "");
-                      ds__lock_give(&ds__g.label_lock));
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_label", stream, out && size, &r);
+    if (!s)
+        return r;
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(out, size, "%s", s->label ? s->label : "");
+    ds__lock_give(&ds__g.label_lock);
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {

@@ -31,7 +31,7 @@ static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) {
     return DS__LIKELY(r >= 0) ? r : ds__stream_error_named(s, r);
 }
 
-/* "waits for stream "x" of cpu:0": the label of a stream can change. */
+/* Reports a wait: "waits for stream "x" of cpu:0". Takes label_lock, since the label can change. */
 __attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s,
                                                                       const char *what) {
     char label[260] = "";
@@ -45,14 +45,14 @@ __attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__
 
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_stream(ds_stream stream) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
-    /* the call says what is wrong with it */
+    /* for an invalid handle, the call itself reports the error */
     ds_result r = s ? ds__sync_tell_stream(s, "waits for the stream") : DS_OK;
     if (s)
         ds__stream_unpin(s);
     return r;
 }
 
-/* 1: the stream captures, and takes as a node what would otherwise wait. */
+/* Returns 1 if the stream captures: the operation becomes a node and does not wait. */
 static int ds__sync_is_captured(ds__stream *s) {
     ds_capture_info info;
     if (!atomic_load(&ds__g.capture_count))
@@ -99,10 +99,12 @@ DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
 
 DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
     DS__ENTER("ds_stream_synchronize_for");
-    ds_result r =
-        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
-    return r < 0 ? r
-                 : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__sync_watched()) && timeout_ns)
+        r = ds__sync_watch_stream(stream);
+    if (r < 0)
+        return r;
+    return ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
 #endif

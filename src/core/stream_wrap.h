@@ -20,10 +20,11 @@
 #include "stream_sync.h"
 #include "stream_default.h"
 
-/* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
+/* Fills a stream object that wraps a native handle. The handles 0 and 1 name the legacy stream, 2
+   the per-thread stream of the calling thread. */
 static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;
-    s->borrowed = 1; /* until the driver has agreed */
+    s->borrowed = 1; /* until the driver has accepted the handle */
     if (n <= 2) {
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
@@ -53,10 +54,10 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
 static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
                               ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
-    DS__REQUIRE(native->version == 0, "version %d of the native form is not known",
+    DS__REQUIRE(native->version == 0, "ds_stream_native.version is %d; 0 is supported",
                 native->version);
-    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership",
-                (int)ownership);
+    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN,
+                "ownership is %d; use DS_BORROW or DS_OWN", (int)ownership);
     ds_device device = native->device;
     DS__RESOLVE(device);
     ds__stream *s = ds__stream_add(device, NULL);
@@ -128,11 +129,15 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     ds_result r = DS_OK;
     int one = 1;
     if (s->kind != DS__STREAM_NEW || s->borrowed)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream does not own the native stream");
     else if (!atomic_compare_exchange_strong(&s->owners, &one, 0))
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
-    if (r == DS_OK && (r = ds__export(s, out)) < 0)
-        atomic_store(&s->owners, 1);
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "the stream has %d owners; ds_stream_unwrap needs exactly 1", one);
+    if (r == DS_OK) {
+        r = ds__export(s, out);
+        if (r < 0)
+            atomic_store(&s->owners, 1);
+    }
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
@@ -143,25 +148,36 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     return r;
 }
 
-/* The getters: pin, read, unpin. */
-#define DS__STREAM_GETTER(name, out, body)                                                  \
-    DS__ENTER(name);                                                                        \
-    ds__stream *s = ds__stream_pin(stream);                                                 \
-    if (!s)                                                                                 \
-        return DS_ERR_INVALID_HANDLE;                                                       \
-    ds_result r = (out) ? DS_OK                                                             \
-                        : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE,                \
-                                                       "there is no room for the answer")); \
-    if (r == DS_OK) {                                                                       \
-        body;                                                                               \
-    }                                                                                       \
-    ds__stream_unpin(s);                                                                    \
-    return r
+/* Enters a getter and pins its stream. Returns NULL if the call is refused; *r has the result.
+   has_room: the caller gave memory for the answer. */
+static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int has_room,
+                                          ds_result *r) {
+    *r = ds__enter(fn);
+    if (*r < 0)
+        return NULL;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) {
+        *r = DS_ERR_INVALID_HANDLE;
+        return NULL;
+    }
+    if (!has_room) {
+        *r = ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "the output pointer is NULL"));
+        ds__stream_unpin(s);
+        return NULL;
+    }
+    return s;
+}
 
 DSDEF ds_result(ds_stream_get_id)(ds_stream stream, uint64_t *out) {
+    ds_result r;
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_get_id", out, *out = s->id);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_id", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->id;
+    ds__stream_unpin(s);
+    return r;
 }
 
 #endif

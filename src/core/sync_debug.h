@@ -14,14 +14,14 @@
 
 #include "init.h"
 
-/* Only public functions ask, before they do anything: what the library itself waits for on their
-   behalf is not the user's wait. */
+/* Returns 1 if waits of the host must be reported. Only public functions call it, before they do
+   anything; later waits are the library's own. */
 static inline int ds__sync_watched(void) {
     return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT &&
            !ds__tls.unwatched;
 }
 
-/* The function that runs is about to wait; a negative result: it must not. */
+/* Reports that the running function is about to wait. A negative result forbids the wait. */
 __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
     const char *format, ...) {
     char what[400];
@@ -32,7 +32,7 @@ __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_
     va_end(args);
     if (atomic_load(&ds__g.sync_debug) == DS_SYNC_DEBUG_ERROR)
         return ds__fail(DS_ERR_WOULD_SYNCHRONIZE,
-                        "called a synchronizing operation, which the sync debug mode refuses: %s",
+                        "called a synchronizing operation, not allowed by the sync debug mode: %s",
                         what);
     snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
     if (ds__g.desc.log_fn)
@@ -66,7 +66,7 @@ DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
 
 DSDEF ds_result(ds_sync_debug_set_mode_text)(const char *text) {
     DS__ENTER("ds_sync_debug_set_mode_text");
-    DS__REQUIRE(text && *text, "there is no text");
+    DS__REQUIRE(text && *text, "text is NULL");
     return ds__sync_debug_read(text);
 }
 

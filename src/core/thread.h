@@ -32,12 +32,12 @@ typedef struct ds__frame {
     ds_device stream_device; /* of the pushed stream */
     ds_stream entry;         /* current at entry on `device`, with a reference; zero: none yet */
     ds_stream previous; /* current at entry on `stream_device`, with a reference; zero: none yet */
-    ds_stream pushed;   /* the pushed one, with a reference of the frame's own */
+    ds_stream pushed;   /* the pushed stream, with a reference of the frame */
 } ds__frame;
 
 /* A thread's current device and streams, indexed by the device's ordinal over all drivers. The
-   current-stream slots hold a reference to the stream. Belongs to its thread until that ends;
-   then a later call of any thread reclaims it. */
+   slots of `current` hold references. The state belongs to its thread until the thread ends; then a
+   later call of any thread reclaims it. */
 struct ds__thread {
     ds__caller caller;  /* first: lists and ds__tls have its address */
     ds_stream *current; /* current stream of each device; zeroed: none yet */
@@ -57,7 +57,7 @@ static int ds__ordinal(ds_device d) {
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__callers.lock);
-    /* not after a shutdown, which has freed it */
+    /* unless a shutdown has freed the state */
     ds__caller *t = ds__callers.list;
     while (t && t != thread)
         t = t->next;
@@ -73,6 +73,7 @@ static void ds__thread_ends(void *thread) {
         gone_fn();
 }
 
+/* Frees the state of an ended thread and drops its references to streams. */
 static void ds__thread_free(ds__thread *t) {
     for (int i = 0; i < ds__ordinals(); i++) {
         ds__stream_drop(t->current[i]);
@@ -117,20 +118,20 @@ static void ds__reclaim_threads(void) {
     }
 }
 
-/* Frees what ended threads left and what was destroyed: called where objects are made and
-   destroyed and after waiting, not on hot paths. */
+/* Frees the states of ended threads and the objects that were destroyed. Called where objects are
+   created and destroyed and after waits, not on hot paths. */
 static void ds__reclaim(void) {
     int dead = atomic_load_explicit(&ds__dead, memory_order_acquire);
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
-    /* a thread without pins is no help yet; ds__enter forgets those of before ds_shutdown */
+    /* a thread without a state has no pins; ds__enter drops a state of before ds_shutdown */
     if (!ds__tls.thread)
         return;
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();
         ds__table_reap(&ds__g.execs);
-        ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
+        ds__table_reap(&ds__g.graphs); /* objects that refer to kernels and events before these */
         ds__table_reap(&ds__g.events);
         ds__table_reap(&ds__g.kernels);
         ds__table_reap(&ds__g.streams);
@@ -138,7 +139,7 @@ static void ds__reclaim(void) {
     ds__kernel_collect();
 }
 
-/* The calling thread's state; NULL: no memory, and the sentence is set. */
+/* Returns the calling thread's state. NULL: no memory, and the sentence is set. */
 static ds__thread *ds__thread_state(void) {
     ds__tls_block *tls = &ds__tls;
     if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch))

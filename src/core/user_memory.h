@@ -21,11 +21,13 @@
 #include "../base/memory_table.h"
 #include "memory.h"
 
-/* A free that waits; the pointer may be none that can be freed, which the free says. */
+/* Reports the wait of a free, if sync debug is on. If the pointer cannot be freed, the free itself
+   reports that. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
     ds__found f;
-    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr ||
-        (int)f.kind != kind || f.held)
+    if (DS__LIKELY(!ds__sync_watched()))
+        return DS_OK;
+    if (!ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr || (int)f.kind != kind || f.held)
         return DS_OK;
     if (kind == DS_MEMORY_DEVICE)
         return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);
@@ -100,16 +102,15 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
 
 DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
     DS__ENTER("ds_pinned_register");
-    DS__REQUIRE(ptr && size, "there is nothing to register");
-    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space",
-                size);
+    DS__REQUIRE(ptr && size, "ptr is NULL or size is 0");
+    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes exceed the address space", size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
-    /* first: it sees what touches known memory */
+    /* first: it refuses a range that overlaps known memory */
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
     if (r == DS_ERR_INVALID_VALUE)
-        return ds__fail(r, "the range touches memory that is registered or allocated already");
+        return ds__fail(r, "the range overlaps registered or allocated memory");
     if (r < 0)
         return ds__fail(r, "no memory to register a range");
     ds__found f;

@@ -110,7 +110,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     if (s->capture) {
-        r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream captures already");
+        r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream already captures");
     } else if (!ds__cpu_depend(s, deps, (uint32_t)count, 1)) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
@@ -142,13 +142,12 @@ static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
 static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capture **out) {
     ds_result r = DS_OK;
     if (c->origin != s)
-        return ds__capture_fail(
-            DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE,
-            "a capture ends on the stream where it began, not on one that was forked into it");
+        return ds__capture_fail(DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE,
+                                "the capture was begun on another stream; end the capture there");
     if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number())
         return ds__capture_fail(
             DS_ERR_CAPTURE_WRONG_THREAD, c, 0,
-            "only the thread that began the capture may end it, unless it is relaxed");
+            "only the thread that began the capture may end it, unless its mode is relaxed");
     if (c->status == DS_CAPTURE_INVALIDATED) {
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
     } else {
@@ -158,8 +157,8 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
             char rule[320];
             const ds__op *op = &c->body->node[node]->op;
             snprintf(rule, sizeof rule,
-                     "a stream that was forked into the capture was not joined: nothing that the "
-                     "end waits for comes after %s, captured at %s:%u",
+                     "a stream forked into the capture was not joined: the end of the capture does "
+                     "not wait for %s, captured at %s:%u",
                      ds__node_print(c->body, node, text, sizeof text), ds__short_path(op->file),
                      (unsigned)op->line);
             r = ds__capture_fail(DS_ERR_CAPTURE_UNJOINED, c, 1, rule);

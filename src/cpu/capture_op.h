@@ -37,8 +37,8 @@ static ds_result ds__cpu_unsafe(const char *rule) {
 
 /* Waiting for a device on which something captures cannot end: nothing of it runs. */
 static ds_result ds__cpu_unsafe_wait(int device) {
-    ds_result r = ds__cpu_unsafe(
-        "waiting for a device is not allowed in this thread while the capture is open");
+    ds_result r =
+        ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
     if (DS__LIKELY(ds__captures_open() == 0))
         return r;
     ds__lock_take(&ds__g.capture_lock);
@@ -51,10 +51,12 @@ static ds_result ds__cpu_unsafe_wait(int device) {
         if (!member)
             continue;
         if (r == DS_OK)
-            r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE,
-                                 "a device cannot be waited for while a stream of it captures");
+            r = ds__capture_fail(
+                DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE,
+                "a device cannot be synchronized while one of its streams captures");
         else
-            ds__capture_spoil(c, "a device cannot be waited for while a stream of it captures");
+            ds__capture_spoil(c,
+                              "a device cannot be synchronized while one of its streams captures");
     }
     ds__lock_give(&ds__g.capture_lock);
     return r;
@@ -85,8 +87,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
                              rule);
     else
         r = ds__fail(DS_ERR_CAPTURED_EVENT,
-                     "the event was recorded in capture #%llu, which is over, and nothing ran "
-                     "there; record it again",
+                     "the event was recorded in capture #%llu, which has ended; record it again",
                      (unsigned long long)capture);
     ds__lock_give(&ds__g.capture_lock);
     return r;
@@ -115,11 +116,10 @@ static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__cap
                                       const uint32_t *deps, uint32_t count) {
     if (other == c)
         return ds__cpu_depend(s, deps, count, 0) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
-    ds_result r =
-        ds__capture_fail(DS_ERR_CAPTURE_MERGE, c, 1,
-                         "a stream cannot wait for another capture, that would merge the two");
-    ds__capture_spoil(
-        other, "a stream of another capture cannot wait for this one, that would merge the two");
+    ds_result r = ds__capture_fail(DS_ERR_CAPTURE_MERGE, c, 1,
+                                   "a wait for another capture would merge the two captures");
+    ds__capture_spoil(other,
+                      "a wait of another capture for this capture would merge the two captures");
     return r;
 }
 
@@ -136,7 +136,7 @@ static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, d
     ds__capture *other = ds__capture_find(&ds__cpu_driver, id);
     if (!other)
         return ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, 1,
-                                "the event was recorded in another capture, which is over");
+                                "the event was recorded in another capture, which has ended");
     return ds__cpu_capture_wait(s, c, other, e->deps, e->dep_count);
 }
 
@@ -176,8 +176,8 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
 }
 
 static const char *const ds__cpu_unpinned =
-    "pageable memory would be touched at each launch; use ds_pinned_alloc, ds_pinned_register, or "
-    "DS_COPY_HOST_STABLE if it stays where it is";
+    "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
+    "DS_COPY_HOST_STABLE for stable memory";
 
 /* The table of what an operation does on a stream that captures. The lock is held. */
 static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
@@ -210,11 +210,11 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__CPU_OP_FREE:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
-            "memory of the driver's own allocator cannot come or go on a stream that captures");
+            "the driver's pool cannot allocate or free on a stream that captures");
     case DS__OP_CALLBACK:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
-            "a callback with a status cannot be captured; ds_stream_launch_host_func can");
+            "ds_stream_add_callback cannot be captured; use ds_stream_launch_host_func");
     default:
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "an executable cannot be uploaded on a stream that captures");

@@ -50,7 +50,7 @@ static ds_result ds__cpu_device_memory(int device, size_t *out_free, size_t *out
 static ds_result ds__cpu_device_sensor(int device, int sensor, unsigned out[2]) {
     (void)out;
     return ds__fail(DS_ERR_UNSUPPORTED,
-                    "the %s of cpu:%d is not known: only NVML tells it, of GPUs",
+                    "the %s of cpu:%d is not supported: NVML reports it for GPUs only",
                     ds__sensor_names[sensor], device);
 }
 

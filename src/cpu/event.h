@@ -164,10 +164,11 @@ static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
     out->stream = e->stream;
     out->upto = e->upto;
     ds__lock_give(&e->lock);
-    return DS__LIKELY(!capture) ? DS_OK
-                                : ds__cpu_captured(capture, 1,
-                                                   "an event that was recorded in a capture cannot "
-                                                   "be asked or waited for by the host");
+    return DS__LIKELY(!capture)
+               ? DS_OK
+               : ds__cpu_captured(
+                     capture, 1,
+                     "an event recorded in a capture cannot be queried or synchronized");
 }
 
 static ds_result ds__cpu_token_state(ds__cpu_token t) {

@@ -33,7 +33,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     else
         *out = ds__os_aligned_alloc(DS__TOUCH_PAGE, size);
     if (!*out)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot pin %zu bytes", size);
     if (touches)
         ds__touch_all(*out, size, (unsigned)ds__cpu.workers);
     return DS_OK;

@@ -165,7 +165,8 @@ static ds_result ds__cpu_take(int device, size_t size) {
 
 static ds_result ds__cpu_short(int device, size_t size) {
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes for cpu:%d", size, device);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes for cpu:%d", size,
+                    device);
 }
 
 static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
@@ -194,7 +195,8 @@ static ds_result ds__cpu_space_reserve(int device, size_t size, size_t *out_page
                : NULL;
     return *out ? DS_OK
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
-                           "the system has no %zu bytes of address space for cpu:%d", size, device);
+                           "the system cannot reserve %zu bytes of address space for cpu:%d", size,
+                           device);
 }
 
 static void ds__cpu_space_release(int device, void *at, size_t size) {

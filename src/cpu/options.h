@@ -36,8 +36,8 @@ static const ds_cpu_desc *ds__cpu_desc(void) {
 static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {
     const ds_cpu_route *route = &f->route[from * ((size_t)f->devices + 1) + to];
     DS__REQUIRE(route->latency_ns >= 0 && route->latency_ns <= 1000000000000000,
-                "the route from %zu to %zu has a latency of %lld ns", from, to,
-                (long long)route->latency_ns);
+                "the route from %zu to %zu has a latency of %lld ns; 0 to 10^15 is allowed", from,
+                to, (long long)route->latency_ns);
     DS__REQUIRE(route->hops <= f->links && (route->link || !route->hops),
                 "the route from %zu to %zu has %zu of %zu links", from, to, route->hops, f->links);
     for (size_t i = 0; i < route->hops; i++) {
@@ -55,26 +55,29 @@ static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     const ds_cpu_fabric *f = desc->fabric;
     DS__REQUIRE_RESERVED("ds_cpu_fabric", f);
     DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES,
-                "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d",
-                desc->devices, f->devices);
+                "the fabric has %d devices; 1 to %d are allowed", f->devices, DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(!desc->devices || desc->devices == f->devices,
+                "ds_cpu_desc.devices is %d, but the fabric has %d devices", desc->devices,
+                f->devices);
     DS__REQUIRE(!desc->peer_access,
-                "a fabric's routes say which devices reach each other; peer_access must be NULL");
+                "peer_access must be NULL with a fabric, whose routes define the access");
     DS__REQUIRE(!(desc->flags & DS_CPU_INLINE) && !desc->seed,
-                "a fabric decides when work runs: neither DS_CPU_INLINE nor a seed goes with it");
-    DS__REQUIRE(f->route, "the fabric has no routes");
+                "DS_CPU_INLINE and a seed are not allowed with a fabric");
+    DS__REQUIRE(f->route, "the fabric has no routes: ds_cpu_fabric.route is NULL");
     DS__REQUIRE(f->links <= INT_MAX && (f->link_bytes_per_s || !f->links),
-                "the fabric has %zu links, but nothing says how fast they are", f->links);
-    DS__REQUIRE(f->engines >= 0 && f->engines <= 64, "%d copy engines are not 1 to 64", f->engines);
+                "the fabric has %zu links, but link_bytes_per_s is NULL", f->links);
+    DS__REQUIRE(f->engines >= 0 && f->engines <= 64,
+                "the fabric has %d copy engines; 1 to 64 are allowed", f->engines);
     DS__REQUIRE(f->engine_ns >= 0 && f->engine_ns <= 1000000000000000,
-                "a copy cannot hold its engine for %lld ns", (long long)f->engine_ns);
+                "engine_ns is %lld; 0 to 10^15 is allowed", (long long)f->engine_ns);
     DS__REQUIRE(f->memory_bytes_per_s == 0 ||
                     (f->memory_bytes_per_s >= 1 && f->memory_bytes_per_s <= 1e300),
-                "memory of %g bytes per second", f->memory_bytes_per_s);
+                "memory_bytes_per_s is %g; 0, or 1 to 1e300 is allowed", f->memory_bytes_per_s);
     DS__REQUIRE((f->flags & ~(unsigned)DS_CPU_DRY) == 0, "unknown fabric flags %#x", f->flags);
     for (size_t i = 0; i < f->links; i++)
         DS__REQUIRE(f->link_bytes_per_s[i] >= 1 && f->link_bytes_per_s[i] <= 1e300,
-                    "link %zu has %g bytes per second", i, f->link_bytes_per_s[i]);
+                    "link %zu has %g bytes per second; 1 to 1e300 is allowed", i,
+                    f->link_bytes_per_s[i]);
     for (size_t from = 0; from <= (size_t)f->devices; from++)
         for (size_t to = 0; to <= (size_t)f->devices; to++) {
             ds_result r = ds__cpu_check_route(f, from, to);
@@ -90,9 +93,10 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
         return DS_OK;
     DS__REQUIRE_RESERVED("ds_cpu_desc", desc);
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
-                "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",
-                desc->workers);
+                "%d CPU devices are requested; 1 to %d are allowed", desc->devices,
+                DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256,
+                "%d workers are requested; 1 to 256 are allowed", desc->workers);
     DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) ==
                     0,
                 "unknown CPU flags %#x", desc->flags);

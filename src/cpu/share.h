@@ -108,9 +108,10 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
     if (r < 0)
         return r;
     if (a.kind != DS__ADDRESS_MEMORY || a.size != size)
-        return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no memory of a CPU device");
+        return ds__fail(DS_ERR_INVALID_VALUE, "the handle does not name memory of a CPU device");
     if (a.pid == (int32_t)ds__os_process_id())
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory is this process's own");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the memory was exported by this process; use its pointer");
     int fd = ds__os_memfd_open(a.pid, a.fd, a.cookie, size);
     if (fd < 0)
         return ds__peer_fail(a.pid);
@@ -118,7 +119,8 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
     ds__os_close(fd);
     return *out ? DS_OK
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
-                           "the system has no address space for %zu bytes on cpu:%d", size, device);
+                           "the system cannot reserve %zu bytes of address space for cpu:%d", size,
+                           device);
 }
 
 static void ds__cpu_share_close(int device, void *base, size_t size) {

@@ -169,7 +169,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
             &p->stream,
             ds__cpu_failure_new(
                 DS_ERR_PEER_DIED,
-                "process %d, which recorded the event, has died before it came to that",
+                "process %d, which recorded the event, ended before it reached the record",
                 (int)(who & 0xffffff)),
             done + 1);
         done = UINT64_MAX;

@@ -168,7 +168,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
     }
     ds__lock_give(&d->lock);
     if (r == DS_ERR_ILLEGAL_STATE)
-        return ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already");
+        return ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner");
     return r == DS_OK ? r : ds__fail(r, "%p is not a stream of cpu:%d", native, device);
 }
 
@@ -191,7 +191,7 @@ static void ds__cpu_stream_forget(void *stream) {
 
 static ds_result ds__cpu_copy_now(const ds__op *op) {
     (void)op;
-    return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this");
+    return ds__fail(DS_ERR_UNSUPPORTED, "only the memory of a GPU supports this");
 }
 
 #endif

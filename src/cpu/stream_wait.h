@@ -109,8 +109,7 @@ static ds_result ds__cpu_settled(const ds__cpu_stream *s) {
 static ds_result ds__cpu_stream_query(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s)) {
-        ds_result r =
-            ds__cpu_asked(s, "a stream that captures cannot be asked whether its work is done");
+        ds_result r = ds__cpu_asked(s, "a stream that captures cannot be queried");
         if (r < 0)
             return r;
     }
@@ -128,7 +127,7 @@ static ds_result ds__cpu_stream_query(void *stream) {
 static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
     ds__cpu_stream *s = stream;
     ds_result r = ds__cpu_watched(s)
-                      ? ds__cpu_asked(s, "a stream that captures cannot be waited for by the host")
+                      ? ds__cpu_asked(s, "a stream that captures cannot be synchronized")
                       : DS_OK;
     if (r < 0)
         return r;

@@ -135,7 +135,8 @@ static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *
     if (word == 0)
         return DS_OK;
     if (lane >= atomic_load(&b->sheet->lanes))
-        return ds__fail(DS_ERR_INVALID_HANDLE, "what process %d shares is damaged", b->pid);
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the shared memory of process %d is damaged",
+                        b->pid);
     /* recorded here, through another handle */
     if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
         ds__cpu_lane *l = ds__cpu.lanes;
@@ -235,7 +236,7 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
         return r;
     if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS || a.zero || a.size ||
         memcmp(same, handle, sizeof same))
-        return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
+        return ds__fail(DS_ERR_INVALID_VALUE, "the handle does not name an event of a CPU device");
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;

@@ -117,7 +117,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
     if (device >= 0)
         snprintf(where, sizeof where, " on cuda:%d", device);
     return ds__fail(
-        ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code,
+        ds__cuda_map(code), "%s%s returned %d (%s: %s)%s", call, where, code,
         cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
         ds__cuda_is_sticky(code)
             ? ": earlier work on the device failed, and only a new process can use it again"

@@ -38,10 +38,9 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     (void)after;
     (void)count;
     if (c->into)
-        return ds__fail(
-            DS_ERR_UNSUPPORTED,
-            "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d",
-            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
+                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
 #endif
     if (DS__LIKELY(code == cudaSuccess))
@@ -49,12 +48,12 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
         ds__cuda_ignore(scope, code);
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "the legacy stream cannot capture; use another stream (%s says %d)", call,
-                        (int)code);
+                        "the legacy stream cannot capture; use another stream (%s returned %d)",
+                        call, (int)code);
     }
     if (code == cudaErrorCallRequiresNewerDriver) {
         ds__cuda_ignore(scope, code);
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it says %d)", call,
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it returned %d)", call,
                         (int)code);
     }
     if (code != cudaErrorIllegalState)
@@ -64,9 +63,9 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     ds__cuda_ignore(scope, code);
     ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
     if (r == DS_OK)
-        r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
-                 : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not "
-                                                  "begin that capture, which goes on");
+        r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream already captures")
+                 : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream already captures; its capture, begun "
+                                                  "outside devstream, continues");
     return r;
 }
 
@@ -214,8 +213,7 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     if (r == DS_OK && now.status == cudaStreamCaptureStatusNone)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && !c)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                     "devstream did not begin this capture: end it where it began");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture was begun outside devstream; end it there");
     else if (r == DS_OK)
         r = ds__cuda_end_known(&scope, s, c, out);
     if (*out) {

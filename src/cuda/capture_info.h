@@ -121,20 +121,20 @@ static const char *ds__cuda_rule(const char *call, int code) {
     switch (code) {
     case cudaErrorStreamCaptureUnsupported:
         if (strstr(call, "StreamQuery"))
-            return "a stream that captures cannot be asked whether its work is done";
+            return "a stream that captures cannot be queried";
         if (strstr(call, "StreamSynchronize"))
-            return "a stream that captures cannot be waited for by the host";
+            return "a stream that captures cannot be synchronized";
         if (strstr(call, "AddCallback"))
-            return "a callback cannot be captured, a host function can";
+            return "ds_stream_add_callback cannot be captured; use ds_stream_launch_host_func";
         if (strstr(call, "DeviceSynchronize"))
-            return "waiting for a device is not allowed while the capture is open";
+            return "a device cannot be synchronized while the capture is open";
         return "the call is not allowed in this thread while the capture is open";
     case cudaErrorStreamCaptureInvalidated:
         return "the capture is invalid";
     case cudaErrorStreamCaptureMerge:
-        return "a stream cannot wait for another capture, that would merge the two";
+        return "a wait for another capture would merge the two captures";
     case cudaErrorStreamCaptureUnmatched:
-        return "a capture ends on the stream where it began, not on one that was forked into it";
+        return "the capture was begun on another stream; end the capture there";
     case cudaErrorStreamCaptureUnjoined:
         return "a stream that was forked into the capture was not joined";
     case cudaErrorStreamCaptureIsolation:
@@ -142,9 +142,9 @@ static const char *ds__cuda_rule(const char *call, int code) {
     case cudaErrorStreamCaptureImplicit:
         return "the legacy stream cannot be used while a blocking stream of its device captures";
     case cudaErrorCapturedEvent:
-        return "an event that was recorded in a capture stands for nothing that runs";
+        return "an event recorded in a capture cannot be queried or synchronized";
     default:
-        return "only the thread that began the capture may end it, unless it is relaxed";
+        return "only the thread that began the capture may end it, unless its mode is relaxed";
     }
 }
 
@@ -162,7 +162,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
     char rule[sizeof named->rule];
     const char *why = ds__cuda_rule(call, code);
     ds_result r = ds__cuda_map(code);
-    snprintf(rule, sizeof rule, "%s (%s says %d)", why, call, code);
+    snprintf(rule, sizeof rule, "%s (%s returned %d)", why, call, code);
     if (!locked)
         ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
@@ -196,11 +196,11 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
         r = ds__capture_fail(r, c, spoils, rule);
     else if (code == cudaErrorCapturedEvent && scope->capture)
         r = ds__fail(r,
-                     "the event was recorded in capture #%llu, which is over, and nothing ran "
-                     "there; record it again (%s says %d)",
+                     "the event was recorded in capture #%llu, which has ended; record it again "
+                     "(%s returned %d)",
                      (unsigned long long)scope->capture, call, code);
     else
-        r = ds__fail(r, "%s; devstream did not begin the capture, or it is over", rule);
+        r = ds__fail(r, "%s; the capture was begun outside devstream or has ended", rule);
     if (!locked)
         ds__cuda_unlock();
     return r;

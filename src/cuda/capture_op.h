@@ -35,8 +35,8 @@
 #include "submit.h"
 
 static const char *const ds__cuda_pageable =
-    "the graph would use pageable memory at each launch: pin it, register it, or copy with "
-    "DS_COPY_HOST_STABLE";
+    "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
+    "DS_COPY_HOST_STABLE for stable memory";
 
 /* A refusal of our own, which leaves the capture as it is. */
 static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
@@ -48,7 +48,7 @@ static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) 
         c = c->next;
     ds_result r = c ? ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, rule)
                     : ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                               "%s; the capture, which devstream did not begin, goes on", rule);
+                               "%s; the capture, begun outside devstream, continues", rule);
     if (!locked)
         ds__cuda_unlock();
     return r;

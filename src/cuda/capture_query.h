@@ -63,7 +63,7 @@ static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__
         return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     if (!*out)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "devstream did not begin the capture, and does not know its graph");
+                        "the capture was begun outside devstream; its graph is unknown");
     return now->status == cudaStreamCaptureStatusActive
                ? DS_OK
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
@@ -220,8 +220,8 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     if (!ended)
-        ds__warn("capture #%llu stays open in CUDA: only the thread that began it can end it, and "
-                 "devstream does not own its stream",
+        ds__warn("capture #%llu remains open in CUDA: only the thread that began it can end it, "
+                 "and devstream does not own its stream",
                  (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }

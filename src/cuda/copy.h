@@ -87,8 +87,8 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
         return r;
     if (capturing) /* the stream would have to live as long as a capture that is not known here */
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "in a capture that devstream did not begin, work on memory of cuda:%d must "
-                        "be put on a stream of it",
+                        "in a capture begun outside devstream, work on memory of cuda:%d must be "
+                        "enqueued on a stream of that device",
                         device);
     r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
     if (r < 0)

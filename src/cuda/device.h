@@ -67,8 +67,8 @@ static void ds__cuda_probe(ds_backend_info *out) {
     if (code != cudaSuccess) {
         if (pending == cudaSuccess)
             (void)cudaGetLastError();
-        snprintf(out->reason, sizeof out->reason, "not taken: %s says %d (%s: %s)", call, (int)code,
-                 cudaGetErrorName(code), cudaGetErrorString(code));
+        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
+                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
         return;
     }
     if (count == 0) {
@@ -204,7 +204,7 @@ static ds_result ds__cuda_device_synchronize(int device) {
 static ds_result ds__cuda_device_reset(int device) {
     return ds__fail(
         DS_ERR_UNSUPPORTED,
-        "cuda:%d cannot be reset within a process that others share; start a new process", device);
+        "cuda:%d cannot be reset: other libraries share its context; start a new process", device);
 }
 
 /* Asked once per pair; access is switched on with the first answer. */

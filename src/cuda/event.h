@@ -131,10 +131,10 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
 static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code,
                                      const char *call) {
     ds__cuda_ignore(scope, code);
-    return ds__fail(
-        DS_ERR_ILLEGAL_STATE,
-        "%s says %d (%s): the handle seems to be of this process; use what it was made of", call,
-        (int)code, cudaGetErrorName(code));
+    return ds__fail(DS_ERR_ILLEGAL_STATE,
+                    "%s returned %d (%s): the handle was probably exported by this process; use "
+                    "the exported event",
+                    call, (int)code, cudaGetErrorName(code));
 }
 
 static ds_result ds__cuda_event_export(void *event, unsigned char *out) {

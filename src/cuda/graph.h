@@ -144,8 +144,7 @@ static ds_result ds__cuda_usable(const ds__body *b) {
     ds__cuda_scope scope;
     if (DS__LIKELY(!g->capture))
         return g->graph ? DS_OK
-                        : ds__fail(DS_ERR_ILLEGAL_STATE,
-                                   "the capture that was to make the graph failed");
+                        : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture into the graph failed");
     ds_result r = ds__cuda_enter(&scope, b->device.index);
     if (r < 0)
         return r;

@@ -222,7 +222,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     cudaGraphNode_t *nodes;
     if (!x->kept || x->stale)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "node %u cannot be set: CUDA cannot copy what the executable does",
+                        "node %u cannot be set: CUDA cannot clone the graph of the executable",
                         (unsigned)index);
     if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
@@ -260,10 +260,9 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
 }
 
 static ds_result ds__cuda_unnamed(uint32_t index) {
-    return ds__fail(
-        DS_ERR_UNSUPPORTED,
-        "node %u cannot be changed: CUDA cannot copy the graph, by whose nodes it would be named",
-        (unsigned)index);
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "node %u cannot be changed: CUDA cannot clone the graph that names its nodes",
+                    (unsigned)index);
 }
 
 static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
@@ -337,7 +336,7 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (r == DS_OK && capturing)
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                     "an upload cannot be captured; the capture goes on");
+                     "an upload cannot be captured; the capture continues");
     if (r == DS_OK)
         r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
     ds__cuda_leave(&scope);

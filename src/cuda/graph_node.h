@@ -84,8 +84,8 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
                            &most);
         if (r == DS_OK && out->count > most)
             r = ds__fail(DS_ERR_UNSUPPORTED,
-                         "kernel %s: %zu items take more than one launch, a node is one", k->name,
-                         n->op.u.kernel.items);
+                         "kernel %s: %zu items need several launches, but a node is one launch",
+                         k->name, n->op.u.kernel.items);
         out->grid = ds__cuda_items_grid(k, scope->device, out->count);
     }
     ds__cuda_function *f = ds__cuda_loaded(k, scope->device);
@@ -196,7 +196,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
     ds__object *task = NULL;
     if (n->kind == DS_NODE_NATIVE)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "a node that others captured can only be copied with its graph");
+                        "a node captured from other libraries can only be cloned with its graph");
     if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER ||
                                     ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
         return ds__fail(DS_ERR_CROSS_DRIVER,

@@ -83,7 +83,7 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
         return DS_OK;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != ds__cuda_type(n))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d",
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change a node of type %d to type %d",
                      (int)type, (int)ds__cuda_type(n));
     if (r < 0)
         return r;
@@ -115,7 +115,7 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     ds__release(after);
     if (r == DS_OK && (count != n->dep_count || found != count))
         r = ds__fail(DS_ERR_UNSUPPORTED,
-                     "node %u of the child depends on others than the one that is there",
+                     "node %u of the new child graph has other dependencies than the present child",
                      (unsigned)index);
     return r;
 }
@@ -125,7 +125,7 @@ static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t 
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != cudaGraphNodeTypeEmpty)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot switch a node of a child off");
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot disable a node of a child graph");
     return r;
 }
 
@@ -140,7 +140,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     if (r == DS_OK)
         r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
     if (r == DS_OK && count != child->count)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu",
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the new child graph has %u nodes, the present child %zu",
                      (unsigned)child->count, count);
     for (uint32_t i = 0; i < count && r == DS_OK; i++) {
         const ds__node *n = child->node[i];
@@ -185,8 +185,9 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
         other = !g->capture && !ds__cuda_has_unknown(b, 0);
     if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "CUDA cannot change the node so, and the graph cannot be made anew: %s",
-                        g->capture ? "a capture makes it" : "it has nodes that others captured");
+                        "CUDA does not support this change, and the graph cannot be rebuilt: %s",
+                        g->capture ? "a capture adds nodes to it"
+                                   : "it has nodes captured from other libraries");
     /* a captured one was made on its stream's */
     fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index;
     if (other)

@@ -120,10 +120,10 @@ static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint
     *most = ds__cuda_most_items(k, per_block, &can_split);
     if (items <= *most || can_split)
         return DS_OK;
-    return ds__fail(DS_ERR_INVALID_VALUE,
-                    "kernel %s: %llu items are more than one launch can have, and it does not take "
-                    "FIRST and COUNT in 8 bytes",
-                    k->name, (unsigned long long)items);
+    return ds__fail(
+        DS_ERR_INVALID_VALUE,
+        "kernel %s: %llu items exceed one launch; add DS_PARAM_FIRST and DS_PARAM_COUNT of 8 bytes",
+        k->name, (unsigned long long)items);
 }
 
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {

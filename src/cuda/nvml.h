@@ -154,7 +154,7 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s",
+                        "the %s of cuda:%d is not available: NVML (%s) is needed, and %s",
                         ds__sensor_names[sensor], device, ds__nvml_path(), why);
     int code = ds__nvml_device(n, &p, &handle);
     if (code == 0)
@@ -166,8 +166,8 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
         return DS_OK;
     int unknown = code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION;
     return ds__fail(unknown ? DS_ERR_UNSUPPORTED : DS_ERR_DRIVER,
-                    "the %s of cuda:%d is not known: NVML says %d (%s)", ds__sensor_names[sensor],
-                    device, code, n->text(code));
+                    "the %s of cuda:%d is not available: NVML returned %d (%s)",
+                    ds__sensor_names[sensor], device, code, n->text(code));
 }
 
 /* As in nvml.h. */
@@ -219,7 +219,7 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
         return r;
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n) {
-        snprintf(out->unknown, sizeof out->unknown, "NVML (%s) tells them, and %s", ds__nvml_path(),
+        snprintf(out->unknown, sizeof out->unknown, "NVML (%s) is needed, and %s", ds__nvml_path(),
                  why);
         return DS_OK;
     }
@@ -227,7 +227,7 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
     if (code == 0)
         code = ds__nvml_list(n, handle, out);
     if (code != 0)
-        snprintf(out->unknown, sizeof out->unknown, "NVML says %d (%s)", code, n->text(code));
+        snprintf(out->unknown, sizeof out->unknown, "NVML returned %d (%s)", code, n->text(code));
     return DS_OK;
 }
 

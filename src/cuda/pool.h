@@ -80,9 +80,8 @@ static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     ds__cuda_lock();
     r = ds__cuda_find_capture(scope, s, &now, &c);
     if (r == DS_OK)
-        r = ds__cuda_refuse(
-            scope,
-            "memory of the driver's own allocator cannot come or go on a stream that captures");
+        r = ds__cuda_refuse(scope,
+                            "the driver's pool cannot allocate or free on a stream that captures");
     ds__cuda_unlock();
     return r;
 }

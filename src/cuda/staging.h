@@ -184,8 +184,9 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     int capturing = 0;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (capturing)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU "
-                                                 "driver cannot be captured; the capture goes on");
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "a copy between a GPU and a device of the CPU driver cannot be captured; the "
+                     "capture continues");
     if (r < 0) {
         ds__cuda_leave(&scope);
         ds__release(w);

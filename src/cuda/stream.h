@@ -251,7 +251,7 @@ static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     if (!taken)
         ds__cuda_link_stream(s);
     ds__lock_give(&ds__cuda.lock);
-    return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already") : DS_OK;
+    return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
 static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags,

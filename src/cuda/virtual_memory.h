@@ -51,14 +51,14 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
     int code;
     r = ds__cuda_space_page(&scope, &page);
     if (r == DS_OK && (!size || size > SIZE_MAX - page))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "there are no %zu bytes of address space", size);
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "%zu bytes of address space are not available", size);
     if (r == DS_OK) {
         DS__DR_CODE(scope, code, cuMemAddressReserve,
                     (&at, (size + page - 1) / page * page, page, 0, 0));
         if (code)
             r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
         if (r == DS_ERR_OUT_OF_MEMORY)
-            ds__also(r, "; %zu bytes of address space were asked for", size);
+            ds__also(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);

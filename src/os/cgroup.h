@@ -35,7 +35,7 @@ typedef struct ds__cgroup_limit {
     uint64_t memory;     /* bytes; UINT64_MAX: no limit */
 } ds__cgroup_limit;
 
-/* Reads a line and drops what does not fit; 0: there is no line any more. */
+/* Reads a line and drops the part that does not fit. Returns 0 at the end of the file. */
 static int ds__cgroup_line(FILE *f, char *line, int size) {
     if (!fgets(line, size, f))
         return 0;
@@ -48,7 +48,7 @@ static int ds__cgroup_line(FILE *f, char *line, int size) {
     return 1;
 }
 
-/* Whether a list with commas has the name. */
+/* Returns 1 if the name is in a list with commas. */
 static int ds__cgroup_lists(const char *list, const char *name) {
     size_t n = strlen(name);
     for (;;) {
@@ -61,8 +61,8 @@ static int ds__cgroup_lists(const char *list, const char *name) {
     }
 }
 
-/* The process's group in the hierarchy of a controller of version 1, or in that of version 2 (""),
-   as its path from the top of the hierarchy. 0: it has none. */
+/* Finds the process's group in the hierarchy of a controller of version 1, or in that of version 2
+   (""), as a path from the top of the hierarchy. Returns 0 if there is none. */
 static int ds__cgroup_of_process(const char *root, const char *controller, char *out) {
     char line[DS__CGROUP_PATH];
     int found = 0;
@@ -83,7 +83,7 @@ static int ds__cgroup_of_process(const char *root, const char *controller, char 
     return found;
 }
 
-/* The one or two numbers of a file; the first is UINT64_MAX if there is no limit. */
+/* Reads one or two numbers from a file. The first one is UINT64_MAX if there is no limit. */
 static void ds__cgroup_numbers(const char *folder, const char *name, uint64_t out[2]) {
     char text[2 * DS__CGROUP_PATH];
     char *end = text;
@@ -99,7 +99,7 @@ static void ds__cgroup_numbers(const char *folder, const char *name, uint64_t ou
         fclose(f);
 }
 
-/* Takes the limits of one group into account. */
+/* Lowers *limit to the limits of one group. */
 static void ds__cgroup_look(const char *folder, int version, ds__cgroup_limit *limit) {
     uint64_t cpu[2];
     uint64_t memory[2];
@@ -119,7 +119,7 @@ static void ds__cgroup_look(const char *folder, int version, ds__cgroup_limit *l
         limit->memory = memory[0];
 }
 
-/* Takes the limits of a group and of all groups above it into account. `top` is the group at the
+/* Lowers *limit to the limits of a group and of all groups above it. `top` is the group at the
    mount point. */
 static void ds__cgroup_climb(const char *root, const char *point, const char *top,
                              const char *group, int version, ds__cgroup_limit *limit) {
@@ -142,8 +142,8 @@ static void ds__cgroup_climb(const char *root, const char *point, const char *to
     }
 }
 
-/* The smallest limits of all groups of the process. `root` stands before the paths of all files:
-   "" except in tests. */
+/* Returns the smallest limits of all groups of the process. `root` is a prefix of the paths of all
+   files, "" except in tests. */
 static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     static const char *const controllers[] = { "cpu", "memory" };
     ds__cgroup_limit limit = { UINT64_MAX, UINT64_MAX };

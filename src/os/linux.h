@@ -37,7 +37,7 @@
 
 /* ---- >>os: all that depends on Linux, the C library and the processor ------------------------ */
 
-/* What strict -std=c11 hides. */
+/* Declarations that strict -std=c11 hides. */
 extern long syscall(long number, ...);
 /* clockid_t is an int in glibc and musl */
 extern int clock_gettime(int clock, struct timespec *out);
@@ -46,7 +46,7 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
-#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
+#define DS__SEAM __attribute__((unused)) /* for functions that only some drivers or layers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -59,7 +59,7 @@ extern int madvise(void *at, size_t size, int advice);
 #endif
 #endif
 
-/* Nanoseconds of the monotonic clock. */
+/* Returns the time of the monotonic clock in nanoseconds. */
 DS__SEAM static uint64_t ds__now_ns(void) {
     struct timespec t;
     clock_gettime(1 /* CLOCK_MONOTONIC */, &t);
@@ -134,8 +134,8 @@ DS__SEAM static void ds__os_barrier(void) {
     syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Processors of which this process may use the time: by its affinity mask and by the quota of its
-   control groups. */
+/* Returns the number of processors that this process may use, by its affinity mask and by the quota
+   of its control groups. */
 DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
@@ -148,7 +148,8 @@ DS__SEAM static int ds__os_processors(void) {
     return n > 0 ? n : 1;
 }
 
-/* Bytes of memory that this process may use: the machine's, or less by its control groups. */
+/* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
+   groups. */
 DS__SEAM static size_t ds__os_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
@@ -157,8 +158,8 @@ DS__SEAM static size_t ds__os_memory(void) {
     return all > limit ? (size_t)limit : all;
 }
 
-/* Writes what the system calls the processor. Returns 0 if it gives no name, as on many systems
-   with aarch64. */
+/* Writes the system's name of the processor. Returns 0 if there is none, as on many systems with
+   aarch64. */
 DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
     char line[256];
     int found = 0;
@@ -176,8 +177,8 @@ DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
     return found;
 }
 
-/* Memory whose address is a multiple of `align`, a power of two; NULL: there is none. The size is
-   rounded up to it. */
+/* Allocates memory at a multiple of `align`, a power of two; the size is rounded up to it. NULL: no
+   memory. */
 DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
     return size > SIZE_MAX - align ? NULL : aligned_alloc(align, (size + align - 1) & ~(align - 1));
 }
@@ -186,7 +187,7 @@ DS__SEAM static void ds__os_aligned_free(void *at) {
     free(at);
 }
 
-/* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
+/* Reserves address space without memory, aligned to a power of two. NULL: there is none. The size
    is a multiple of a page. */
 DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
     const int flags = MAP_PRIVATE | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
@@ -202,7 +203,8 @@ DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
     return at + before;
 }
 
-/* Puts zeroed memory there, in large pages where the system has them; 0: it has none. */
+/* Maps zeroed memory at the addresses, in large pages if the system has them. Returns 0 if there is
+   no memory. */
 DS__SEAM static int ds__os_commit(void *at, size_t size) {
     if (mprotect(at, size, PROT_READ | PROT_WRITE))
         return 0;
@@ -210,8 +212,8 @@ DS__SEAM static int ds__os_commit(void *at, size_t size) {
     return 1;
 }
 
-/* The memory is the system's again, and whoever touches the addresses dies. When there are too
-   many pieces for the system to remember, they can still be touched. */
+/* Returns the memory to the system; an access to the addresses is a fault then. If the process has
+   too many mappings, the addresses stay accessible. */
 DS__SEAM static void ds__os_decommit(void *at, size_t size) {
     const int flags =
         MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
@@ -234,9 +236,9 @@ DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
     return mapped;
 }
 
-/* Memory that other processes can open although it has no name that could stay behind:
-   /proc/PID/fd/N leads to it, and `cookie`, which nothing else has, tells that it does. It has
-   its size for good, but nothing behind it yet; -1: the system refuses (errno). */
+/* Creates memory that other processes can open through /proc/PID/fd/N, and that no file name
+   outlives. `cookie` identifies the memory. Its size is fixed, and no pages are allocated yet.
+   Returns -1 if the system refuses (errno). */
 DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     char name[48];
     snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
@@ -251,7 +253,7 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     return fd;
 }
 
-/* Where a symbolic link leads, as it says it; 0: it is none, or longer than there is room. */
+/* Reads a symbolic link. Returns 0 if it is not a link, or too long. */
 DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
     long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, out, size);
     if (n <= 0 || (size_t)n >= size)
@@ -260,7 +262,7 @@ DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
     return 1;
 }
 
-/* Whether it is so of one of the names in a folder. */
+/* Returns 1 if is_fn returns 1 for a name in the folder. */
 DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
     DIR *folder = opendir(path);
     int is = 0;
@@ -278,14 +280,16 @@ static int ds__os_is_memfd(const char *path, uint64_t cookie) {
     return ds__os_link(path, link, sizeof link) && strncmp(link, name, (size_t)n) == 0;
 }
 
-/* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed
-   it. */
+/* Opens the memory of another process. Returns -1 with errno; ENOENT: the process has ended or has
+   closed the memory. */
 DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
     char path[48];
     char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-    errno = 0; /* a link to another file can be read, which leaves errno as it was */
-    if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
+    errno = 0; /* reading a link to another file does not set errno */
+
+    /* no other file may be opened, since it might be a device */
+    if (!ds__os_is_memfd(path, cookie)) {
         if (errno != EACCES && errno != EPERM)
             errno = ENOENT;
         return -1;
@@ -294,7 +298,7 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     if (got < 0)
         return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
-    /* its size is for good: a page that is cut off later would be a signal */
+    /* the size must be fixed: an access to a page that is cut off later would raise a signal */
     int seals = fcntl(got, 1034 /* F_GET_SEALS */);
     if (ds__os_is_memfd(mine, cookie) && seals >= 0 && (seals & 6) == 6 &&
         (size_t)lseek(got, 0, SEEK_END) == size)
@@ -308,7 +312,8 @@ DS__SEAM static void ds__os_close(int fd) {
     close(fd);
 }
 
-/* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */
+/* Allocates the pages of these bytes, so that an access cannot fail. Returns 0 if there is no
+   memory. */
 DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
     long r;
     do
@@ -322,7 +327,7 @@ DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* A forked child does not get it, nor the open file with it. */
+/* Keeps the mapping, and with it the open file, from forked children. */
 DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
     return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
 }
@@ -331,8 +336,8 @@ DS__SEAM static void ds__os_unmap(void *at, size_t size) {
     munmap(at, size);
 }
 
-/* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel
-   when the process ends. */
+/* Takes the lock of a byte for the open file, until the file is closed; the kernel closes it at the
+   latest when the process ends. */
 static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     struct flock f;
     memset(&f, 0, sizeof f);
@@ -349,12 +354,12 @@ DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
     return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0;
 }
 
-/* 1: somebody else holds it. */
+/* Returns 1 if another process holds the lock of the byte. */
 DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
     return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
 }
 
-/* A number that is unlikely to come twice. */
+/* Returns a random number that is unlikely to repeat. */
 DS__SEAM static uint64_t ds__os_cookie(void) {
     uint64_t n = 0;
     if (syscall(SYS_getrandom, &n, sizeof n, 0) != (long)sizeof n || n == 0)
@@ -362,7 +367,7 @@ DS__SEAM static uint64_t ds__os_cookie(void) {
     return n ? n : 1;
 }
 
-/* As the two above, between processes. */
+/* Like ds__futex_wake and ds__futex_wait, between processes. */
 DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
 }
@@ -375,8 +380,8 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
-/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
-   there it sleeps for half a millisecond. */
+/* Sleeps while all words have these values. Before Linux 5.16 there is no wait for several words;
+   it sleeps for half a millisecond then. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
@@ -388,10 +393,9 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
 
 #define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
 
-/* Prepares a thread of the library. It has a name by which ds__os_program_ended knows it, and it
-   takes no signals: handlers run on the threads of the program. Left open are the C library's own
-   signals (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the
-   thread that has it. */
+/* Prepares a thread of the library. The thread gets a name by which ds__os_program_ended knows it,
+   and blocks signals, so handlers run on threads of the program. The C library's own signals (32 to
+   34, for instance of setuid) and those of faults are not blocked. */
 DS__SEAM static void ds__os_library_thread(void) {
     static const int
         open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
@@ -403,13 +407,13 @@ DS__SEAM static void ds__os_library_thread(void) {
     syscall(SYS_prctl, 15 /* PR_SET_NAME */, DS__OS_THREAD_NAME, 0, 0, 0);
 }
 
-/* The calling thread of the library takes all signals from now on. */
+/* Unblocks all signals on the calling thread of the library. */
 DS__SEAM static void ds__os_take_signals(void) {
     uint64_t set = 0;
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
-/* Whether this entry of /proc/self/task is a living thread of the program. */
+/* Returns 1 if the entry of /proc/self/task is a living thread of the program, not the library. */
 static int ds__os_is_program_thread(const char *name) {
     char path[300];
     char line[64];
@@ -417,15 +421,18 @@ static int ds__os_is_program_thread(const char *name) {
         return 0;
     snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
     FILE *f = fopen(path, "re");
-    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-    if (f)
-        fclose(f);
-    /* "1 (name) S ...": it has ended, or it is of a devstream of this process */
-    return rest && rest[1] && rest[2] != 'Z' && rest[2] != 'X' &&
-           !strstr(line, "(" DS__OS_THREAD_NAME ")");
+    if (!f)
+        return 0;
+    const char *rest = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    /* "1 (name) S ...": Z and X are ended threads; threads of any devstream in this process have
+       the name */
+    if (!rest || !rest[1] || rest[2] == 'Z' || rest[2] == 'X')
+        return 0;
+    return !strstr(line, "(" DS__OS_THREAD_NAME ")");
 }
 
-/* Whether all threads of the program have ended, the main thread included. */
+/* Returns 1 if all threads of the program have ended, the main thread included. */
 DS__SEAM static int ds__os_program_ended(void) {
     return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }

@@ -23,6 +23,7 @@ static inline int ds__trylock(ds__lock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
+/* Waits for the lock: spins first, then yields. */
 static void ds__lock_slow(ds__lock *lock) {
     for (int spins = 0;; spins++) {
         if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock))

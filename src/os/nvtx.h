@@ -85,7 +85,7 @@ static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
     return a;
 }
 
-/* 1: the functions without attributes say all of it. */
+/* Returns 1 if the functions without attributes can express the description. */
 static inline int ds__nvtx_plain(const ds_range_desc *d) {
     return !d->domain.id && !d->color && !d->category && !d->payload.kind;
 }

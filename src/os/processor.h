@@ -33,7 +33,7 @@ static inline void ds__own_line(const void *line) {
 /* Keeps the compiler from moving or combining memory accesses across this place. */
 #define DS__COMPILER_FENCE() __asm__ __volatile__("" : : : "memory")
 
-/* The processor's clock, which costs half of the system's. Its rate is not known. */
+/* Returns the processor's clock, which costs half of the system's clock. Its rate is not known. */
 static inline uint64_t ds__os_ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -44,9 +44,9 @@ static inline uint64_t ds__os_ticks(void) {
 #endif
 }
 
-/* How the calling thread rounds, whether it takes subnormal numbers as zero, and whether it
-   traps. Programs linked by gcc with -ffast-math change that for all threads. In the bits
-   DS__FLOAT_STATE the usual state is DS__FLOAT_USUAL. */
+/* Get and set the calling thread's rounding mode, flushing of subnormal numbers and traps. Programs
+   that gcc links with -ffast-math change them for all threads. In the bits DS__FLOAT_STATE the
+   usual state is DS__FLOAT_USUAL. */
 #if defined(__x86_64__)
 enum { DS__FLOAT_USUAL = 0x1f80, DS__FLOAT_STATE = 0xffc0 };
 #else

@@ -12,13 +12,12 @@
 
 #include "linux.h"
 
-/* From this size on copies are faster with stores around the caches; smaller ones are slower. */
+/* From this size on, copies with stores around the caches are faster; below, they are slower. */
 #define DS__STREAM_BYTES ((size_t)32 << 20)
 
-/* Copies with stores that go around the caches; on Intel's processors four pages side by side:
-   more than one row of memory is open then, which is what the hardware prefetchers and the
-   memory controller like best there. AMD's take 4.5 times as long for that as for one line after
-   another. */
+/* Copies with stores around the caches. On Intel's processors four pages are copied side by side,
+   so that more than one row of memory is open, which is fastest there. On AMD's processors that
+   takes 4.5 times as long as one line after another. */
 DS__SEAM static void ds__stream_copy(char *dst, const char *src, size_t n) {
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
     size_t lead = (size_t)(-(uintptr_t)dst & 63);
@@ -56,9 +55,9 @@ DS__SEAM static void ds__stream_copy(char *dst, const char *src, size_t n) {
     memcpy(dst, src, n);
 }
 
-/* From one place to bytes `at` and on of several, past the caches; line by line, so that each is
-   read once and the stores of all go on side by side. Returns the bytes that are done: the rest,
-   or all where addresses do not allow it, is the caller's. */
+/* Copies from one source to several destinations with stores around the caches, line by line, so
+   that each line is read once. Returns the number of bytes that were copied. The caller copies the
+   rest, or everything if the addresses are not aligned. */
 DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t at, const char *src,
                                          size_t n) {
     size_t done = 0;

@@ -36,6 +36,15 @@ static int64_t ds__memory_ns(const ds__draft *d, const ds__dstep *s) {
     return ds__ns((double)s->bytes * (s->from_count + 1), d->t->memory);
 }
 
+/* Returns the engine that is free first. */
+static inline int64_t *ds__engine_first(int64_t *engine, size_t engines) {
+    int64_t *first = engine;
+    for (size_t i = 1; i < engines; i++)
+        if (engine[i] < *first)
+            first = &engine[i];
+    return first;
+}
+
 /* Who waits for a step, from its `after` lists and, when lanes are given, from the order in the
    lanes: lists that begin with `next`. */
 static int ds__followers(ds__draft *d, int lanes) {
@@ -70,62 +79,81 @@ static int ds__followers(ds__draft *d, int lanes) {
     return last && !d->failed;
 }
 
-/* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
-   of their lanes; each begins when an engine and all its wires are free. */
-static int ds__predict(ds__draft *d) {
+/* Times at which the wires, engines and memories of the virtual clock are free. */
+typedef struct ds__plan_clock {
+    int64_t *engine;
+    int64_t *memory;
+    int64_t *wire;
+} ds__plan_clock;
+
+/* Runs a step that is ready: it begins when an engine and all its wires are free. */
+static void ds__plan_clock_run(const ds__plan_clock *c, const ds__draft *d, ds__dstep *s) {
     const ds_topology *t = d->t;
+    const ds__troute *r = ds__step_route(d, s);
     size_t engines = (size_t)t->engines;
+    s->start = s->ready;
+    if (!r) {
+        if (c->memory[s->rank] > s->start)
+            s->start = c->memory[s->rank];
+        s->done = c->memory[s->rank] = s->start + ds__memory_ns(d, s);
+        return;
+    }
+
+    int64_t *e = ds__engine_first(&c->engine[(size_t)s->rank * engines], engines);
+    if (*e > s->start)
+        s->start = *e;
+    for (size_t i = 0; i < r->hops; i++)
+        if (c->wire[r->wire[i]] > s->start)
+            s->start = c->wire[r->wire[i]];
+    for (size_t i = 0; i < r->hops; i++)
+        c->wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
+    *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+    s->done = *e + r->latency_ns;
+}
+
+/* Puts the steps that a finished step lets become ready into the heap. Returns 0 if memory is
+   exhausted. */
+static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dstep *s) {
+    for (uint32_t k = s->next; k != DS__NONE; k = d->link[k].next) {
+        ds__dstep *f = &d->step[d->link[k].step];
+        if (s->done > f->ready)
+            f->ready = s->done;
+        if (!--f->need && !ds__due_put(h, f->ready, ds__turn(d, f), d->link[k].step))
+            return 0;
+    }
+    return 1;
+}
+
+/* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
+   of their lanes. Returns 0 if memory is exhausted or if steps wait for each other. */
+static int ds__predict(ds__draft *d) {
+    size_t engines = (size_t)d->t->engines;
     size_t n = (size_t)d->p + 1;
     size_t links = d->links;
     size_t run = 0;
-    int64_t *engine = ds__alloc((n * engines + n + (size_t)t->wires) * sizeof *engine);
-    int64_t *memory = engine + n * engines;
-    int64_t *wire = memory + n;
+    ds__plan_clock c = { NULL, NULL, NULL };
     ds__dues h = { NULL, 0, 0 };
-    int ok = engine && ds__followers(d, 1);
+    c.engine = ds__alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
+    c.memory = c.engine + n * engines;
+    c.wire = c.memory + n;
+    int ok = c.engine && ds__followers(d, 1);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
             ok = ds__due_put(&h, 0, ds__turn(d, &d->step[i]), i);
+
     d->end = 0;
-    while (ok && h.dues) {
+    for (; ok && h.dues; run++) {
         ds__dstep *s = &d->step[ds__due_take(&h).id];
-        const ds__troute *r = ds__step_route(d, s);
-        int64_t *e = &engine[(size_t)s->rank * engines];
-        s->start = s->ready;
-        if (r) {
-            for (size_t i = 1; i < engines; i++)
-                if (engine[(size_t)s->rank * engines + i] < *e)
-                    e = &engine[(size_t)s->rank * engines + i];
-            if (*e > s->start)
-                s->start = *e;
-            for (size_t i = 0; i < r->hops; i++)
-                if (wire[r->wire[i]] > s->start)
-                    s->start = wire[r->wire[i]];
-            for (size_t i = 0; i < r->hops; i++)
-                wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
-            *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
-            s->done = *e + r->latency_ns;
-        } else {
-            if (memory[s->rank] > s->start)
-                s->start = memory[s->rank];
-            s->done = memory[s->rank] = s->start + ds__memory_ns(d, s);
-        }
+        ds__plan_clock_run(&c, d, s);
         if (s->done > d->end)
             d->end = s->done;
-        run++;
-        for (uint32_t k = s->next; ok && k != DS__NONE; k = d->link[k].next) {
-            ds__dstep *f = &d->step[d->link[k].step];
-            if (s->done > f->ready)
-                f->ready = s->done;
-            if (!--f->need)
-                ok = ds__due_put(&h, f->ready, ds__turn(d, f), d->link[k].step);
-        }
+        ok = ds__plan_clock_finish(d, &h, s);
     }
     d->links = links;
-    ds__release(engine);
+    ds__release(c.engine);
     ds__release(h.due);
     if (ok && run != d->steps) {
-        ds__fail(DS_ERR_INVALID_VALUE, "a plan's steps wait for each other");
+        ds__fail(DS_ERR_INVALID_VALUE, "the steps of a plan wait for each other");
         ok = 0;
     }
     return ok;

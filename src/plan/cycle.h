@@ -20,7 +20,7 @@
 #include "cost_model.h"
 #include "schedule.h"
 #include "settle.h"
-#include "grid.h"
+#include "pieces.h"
 
 typedef struct ds__arc {
     int64_t from;

@@ -3,7 +3,7 @@
    Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
    tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
    if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
-   slices. ds__emit in plan/grid.h calls this room for all pieces.
+   slices. ds__emit in plan/pieces.h calls this room for all pieces.
 
    Invariants: a step waits only for steps that were added before. A step that writes a slot of
    a ring waits for all readers of its former content. The inputs of a sum stand in the order of
@@ -18,62 +18,85 @@
 #include "types.h"
 #include "schedule.h"
 
+/* Bytes of a part: from begin up to, but without, end. */
+typedef struct ds__extent {
+    size_t begin;
+    size_t end;
+} ds__extent;
+
+/* Returns where block i of `of` blocks begins. */
 static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
     size_t n = w->bytes / item;
     return (n / of * i + n % of * i / of) * item;
 }
 
-/* Slice j of so many of a part that begins and ends there. */
+/* Returns where slice j of `of` slices begins in a part of so many bytes. */
 static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
     size_t unit = w->item && 256 % w->item ? w->item : 256;
     size_t n = bytes / unit;
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
-static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_location to,
-                              const ds_plan_location *from, uint32_t count, size_t bytes,
-                              uint64_t key) {
-    uint32_t first = (uint32_t)d->spots;
+static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
+    return (ds__extent){ ds__slice(w, bytes, j, of), ds__slice(w, bytes, j + 1, of) };
+}
+
+/* Adds a step with the key, destination, bytes, rank and source of `step`, which reads `count`
+   places. Returns its number, or DS__NONE if memory or the limit of steps is exhausted. */
+static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_location *from,
+                              uint32_t count) {
+    size_t most = d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS;
+    step.from = (uint32_t)d->spots;
+    step.from_count = count;
+    step.after = DS__NONE;
+
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_location *s = DS__ADD(d, spot);
-        if (!s)
+        ds_plan_location *spot = DS__ADD(d, spot);
+        if (!spot)
             return DS__NONE;
-        *s = from[i];
+        *spot = from[i];
     }
-    ds__dstep *s = d->steps < (d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS)
-                       ? DS__ADD(d, step)
-                       : NULL;
+
+    ds__dstep *s = d->steps < most ? DS__ADD(d, step) : NULL;
     if (!s) {
         d->failed = 1;
         return DS__NONE;
     }
-    *s = (ds__dstep){ key, to, bytes, first, count, DS__NONE, 0, 0, rank, source, 0, 0, 0, 0 };
+    *s = step;
     return (uint32_t)d->steps - 1;
 }
 
-/* A part of the scratch memory of a rank, which the pieces of a flow share; *place: its number
-   plus 1, or 0. */
+/* Adds a ring of so many slots to the scratch memory of a rank. Returns 0 if memory is
+   exhausted. */
+static int ds__ring_add(ds__draft *d, int rank, size_t slot, size_t slots) {
+    ds__ring *r = DS__ADD(d, ring);
+    if (!r)
+        return 0;
+    *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
+    d->scratch[rank] += r->slot * slots;
+    for (size_t i = 0; i < slots; i++) {
+        uint32_t *head = DS__ADD(d, head);
+        if (head)
+            *head = DS__NONE;
+    }
+    return 1;
+}
+
+/* Returns the slot of piece q in a ring of the rank; the pieces of a flow share the ring. *place
+   is the number of the ring plus 1. If *place is 0, the ring is added. */
 static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
                                       size_t q) {
     if (!*place) {
-        ds__ring *r = DS__ADD(d, ring);
-        if (!r)
+        if (!ds__ring_add(d, rank, slot, slots))
             return (ds_plan_location){ 0, 0, 0 };
-        *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
-        d->scratch[rank] += r->slot * slots;
-        for (size_t i = 0; i < slots; i++) {
-            uint32_t *head = DS__ADD(d, head);
-            if (head)
-                *head = DS__NONE;
-        }
         *place = (int)d->rings;
     }
     const ds__ring *r = &d->ring[*place - 1];
     return (ds_plan_location){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
 }
 
-/* A step writes a slot: after those that read what it held. */
+/* Makes a step that writes a slot wait for all readers of its former content. */
 static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint32_t step) {
     if (!place || d->failed)
         return;
@@ -83,6 +106,7 @@ static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint
     *head = DS__NONE;
 }
 
+/* Adds a step to the readers of a slot. */
 static void ds__ring_read(ds__draft *d, int place, size_t slots, size_t q, uint32_t step) {
     if (!place || d->failed)
         return;
@@ -112,50 +136,114 @@ typedef struct ds__piece {
     int *place;
 } ds__piece;
 
-static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
-                        int by) {
-    /* what leaves the group first, since it takes the longest; then around the members */
-    if (d->p > DS__PLAN_LARGE && from < d->p && to < d->p) {
-        int away = d->t->island[to] - d->t->island[from];
-        int round =
-            by == to ? d->t->seat[to] - d->t->seat[from] : d->t->seat[from] - d->t->seat[to];
-        int p = d->p;
-        uint64_t turn = (uint64_t)((away ? 0 : p) + (round < 0 ? round + d->largest : round) +
-                                   (away < 0 ? -away : away));
-        return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
-               (turn < 4095 ? turn : 4095) << 20;
-    }
+/* Returns the turn of a copy among the steps of its depth. `by` is the rank that makes it. */
+static uint64_t ds__key_turn(const ds__draft *d, int from, int to, int by) {
+    int p = d->p;
     /* no two from the same one at the same time */
-    return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
-           (uint64_t)(((to - from) % d->p + d->p) % d->p) << 20;
+    if (p <= DS__PLAN_LARGE || from >= p || to >= p)
+        return (uint64_t)(((to - from) % p + p) % p);
+
+    /* copies that leave the group first, since they take the longest; then around the members */
+    int away = d->t->island[to] - d->t->island[from];
+    int round = by == to ? d->t->seat[to] - d->t->seat[from] : d->t->seat[from] - d->t->seat[to];
+    if (round < 0)
+        round += d->largest;
+    int turn = round + (away < 0 ? -away : away);
+    if (!away)
+        turn += p;
+    return turn < 4095 ? (uint64_t)turn : 4095;
 }
 
-/* One copy from a rank to another; through the host where they do not reach each other. push:
-   the source makes it, since the destination gets many. */
-static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *from,
-                              ds_plan_location to, int ring, int *stage, int push, int depth) {
-    ds__held h = *from;
+static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
+                        int by) {
+    return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
+           ds__key_turn(d, from, to, by) << 20;
+}
+
+/* Returns 1 if a copy goes through the host, since the two ranks do not reach each other. */
+static inline int ds__copy_staged(const ds__draft *d, int from, int to) {
+    return from != d->p && to != d->p && !ds__route_of(d->t, from, to)->direct;
+}
+
+/* Returns the rank whose engine makes a copy: a device, and the source if it pushes. */
+static inline int ds__copy_maker(const ds__draft *d, int from, int to, int push) {
+    if (from == d->p)
+        return to;
+    return to == d->p || ds__route_of(d->t, from, to)->push || push ? from : to;
+}
+
+/* A copy of a piece from a rank to another. */
+typedef struct ds__copy {
+    ds__held from;
+    ds__held to; /* without a step */
+    int *stage;  /* of the host: the ring of copies through it, plus 1 */
+    int push;    /* 1: the source makes the copy, since the destination gets many */
+    int depth;
+} ds__copy;
+
+/* Adds one copy, or two through the host if the ranks do not reach each other. Returns the last
+   step, or DS__NONE. */
+static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *copy) {
+    ds__held h = copy->from;
+    ds_plan_location to = copy->to.at;
     uint32_t step = DS__NONE;
     int host = d->p;
-    int staged =
-        h.at.rank != host && to.rank != host && !ds__route_of(d->t, h.at.rank, to.rank)->direct;
-    for (int leg = !staged; leg < 2; leg++) {
-        ds_plan_location dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
-        const ds__troute *r = ds__route_of(d->t, h.at.rank, dst.rank);
+
+    for (int leg = !ds__copy_staged(d, h.at.rank, to.rank); leg < 2; leg++) {
+        ds_plan_location dst =
+            leg ? to : ds__ring_spot(d, copy->stage, host, c->slot, c->slots, c->q);
         int a = h.at.rank;
         int b = dst.rank;
-        int by = a == host ? b : b == host || r->push || push ? a : b;
-        int into = leg ? ring : *stage;
-        step = ds__dstep_add(d, by, a, dst, &h.at, 1, c->bytes,
-                             ds__key(d, c, 2 * depth + leg, a, b, by));
+        int by = ds__copy_maker(d, a, b, copy->push);
+        int into = leg ? copy->to.ring : *copy->stage;
+
+        ds__dstep one = {
+            .key = ds__key(d, c, 2 * copy->depth + leg, a, b, by),
+            .to = dst,
+            .bytes = c->bytes,
+            .rank = by,
+            .source = a,
+        };
+        step = ds__dstep_add(d, one, &h.at, 1);
         if (step == DS__NONE)
             return step;
+
         ds__after(d, step, h.step);
         ds__ring_read(d, h.ring, c->slots, c->q, step);
         ds__ring_write(d, into, c->slots, c->q, step);
         h = (ds__held){ dst, step, into };
     }
     return step;
+}
+
+/* A sum of parts that lie in the memory of one rank; of one part, a copy. */
+typedef struct ds__sum {
+    const ds__held *in;
+    int count;
+    int depth;              /* twice that of a copy, since a copy may have two legs */
+    ds_plan_location *spot; /* room for `count` places */
+} ds__sum;
+
+/* Adds a sum of the inputs, in their order, to the rank and ring of `to`. Returns `to` with the
+   step. */
+static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *sum, ds__held to) {
+    int rank = to.at.rank;
+    for (int i = 0; i < sum->count; i++)
+        sum->spot[i] = sum->in[i].at;
+    ds__dstep one = {
+        .key = ds__key(d, c, sum->depth, rank, rank, rank),
+        .to = to.at,
+        .bytes = c->bytes,
+        .rank = rank,
+        .source = -1,
+    };
+    to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
+    for (int i = 0; i < sum->count && !d->failed; i++) {
+        ds__after(d, to.step, sum->in[i].step);
+        ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
+    }
+    ds__ring_write(d, to.ring, c->slots, c->q, to.step);
+    return to;
 }
 
 static int ds__depth(const int *tree, int v) {
@@ -165,7 +253,7 @@ static int ds__depth(const int *tree, int v) {
     return n;
 }
 
-/* Nodes of a tree from the root down; gives how many. */
+/* Lists the nodes of a tree from the root down. Returns their number. */
 static int ds__by_depth(const int *tree, int n, int *order) {
     int count = 0;
     int depth[DS__TOPOLOGY_MAX + 1];
@@ -181,118 +269,165 @@ static int ds__by_depth(const int *tree, int n, int *order) {
     return count;
 }
 
-/* Up: each node sums its own input and what its children sent, in the order of the ranks; the
-   host only passes on. */
-static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, const int *order,
-                            int count) {
-    int n = d->p + 1;
-    int height = ds__depth(tree, order[count - 1]);
-    ds__held *sent = ds__alloc((size_t)n * sizeof *sent);
-    ds__held *in = ds__alloc((size_t)n * sizeof *in);
+/* A tree, and its nodes from the root down. */
+typedef struct ds__nodes {
+    const int *tree;
+    const int *order;
+    int count;
+} ds__nodes;
+
+/* Returns the place of a node's output of the piece, or a slot of its ring `which` if the piece
+   is not part of its output. */
+static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int output, int which) {
+    ds__held to = { { v, DS_PLAN_OUTPUT, c->f->out + c->offset }, DS__NONE, 0 };
+    int *place = &c->place[DS__PLACES * v + which];
+    if (output)
+        return to;
+    to.at = ds__ring_spot(d, place, v, c->slot, c->slots, c->q);
+    to.ring = *place;
+    return to;
+}
+
+/* Parts of a piece on their way up a tree. */
+typedef struct ds__rise {
+    ds__held *sent;         /* by each node to its parent */
+    ds__held *in;           /* inputs of a sum */
+    ds_plan_location *spot; /* places of these inputs */
+    int *low;               /* lowest ranks of these inputs */
+    int *lowest;            /* of each node: the lowest rank in its part of the tree */
+} ds__rise;
+
+static int ds__rise_init(ds__rise *r, size_t n) {
+    r->sent = ds__alloc(n * sizeof *r->sent);
+    r->in = ds__alloc(n * sizeof *r->in);
+    r->spot = ds__alloc(n * sizeof *r->spot);
+    r->low = ds__alloc(2 * n * sizeof *r->low);
+    r->lowest = r->low ? r->low + n : NULL;
+    return r->sent && r->in && r->spot && r->low;
+}
+
+static void ds__rise_deinit(ds__rise *r) {
+    ds__release(r->sent);
+    ds__release(r->in);
+    ds__release(r->spot);
+    ds__release(r->low);
+}
+
+/* Collects the inputs of the i-th node: its own and those that its children sent, in the order
+   of their lowest ranks. The host has no input. Returns their number. */
+static int ds__rise_inputs(const ds__draft *d, const ds__piece *c, const ds__nodes *nodes, int i,
+                           ds__rise *r) {
+    const int *order = nodes->order;
+    int v = order[i];
+    int k = 0;
+    if (v < d->p) {
+        r->in[k] = (ds__held){ { v, DS_PLAN_INPUT, c->f->in + c->offset }, DS__NONE, 0 };
+        r->low[k++] = v;
+    }
+    for (int j = i + 1; j < nodes->count; j++) {
+        if (nodes->tree[order[j]] != v)
+            continue;
+        int l = r->lowest[order[j]];
+        int at = k++;
+        for (; at > 0 && r->low[at - 1] > l; at--) {
+            r->low[at] = r->low[at - 1];
+            r->in[at] = r->in[at - 1];
+        }
+        r->low[at] = l;
+        r->in[at] = r->sent[order[j]];
+    }
+    return k;
+}
+
+/* Up: each node sums its own input and the parts of its children, in the order of the ranks; the
+   host only passes on. Returns the root's part. */
+static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *nodes) {
+    const int *tree = nodes->tree;
+    const int *order = nodes->order;
+    int height = ds__depth(tree, order[nodes->count - 1]);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
-    ds_plan_location *spot = ds__alloc((size_t)n * sizeof *spot);
-    /* the lowest rank in each node's part of the tree */
-    int *low = ds__alloc(2 * (size_t)n * sizeof *low);
-    int *lowest = low ? low + n : NULL;
-    if (!sent || !in || !spot || !low)
+    ds__rise r;
+    if (!ds__rise_init(&r, (size_t)d->p + 1))
         d->failed = 1;
-    for (int i = count - 1; i >= 0 && !d->failed; i--) {
+
+    for (int i = nodes->count - 1; i >= 0 && !d->failed; i--) {
         int v = order[i];
-        int k = 0;
         int depth = height - ds__depth(tree, v);
-        if (v < d->p) {
-            in[k] = (ds__held){ { v, DS_PLAN_INPUT, c->f->in + c->offset }, DS__NONE, 0 };
-            low[k++] = v;
-        }
-        for (int j = i + 1; j < count; j++) {
-            if (tree[order[j]] != v)
-                continue;
-            int l = lowest[order[j]];
-            int at = k++;
-            for (; at > 0 && low[at - 1] > l; at--) {
-                low[at] = low[at - 1];
-                in[at] = in[at - 1];
-            }
-            low[at] = l;
-            in[at] = sent[order[j]];
-        }
-        result = in[0];
-        lowest[v] = low[0];
+        int k = ds__rise_inputs(d, c, nodes, i, &r);
+        result = r.in[0];
+        r.lowest[v] = r.low[0];
         if (k > 1) {
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
-            int ring = 0;
-            result.at =
-                wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
-                       : ds__ring_spot(d, &c->place[DS__PLACES * v], v, c->slot, c->slots, c->q);
-            if (!wanted)
-                ring = c->place[DS__PLACES * v];
-            for (int j = 0; j < k; j++)
-                spot[j] = in[j].at;
-            result.step = ds__dstep_add(d, v, -1, result.at, spot, (uint32_t)k, c->bytes,
-                                        ds__key(d, c, 2 * depth, v, v, v));
-            for (int j = 0; j < k && !d->failed; j++) {
-                ds__after(d, result.step, in[j].step);
-                ds__ring_read(d, in[j].ring, c->slots, c->q, result.step);
-            }
-            ds__ring_write(d, ring, c->slots, c->q, result.step);
-            result.ring = ring;
+            ds__sum sum = { r.in, k, 2 * depth, r.spot };
+            result = ds__emit_sum(d, c, &sum, ds__held_place(d, c, v, wanted, 0));
         }
         if (tree[v] < 0 || d->failed)
             break;
-        ds_plan_location to =
-            ds__ring_spot(d, &c->place[DS__PLACES * v + 1], tree[v], c->slot, c->slots, c->q);
-        int ring = c->place[DS__PLACES * v + 1];
-        sent[v].step =
-            ds__emit_copy(d, c, &result, to, ring, &c->place[DS__PLACES * v + 2], !d->pull, depth);
-        sent[v].at = to;
-        sent[v].ring = ring;
+
+        int *place = &c->place[DS__PLACES * v];
+        ds__held to = { { 0, 0, 0 }, DS__NONE, 0 };
+        to.at = ds__ring_spot(d, &place[1], tree[v], c->slot, c->slots, c->q);
+        to.ring = place[1];
+        ds__copy copy = { result, to, &place[2], !d->pull, depth };
+        r.sent[v] = to;
+        r.sent[v].step = ds__emit_copy(d, c, &copy);
     }
-    ds__release(sent);
-    ds__release(in);
-    ds__release(spot);
-    ds__release(low);
+    ds__rise_deinit(&r);
     return result;
 }
 
-/* What goes down is pushed to a root that gets it from all. */
+/* Returns 1 if copies down a tree are pushed, since the root gets them from all. */
 static int ds__gives(const ds__draft *d) {
     return d->want->what == DS_GATHER || (d->want->what == DS_REDUCE && d->p > DS__PLAN_LARGE);
 }
 
-/* Down: from the owner to everyone in the tree; outputs are passed on from where they are. */
-static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, const int *order,
-                          int count, ds__held first, int depth0) {
+/* Copies the owner's part to its output, if the output should have it and does not have it yet. */
+static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int owner, int depth0) {
+    int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
+    if (copied || (c->f->dest >= 0 && c->f->dest != owner))
+        return;
+    ds__dstep one = {
+        .key = ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner),
+        .to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset },
+        .bytes = c->bytes,
+        .rank = owner,
+        .source = -1,
+    };
+    uint32_t step = ds__dstep_add(d, one, &first.at, 1);
+    ds__after(d, step, first.step);
+    ds__ring_read(d, first.ring, c->slots, c->q, step);
+}
+
+/* Down: from the owner to all nodes of the tree. A node passes on its output, if it has one. */
+static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nodes, ds__held first,
+                          int depth0) {
+    const int *tree = nodes->tree;
     ds__held *held = ds__alloc(((size_t)d->p + 1) * sizeof *held);
     if (!held) {
         d->failed = 1;
         return;
     }
-    int owner = order[0];
-    int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
-    held[owner] = first;
-    if (!copied && (c->f->dest < 0 || c->f->dest == owner)) {
-        ds_plan_location to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
-        uint32_t step = ds__dstep_add(d, owner, -1, to, &first.at, 1, c->bytes,
-                                      ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner));
-        ds__after(d, step, first.step);
-        ds__ring_read(d, first.ring, c->slots, c->q, step);
-    }
-    for (int i = 1; i < count && !d->failed; i++) {
-        int v = order[i];
+    held[nodes->order[0]] = first;
+    ds__emit_own(d, c, first, nodes->order[0], depth0);
+
+    for (int i = 1; i < nodes->count && !d->failed; i++) {
+        int v = nodes->order[i];
         int wanted = v < d->p && (c->f->dest < 0 || c->f->dest == v);
-        ds_plan_location to =
-            wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
-                   : ds__ring_spot(d, &c->place[DS__PLACES * v + 3], v, c->slot, c->slots, c->q);
-        int ring = wanted ? 0 : c->place[DS__PLACES * v + 3];
-        held[v].step = ds__emit_copy(d, c, &held[tree[v]], to, ring, &c->place[DS__PLACES * v + 4],
-                                     ds__gives(d), depth0 + ds__depth(tree, v));
-        held[v].at = to;
-        held[v].ring = ring;
+        ds__held to = ds__held_place(d, c, v, wanted, 3);
+        ds__copy copy = {
+            .from = held[tree[v]],
+            .to = to,
+            .stage = &c->place[DS__PLACES * v + 4],
+            .push = ds__gives(d),
+            .depth = depth0 + ds__depth(tree, v),
+        };
+        held[v] = to;
+        held[v].step = ds__emit_copy(d, c, &copy);
     }
     ds__release(held);
 }
 
-/* A piece of the blocks of several ranks: to each what is its. */
+/* A piece of the blocks of several ranks: copies to each rank its part. */
 static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__held held,
                            int depth0) {
     for (int i = 0; i < c->f->parts && !d->failed; i++) {
@@ -307,13 +442,15 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
         ds__held h = held;
         if (from >= to)
             continue;
+
         f.out = 0;
         f.dest += i;
         part.f = &f;
         part.offset = from - own;
         part.bytes = to - from;
         h.at.offset += from - begin;
-        ds__emit_down(d, &part, tree, order, ds__by_depth(tree, d->p + 1, order), h, depth0);
+        ds__nodes nodes = { tree, order, ds__by_depth(tree, d->p + 1, order) };
+        ds__emit_down(d, &part, &nodes, h, depth0);
     }
 }
 

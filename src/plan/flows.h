@@ -22,204 +22,325 @@
 #include "flow.h"
 #include "packed_tree.h"
 
-/* 1: these are the flows; 0: this algorithm does not do it here. */
-static int ds__flows(ds__draft *d, const ds__algo *a) {
-    static const ds__algo star = { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, 1 << 20, 1, 0 };
-    const ds_plan_desc *w = d->want;
-    ptrdiff_t tree[DS__MESH]; /* of a mesh */
-    size_t bytes = w->bytes;
-    size_t p = (size_t)d->p;
-    int what = (int)w->what;
-    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-    int ways = a->ways;
-    int cut = 0;
-    int each = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER || what == DS_ALL_TO_ALL ||
-               (what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS);
+/* What the flows of a collective and an algorithm are made of. */
+typedef struct ds__flow_maker {
+    ds__draft *d;
+    const ds__algo *a;
+    int what; /* the collective */
+    int ways;
+    int sums; /* 1: the collective sums */
+    int each; /* 1: every rank is the root of a part */
+    int cut;  /* trees of a root of a mesh */
     ds__mesh mesh;
-    d->trees = d->flows = 0;
-    d->name = a->name;
-    d->ways = ways;
-    d->run = a->with == DS__WITH_GRID ? a->arity : 0;
-    if (d->run)
-        return ds__grid_fits(d, d->run, ways / d->run);
-    d->pull = p > DS__PLAN_LARGE && (each || ways > 1);
-    if (a->with == DS__WITH_HOST && p < 2)
-        return 0;
-    if (a->with == DS__WITH_WIRES)
-        return p > 1 && p <= DS__MESH ? ds__pack_flows(d, a) : 0;
-    if (a->with == DS__WITH_MESH && !(cut = ds__mesh_make(d->t, &mesh, each ? 6 : DS__MESH)))
-        return 0;
-    if (a->with == DS__WITH_MESH)
-        d->ways = ways = cut;
-    if (a->mode != DS__ROOTED && !sums)
-        return 0;
-    if (a->mode == DS__IN_LIST && d->p > DS__PLAN_LARGE && a->level)
-        return ds__flows_leads(d, a->arity);
-    if (a->mode == DS__IN_LIST) { /* reduce and all_reduce */
-        if (what == DS_REDUCE_SCATTER)
-            return 0;
-        for (int j = 0; j < ways; j++) {
-            int owner = 0;
-            ptrdiff_t up = ds__list_tree(d, a, j, 1, &owner);
-            ptrdiff_t down = -1;
-            ds__algo back = { NULL,
-                              DS__WITH_TREES,
-                              DS__ROOTED,
-                              a->level,
-                              a->level ? ways : 1,
-                              a->level ? 1 << 20 : 1,
-                              1,
-                              a->shape };
-            if (d->failed || !ds__in_order(d, up))
-                return 0;
-            if (what == DS_ALL_REDUCE && a->level == 0) { /* back the way it came */
-                down = ds__tree_new(d, owner);
-                for (int v = 0; v < owner && !d->failed; v++)
-                    d->tree[down + v] = v + 1;
-            } else if (what == DS_ALL_REDUCE) {
-                down = ds__tree_make(d, &back, owner, j);
-            } else {
-                down = ds__tree_new(d, owner);
-                if (!d->failed && owner != w->root)
-                    d->tree[down + w->root] = owner;
-            }
-            ds__flow_add(d, ds__slice(w, bytes, (size_t)j, (size_t)ways),
-                         ds__slice(w, bytes, (size_t)j + 1, (size_t)ways), 0, 0, owner,
-                         what == DS_REDUCE ? w->root : -1, up, down);
-        }
-        return !d->failed;
+} ds__flow_maker;
+
+static const ds__algo ds__flow_star = { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, 1 << 20, 1, 0 };
+
+/* Returns the tree from the owner of a sum in the order of the list to its destinations. */
+static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
+    ds__draft *d = m->d;
+    const ds__algo *a = m->a;
+    if (m->what != DS_ALL_REDUCE)
+        return ds__tree_of_two(d, owner, d->want->root);
+    if (a->level == 0) { /* back the way it came */
+        ptrdiff_t down = ds__tree_new(d, owner);
+        for (int v = 0; v < owner && !d->failed; v++)
+            d->tree[down + v] = v + 1;
+        return down;
     }
-    if (a->mode == DS__ONE_SHOT && what != DS_ALL_REDUCE)
+    ds__algo back = {
+        .with = DS__WITH_TREES,
+        .mode = DS__ROOTED,
+        .level = a->level,
+        .ways = m->ways,
+        .arity = 1 << 20,
+        .own = 1,
+        .shape = a->shape,
+    };
+    return ds__tree_make(d, &back, owner, j);
+}
+
+/* Adds sums in the order of the list, for reduce and all_reduce. */
+static int ds__flow_list_add(const ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    const ds_plan_desc *w = d->want;
+    if (m->what == DS_REDUCE_SCATTER)
         return 0;
-    /* a slice for each but the root, which sums nothing */
-    if (what == DS_REDUCE && a->mode == DS__BY_OWNERS) {
-        size_t k = 0;
-        size_t n = p > 1 ? p - 1 : 1;
-        for (int i = 0; i < d->p; i++) {
-            if (i == w->root && p > 1)
-                continue;
-            ptrdiff_t up = ds__tree_make(d, &star, i, 0);
-            ptrdiff_t down = ds__path(d, ds__tree_make(d, &star, i, 0), w->root, 0);
-            ds__flow_add(d, ds__slice(w, bytes, k, n), ds__slice(w, bytes, k + 1, n), 0, 0, i,
-                         w->root, up, down);
-            k++;
-        }
-        return !d->failed;
-    }
-    for (int i = 0; i < d->p && !d->failed; i++) {
-        int root = each || a->mode == DS__ONE_SHOT ? i : what == DS_ALL_REDUCE ? 0 : w->root;
-        if (root != i)
-            continue;
-        if (a->with == DS__WITH_MESH && !ds__mesh_trees(d, &mesh, root, cut, tree))
+    for (int j = 0; j < m->ways; j++) {
+        ds__flow flow = { .dest = m->what == DS_REDUCE ? w->root : -1 };
+        flow.up = ds__list_tree(d, m->a, j, 1, &flow.owner);
+        if (d->failed || !ds__in_order(d, flow.up))
             return 0;
-        size_t begin = each ? ds__block(w, (size_t)i, p) : 0;
-        size_t size = (each ? ds__block(w, (size_t)i + 1, p) : bytes) - begin;
-        for (int j = 0; j < ways && !d->failed; j++) {
-            ptrdiff_t t = a->with == DS__WITH_MESH ? tree[j] : ds__tree_make(d, a, root, j);
-            size_t from = ds__slice(w, size, (size_t)j, (size_t)ways);
-            size_t to = ds__slice(w, size, (size_t)j + 1, (size_t)ways);
-            if (d->failed)
-                return 0;
-            /* from group to group, then to the owner */
-            if (sums && each && a->level && a->own && w->order == DS_ORDER_LIST &&
-                !ds__in_order(d, t)) {
-                int group[DS__TOPOLOGY_MAX];
-                int turn = 0;
-                int owner = 0;
-                ds__groups(d->t, a->level, group);
-                for (int k = 0; k < root; k++)
-                    turn += group[k] == group[root];
-                ptrdiff_t up = ds__list_tree(d, a, turn, 1, &owner);
-                ptrdiff_t down =
-                    what == DS_ALL_REDUCE ? ds__tree_make(d, a, owner, j) : ds__tree_new(d, owner);
-                if (d->failed || !ds__in_order(d, up))
-                    return 0;
-                if (what == DS_REDUCE_SCATTER && owner != root)
-                    d->tree[down + root] = owner;
-                ds__flow_add(d, from, to, begin, what == DS_ALL_REDUCE ? begin : 0, owner,
-                             what == DS_ALL_REDUCE ? -1 : root, up, down);
-                continue;
-            }
-            if (sums && a->mode == DS__BY_OWNERS && what == DS_ALL_REDUCE &&
-                w->order != DS_ORDER_ANY && !ds__in_order(d, t)) {
-                /* summed at once, and handed on as the algorithm has it */
-                ptrdiff_t up = ds__tree_make(d, &star, root, 0);
-                ds__flow_add(d, from, to, begin, begin, root, -1, up, t);
-                continue;
-            }
-            if (sums && !ds__in_order(d, t))
-                return 0;
-            if (what == DS_BROADCAST)
-                ds__flow_add(d, from, to, 0, 0, root, -1, -1, t);
-            else if (what == DS_ALL_GATHER)
-                ds__flow_add(d, from, to, 0, begin, root, -1, -1, t);
-            else if (what == DS_ALL_REDUCE && a->mode == DS__ONE_SHOT)
-                ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
-            else if (what == DS_ALL_REDUCE)
-                ds__flow_add(d, from, to, begin, begin, root, -1, t, t);
-            else if (what == DS_REDUCE)
-                ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
-            else if (what == DS_REDUCE_SCATTER)
-                ds__flow_add(d, from, to, begin, 0, root, root, t, ds__tree_new(d, root));
-            else { /* a part for each rank: those that are far away first */
-                int deepest = 0;
-                for (int v = 0; v < d->p; v++) {
-                    int depth = ds__depth(d->tree + t, v);
-                    if (depth > deepest)
-                        deepest = depth;
-                }
-                for (int depth = deepest, v; depth >= 0; depth--)
-                    for (v = 0; v < d->p && !d->failed; v++) {
-                        size_t at = ds__block(w, (size_t)v, p);
-                        size_t n = ds__block(w, (size_t)v + 1, p) - at;
-                        if (ds__depth(d->tree + t, v) != depth)
-                            continue;
-                        from = ds__slice(w, n, (size_t)j, (size_t)ways);
-                        to = ds__slice(w, n, (size_t)j + 1, (size_t)ways);
-                        ptrdiff_t path = ds__path(d, t, v, what == DS_GATHER);
-                        if (what == DS_SCATTER)
-                            ds__flow_add(d, from, to, at, 0, root, v, -1, path);
-                        else if (what == DS_GATHER)
-                            ds__flow_add(d, from, to, 0, at, v, root, -1, path);
-                        else
-                            ds__flow_add(d, from, to, at, begin, root, v, -1, path);
-                    }
-            }
-        }
+        flow.down = ds__flow_list_down(m, flow.owner, j);
+        ds__flow_add(d, ds__slice_span(w, w->bytes, (size_t)j, (size_t)m->ways), flow);
     }
     return !d->failed;
 }
 
-/* What the busiest wire takes for the flows, and how many copies a piece of each is. */
+/* Adds a reduce in which each rank but the root, which sums nothing, owns a slice. */
+static int ds__flow_owners_add(ds__draft *d) {
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    size_t n = p > 1 ? p - 1 : 1;
+    size_t k = 0;
+    for (int i = 0; i < d->p; i++) {
+        if (i == w->root && p > 1)
+            continue;
+        ds__flow flow = { .owner = i, .dest = w->root };
+        flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
+        flow.down = ds__path(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
+        k++;
+    }
+    return !d->failed;
+}
+
+/* Adds a sum from group to group, which then goes to its root. Returns 0 if the order of the
+   sums forbids its tree. */
+static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__extent part,
+                               size_t begin) {
+    ds__draft *d = m->d;
+    int all = m->what == DS_ALL_REDUCE;
+    int group[DS__TOPOLOGY_MAX];
+    int turn = 0;
+    ds__groups(d->t, m->a->level, group);
+    for (int k = 0; k < root; k++)
+        turn += group[k] == group[root];
+
+    ds__flow flow = { .in = begin, .out = all ? begin : 0, .dest = all ? -1 : root };
+    flow.up = ds__list_tree(d, m->a, turn, 1, &flow.owner);
+    flow.down = all ? ds__tree_make(d, m->a, flow.owner, j) : ds__tree_new(d, flow.owner);
+    if (d->failed || !ds__in_order(d, flow.up))
+        return 0;
+    if (m->what == DS_REDUCE_SCATTER && flow.owner != root)
+        d->tree[flow.down + root] = flow.owner;
+    ds__flow_add(d, part, flow);
+    return 1;
+}
+
+/* Adds the flow of rank v in a scatter, gather or all_to_all: a path of the tree of the root. */
+static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree, int v) {
+    ds__draft *d = m->d;
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    size_t at = ds__block(w, (size_t)v, p);
+    size_t n = ds__block(w, (size_t)v + 1, p) - at;
+    ds__extent part = ds__slice_span(w, n, (size_t)j, (size_t)m->ways);
+    ds__flow flow = { .in = at, .owner = root, .dest = v, .up = -1 };
+    flow.down = ds__path(d, tree, v, m->what == DS_GATHER);
+    if (m->what == DS_GATHER) {
+        flow.in = 0;
+        flow.out = at;
+        flow.owner = v;
+        flow.dest = root;
+    } else if (m->what == DS_ALL_TO_ALL) {
+        flow.out = ds__block(w, (size_t)root, p);
+    }
+    ds__flow_add(d, part, flow);
+}
+
+/* Adds a part for each rank: those that are far away first. */
+static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree) {
+    ds__draft *d = m->d;
+    int deepest = 0;
+    for (int v = 0; v < d->p; v++) {
+        int depth = ds__depth(d->tree + tree, v);
+        if (depth > deepest)
+            deepest = depth;
+    }
+    for (int depth = deepest; depth >= 0; depth--)
+        for (int v = 0; v < d->p && !d->failed; v++)
+            if (ds__depth(d->tree + tree, v) == depth)
+                ds__flow_path_add(m, root, j, tree, v);
+}
+
+/* Returns the flow of a tree: up, down or both ways. `begin` is where the root's block begins. */
+static ds__flow ds__flow_of_tree(const ds__flow_maker *m, int root, ptrdiff_t tree, size_t begin) {
+    ds__draft *d = m->d;
+    ds__flow flow = { .owner = root, .dest = -1, .up = -1, .down = tree };
+    int at_root = m->what == DS_REDUCE || m->what == DS_REDUCE_SCATTER ||
+                  (m->what == DS_ALL_REDUCE && m->a->mode == DS__ONE_SHOT);
+    if (at_root) {
+        flow.in = m->what == DS_REDUCE_SCATTER ? begin : 0;
+        flow.dest = root;
+        flow.up = tree;
+        flow.down = ds__tree_new(d, root);
+    } else if (m->what == DS_ALL_REDUCE) {
+        flow.in = begin;
+        flow.out = begin;
+        flow.up = tree;
+    } else if (m->what == DS_ALL_GATHER) {
+        flow.out = begin;
+    }
+    return flow;
+}
+
+/* Adds the flows of the j-th tree of a root. Returns 0 if the order of the sums forbids the
+   tree. */
+static int ds__flow_tree_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree,
+                             ds__extent block) {
+    ds__draft *d = m->d;
+    const ds__algo *a = m->a;
+    ds_plan_order order = d->want->order;
+    size_t begin = block.begin;
+    ds__extent part = ds__slice_span(d->want, block.end - begin, (size_t)j, (size_t)m->ways);
+    int forbidden = m->sums && !ds__in_order(d, tree);
+
+    if (forbidden && m->each && a->level && a->own && order == DS_ORDER_LIST)
+        return ds__flow_groups_add(m, root, j, part, begin);
+    if (forbidden && m->what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS &&
+        order != DS_ORDER_ANY) {
+        /* summed at once, and handed on as the algorithm has it */
+        ds__flow flow = {
+            .in = begin,
+            .out = begin,
+            .owner = root,
+            .dest = -1,
+            .down = tree,
+        };
+        flow.up = ds__tree_make(d, &ds__flow_star, root, 0);
+        ds__flow_add(d, part, flow);
+        return 1;
+    }
+    if (forbidden)
+        return 0;
+
+    if (m->what == DS_SCATTER || m->what == DS_GATHER || m->what == DS_ALL_TO_ALL)
+        ds__flow_paths_add(m, root, j, tree);
+    else
+        ds__flow_add(d, part, ds__flow_of_tree(m, root, tree, begin));
+    return 1;
+}
+
+/* Adds the flows of all trees of a root. Returns 0 if the algorithm does not fit. */
+static int ds__flow_root_add(ds__flow_maker *m, int root) {
+    ds__draft *d = m->d;
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    ptrdiff_t tree[DS__MESH]; /* of a mesh */
+    int meshed = m->a->with == DS__WITH_MESH;
+    ds__extent block = { 0, w->bytes };
+    if (meshed && !ds__mesh_trees(d, &m->mesh, root, m->cut, tree))
+        return 0;
+    if (m->each) {
+        block.begin = ds__block(w, (size_t)root, p);
+        block.end = ds__block(w, (size_t)root + 1, p);
+    }
+    for (int j = 0; j < m->ways && !d->failed; j++) {
+        ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
+        if (d->failed || !ds__flow_tree_add(m, root, j, t, block))
+            return 0;
+    }
+    return 1;
+}
+
+/* Adds the flows of trees from one root, or from every rank. Returns 0 if the algorithm does not
+   fit. */
+static int ds__flow_roots_add(ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    int all = m->each || m->a->mode == DS__ONE_SHOT;
+    int only = m->what == DS_ALL_REDUCE ? 0 : d->want->root;
+    for (int i = 0; i < d->p && !d->failed; i++)
+        if ((all || i == only) && !ds__flow_root_add(m, i))
+            return 0;
+    return !d->failed;
+}
+
+/* Counts the trees of a mesh, which are the ways. Returns 0 if the links are no mesh. */
+static int ds__flow_mesh_init(ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    m->cut = ds__mesh_make(d->t, &m->mesh, m->each ? 6 : DS__MESH);
+    if (!m->cut)
+        return 0;
+    d->ways = m->cut;
+    m->ways = m->cut;
+    return 1;
+}
+
+/* Adds the flows of an algorithm whose flows are trees. Returns 0 if it does not fit. */
+static int ds__flow_trees_add(ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    const ds__algo *a = m->a;
+    if (a->with == DS__WITH_MESH && !ds__flow_mesh_init(m))
+        return 0;
+    if (a->mode != DS__ROOTED && !m->sums)
+        return 0;
+    if (a->mode == DS__IN_LIST && d->p > DS__PLAN_LARGE && a->level)
+        return ds__flows_leads(d, a->arity);
+    if (a->mode == DS__IN_LIST)
+        return ds__flow_list_add(m);
+    if (a->mode == DS__ONE_SHOT && m->what != DS_ALL_REDUCE)
+        return 0;
+    if (m->what == DS_REDUCE && a->mode == DS__BY_OWNERS)
+        return ds__flow_owners_add(d);
+    return ds__flow_roots_add(m);
+}
+
+/* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
+static int ds__flows(ds__draft *d, const ds__algo *a) {
+    int what = (int)d->want->what;
+    ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
+    m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+    m.each = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER || what == DS_ALL_TO_ALL ||
+             (what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS);
+    d->trees = d->flows = 0;
+    d->name = a->name;
+    d->ways = a->ways;
+    d->run = a->with == DS__WITH_GRID ? a->arity : 0;
+    if (d->run)
+        return ds__grid_fits(d, d->run, a->ways / d->run);
+
+    d->pull = d->p > DS__PLAN_LARGE && (m.each || a->ways > 1);
+    if (a->with == DS__WITH_HOST && d->p < 2)
+        return 0;
+    if (a->with == DS__WITH_WIRES)
+        return d->p > 1 && d->p <= DS__MESH ? ds__pack_flows(d, a) : 0;
+    return ds__flow_trees_add(&m);
+}
+
+/* Loads of the wires by the flows of a draft. */
+typedef struct ds__wire_loads {
+    double *load; /* bytes of each wire */
+    size_t copies;
+    int cut_off; /* 1: some copy has no route */
+} ds__wire_loads;
+
+/* Adds one copy to the loads, or two through the host. */
+static void ds__load_copy(const ds__draft *d, ds__wire_loads *o, int from, int to, double bytes) {
+    int staged = ds__copy_staged(d, from, to);
+    for (int leg = !staged; leg < 2; leg++) {
+        int a = staged && leg ? d->p : from;
+        int b = staged && !leg ? d->p : to;
+        const ds__troute *r = ds__route_of(d->t, a, b);
+        for (size_t h = 0; h < r->hops; h++)
+            o->load[r->wire[h]] += bytes;
+        o->copies++;
+        if (!r->hops)
+            o->cut_off = 1;
+    }
+}
+
+/* Returns the time of the busiest wire for all flows, and the number of copies of a piece of
+   each. `load` has room for all wires. */
 static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
     const ds_topology *t = d->t;
-    double most = 0;
+    ds__wire_loads loads = { load, 0, 0 };
     memset(load, 0, (size_t)t->wires * sizeof *load);
-    *copies = 0;
     for (size_t i = 0; i < d->flows; i++)
         for (int side = 0; side < 2; side++) {
             ptrdiff_t at = side ? d->flow[i].down : d->flow[i].up;
             for (int v = 0; at >= 0 && v <= d->p; v++) {
                 int u = d->tree[at + v];
-                if (u < 0)
-                    continue;
-                int from = side ? u : v;
-                int to = side ? v : u;
-                int staged = from != d->p && to != d->p && !ds__route_of(t, from, to)->direct;
-                for (int leg = !staged; leg < 2; leg++) {
-                    const ds__troute *r =
-                        ds__route_of(t, staged && leg ? d->p : from, staged && !leg ? d->p : to);
-                    for (size_t h = 0; h < r->hops; h++)
-                        load[r->wire[h]] += (double)d->flow[i].bytes;
-                    ++*copies;
-                    if (!r->hops)
-                        most = 1e18;
-                }
+                if (u >= 0)
+                    ds__load_copy(d, &loads, side ? u : v, side ? v : u, (double)d->flow[i].bytes);
             }
         }
+
+    double most = loads.cut_off ? 1e18 : 0;
     for (int i = 0; i < t->wires; i++)
         if (load[i] / t->wire[i] * 1e9 > most)
             most = load[i] / t->wire[i] * 1e9;
+    *copies = loads.copies;
     return (int64_t)most;
 }
 

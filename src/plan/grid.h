@@ -7,7 +7,6 @@
    groups are summed. Data for all ranks takes the opposite way. The wires carry as much as if
    all others sent each lead its slice, with a fifth of the copies. Blocks of ranks are slices
    that are given. The slices of a row are then not adjacent over all groups, but in spans.
-   ds__emit emits all pieces of a draft, as flows or as a grid.
 
    Invariants: all groups have d->largest ranks. In broadcast and reduce the root leads nothing.
    Sums need DS_ORDER_ANY. A slice is never empty. A rank has at most `most` recorded steps per
@@ -36,22 +35,43 @@ typedef struct ds__grid {
     int *rank;     /* of each group the leads, then the others */
     int *place;    /* rings of each rank */
     int *have;     /* of each rank and span: how many steps `got` has */
-    ds__held *sum; /* of each rank and span */
+    ds__held *sum; /* of each rank and span; then the same after the next stage */
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
+    int count;    /* of these inputs */
+    int rings;    /* of the rank that sums */
     ds_plan_location *spot;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
 
-/* Where a lead's slice begins, and in it the part of a group. */
+/* Returns 1 if the slices are the blocks of the ranks. */
+static int ds__grid_blocks(const ds_plan_desc *w) {
+    return w->what == DS_ALL_GATHER || w->what == DS_REDUCE_SCATTER;
+}
+
+/* Returns 1 if the root leads nothing. */
+static int ds__grid_rooted(const ds_plan_desc *w) {
+    return w->what == DS_BROADCAST || w->what == DS_REDUCE;
+}
+
+/* Returns where a lead's slice begins, or the part of a group in it. */
 static size_t ds__grid_at(const ds__grid *g, int span, int lead, int group) {
     const ds_plan_desc *w = g->d->want;
-    if (w->what == DS_ALL_GATHER || w->what == DS_REDUCE_SCATTER)
+    if (ds__grid_blocks(w))
         return ds__block(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
     return g->begin + ds__slice(w, g->bytes, (size_t)(lead * g->groups + group),
                                 (size_t)(g->leads * g->groups));
+}
+
+/* Returns the bytes that leads of several groups exchange: in all_reduce the part of a group in
+   the slice of the lead, else the slice. */
+static ds__extent ds__grid_share(const ds__grid *g, int span, int lead, int group) {
+    if (g->d->want->what == DS_ALL_REDUCE)
+        return (ds__extent){ ds__grid_at(g, span, lead, group),
+                             ds__grid_at(g, span, lead, group + 1) };
+    return (ds__extent){ ds__grid_at(g, span, lead, 0), ds__grid_at(g, span, lead + 1, 0) };
 }
 
 static int ds__grid_rank(const ds__grid *g, int group, int seat) {
@@ -62,7 +82,7 @@ static ds__held ds__grid_input(int rank, size_t at) {
     return (ds__held){ { rank, DS_PLAN_INPUT, at }, DS__NONE, 0 };
 }
 
-/* To an output, or (which >= 0) to that ring of the rank. */
+/* Returns a place in the rank's output, or in its ring `which` if that is not negative. */
 static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_t bytes) {
     ds__held to = { { rank, DS_PLAN_OUTPUT, at }, DS__NONE, 0 };
     size_t item = g->d->want->item;
@@ -77,366 +97,415 @@ static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_
 
 static ds__held ds__grid_copy(ds__grid *g, ds__held from, size_t skip, size_t bytes, ds__held to,
                               int push) {
-    from.at.offset += skip;
+    ds__copy copy = { from, to, NULL, push, g->depth };
+    copy.from.at.offset += skip;
     g->c.bytes = bytes;
-    to.step = ds__emit_copy(g->d, &g->c, &from, to.at, to.ring, NULL, push, g->depth);
+    to.step = ds__emit_copy(g->d, &g->c, &copy);
     return to;
 }
 
-static ds__held ds__grid_sum(ds__grid *g, const ds__held *in, int count, size_t bytes,
-                             ds__held to) {
-    ds__draft *d = g->d;
-    for (int i = 0; i < count; i++)
-        g->spot[i] = in[i].at;
-    to.step =
-        ds__dstep_add(d, to.at.rank, -1, to.at, g->spot, (uint32_t)count, bytes,
-                      ds__key(d, &g->c, 2 * g->depth + 1, to.at.rank, to.at.rank, to.at.rank));
-    for (int i = 0; i < count && !d->failed; i++) {
-        ds__after(d, to.step, in[i].step);
-        ds__ring_read(d, in[i].ring, g->c.slots, g->c.q, to.step);
-    }
-    ds__ring_write(d, to.ring, g->c.slots, g->c.q, to.step);
-    return to;
+/* Copies one more input of a sum to the next ring of the rank that sums. */
+static void ds__grid_fetch(ds__grid *g, ds__held from, size_t skip, size_t bytes, int rank) {
+    ds__held to = ds__grid_room(g, rank, g->rings++, 0, bytes);
+    g->in[g->count++] = ds__grid_copy(g, from, skip, bytes, to, 0);
 }
 
+/* Sums the inputs that were fetched. */
+static ds__held ds__grid_sum(ds__grid *g, size_t bytes, ds__held to) {
+    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->spot };
+    g->c.bytes = bytes;
+    return ds__emit_sum(g->d, &g->c, &sum, to);
+}
+
+/* Records a step that brings a part of a span to the output of a rank. */
 static void ds__grid_got(ds__grid *g, int rank, int span, uint32_t step) {
     int at = rank * g->spans + span;
     g->got[at * g->most + g->have[at]++] = step;
 }
 
-/* From output to output, after the first so many steps that brought it there. */
-static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, size_t begin, size_t end,
-                              int after) {
+/* Copies from output to output, after the first so many steps that brought the data there. */
+static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, ds__extent part, int after) {
+    size_t begin = part.begin;
     ds__held here = { { from, DS_PLAN_OUTPUT, begin }, DS__NONE, 0 };
     uint32_t step =
-        ds__grid_copy(g, here, 0, end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
+        ds__grid_copy(g, here, 0, part.end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
     for (int i = 0; i < after && !g->d->failed; i++)
         ds__after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
     return step;
 }
 
-static void ds__grid_up(ds__grid *g) {
-    ds__draft *d = g->d;
-    int what = (int)d->want->what;
+/* Sums the slices of a lead's row over its column. */
+static void ds__grid_sum_column(ds__grid *g, int group, int l, int e) {
     int n = g->leads;
     int run = g->run;
-    int rows = n / run;
+    int row = l / run * run;
+    int r = ds__grid_rank(g, group, l);
+    size_t at = ds__grid_at(g, e, row, 0);
+    size_t bytes = ds__grid_at(g, e, row + run, 0) - at;
+
+    g->in[0] = ds__grid_input(r, at);
+    g->count = 1;
+    for (int k = 1; k < n / run; k++) {
+        int other = ds__grid_rank(g, group, (l + k * run) % n);
+        ds__grid_fetch(g, ds__grid_input(other, at), 0, bytes, r);
+    }
+    ds__held to = ds__grid_room(g, r, g->rings++, 0, bytes);
+    g->sum[r * g->spans + e] = ds__grid_sum(g, bytes, to);
+}
+
+/* Sums a lead's slice over its row and those that lead nothing. The sum is kept apart from the
+   sum of the column, which others still need. */
+static void ds__grid_sum_row(ds__grid *g, int group, int l, int e) {
+    int n = g->leads;
+    int run = g->run;
+    int row = l / run * run;
+    int r = ds__grid_rank(g, group, l);
+    int what = (int)g->d->want->what;
+    size_t at = ds__grid_at(g, e, l, 0);
+    size_t bytes = ds__grid_at(g, e, l + 1, 0) - at;
+    size_t skip = at - ds__grid_at(g, e, row, 0);
+
+    g->in[0] = g->sum[r * g->spans + e];
+    g->in[0].at.offset += skip;
+    g->count = 1;
+    for (int k = 1; k < run; k++) {
+        int other = ds__grid_rank(g, group, row + (l + k) % run);
+        ds__grid_fetch(g, g->sum[other * g->spans + e], skip, bytes, r);
+    }
+    for (int k = n; k < g->size; k++)
+        ds__grid_fetch(g, ds__grid_input(ds__grid_rank(g, group, k), at), 0, bytes, r);
+
+    int over = g->groups == 1 && what != DS_REDUCE;
+    ds__held to =
+        ds__grid_room(g, r, over ? -1 : g->rings++, what == DS_REDUCE_SCATTER ? 0 : at, bytes);
+    to = ds__grid_sum(g, bytes, to);
+    g->sum[(g->d->p + r) * g->spans + e] = to;
+    if (over && what == DS_ALL_REDUCE)
+        ds__grid_got(g, r, e, to.step);
+}
+
+/* Sums a lead's slice over the leads at the same place of all groups. */
+static void ds__grid_sum_groups(ds__grid *g, int group, int l) {
+    ds__draft *d = g->d;
+    int what = (int)d->want->what;
+    int r = ds__grid_rank(g, group, l);
+    int e = what == DS_REDUCE_SCATTER ? group : 0;
+    ds__extent part = ds__grid_share(g, e, l, group);
+    size_t bytes = part.end - part.begin;
+    size_t skip = part.begin - ds__grid_at(g, e, l, 0);
+    if (what == DS_REDUCE && group != d->t->island[d->want->root])
+        return;
+
+    g->in[0] = g->sum[r * g->spans + e];
+    g->in[0].at.offset += skip;
+    g->count = 1;
+    for (int k = 1; k < g->groups; k++) {
+        int other = ds__grid_rank(g, (group + k) % g->groups, l);
+        ds__grid_fetch(g, g->sum[other * g->spans + e], skip, bytes, r);
+    }
+
+    int ring = what == DS_REDUCE ? g->rings : -1;
+    size_t at = what == DS_ALL_REDUCE ? part.begin : 0;
+    ds__held to = ds__grid_sum(g, bytes, ds__grid_room(g, r, ring, at, bytes));
+    if (what == DS_ALL_REDUCE)
+        ds__grid_got(g, r, e, to.step);
+    else
+        g->sum[(d->p + r) * g->spans + e] = to;
+}
+
+/* Copies the slices of the leads of the root's group to the root. */
+static void ds__grid_reduce_root(ds__grid *g) {
+    ds__draft *d = g->d;
     int root = d->want->root;
-    int rings = 0;
-    ds__held *in = g->in;
-    for (int stage = 0; stage < 2; stage++, g->depth++) {
-        int first = rings;
-        for (int i = 0; i < g->groups * n; i++) {
-            int group = i / n;
-            int l = i % n;
-            int r = ds__grid_rank(g, group, l);
-            int count = 1;
-            rings = first;
-            for (int e = 0; e < g->spans && !d->failed; e++, count = 1) {
-                int row = l / run * run;
-                size_t at = ds__grid_at(g, e, stage ? l : row, 0);
-                size_t bytes = ds__grid_at(g, e, stage ? l + 1 : row + run, 0) - at;
-                size_t skip = at - ds__grid_at(g, e, row, 0);
-                in[0] = stage ? g->sum[r * g->spans + e] : ds__grid_input(r, at);
-                if (stage)
-                    in[0].at.offset += skip;
-                for (int k = 1; k < (stage ? run : rows); k++) {
-                    int other =
-                        ds__grid_rank(g, group, stage ? row + (l + k) % run : (l + k * run) % n);
-                    ds__held from =
-                        stage ? g->sum[other * g->spans + e] : ds__grid_input(other, at);
-                    in[count++] = ds__grid_copy(g, from, stage ? skip : 0, bytes,
-                                                ds__grid_room(g, r, rings++, 0, bytes), 0);
-                }
-                for (int k = n; stage && k < g->size; k++)
-                    in[count++] =
-                        ds__grid_copy(g, ds__grid_input(ds__grid_rank(g, group, k), at), 0, bytes,
-                                      ds__grid_room(g, r, rings++, 0, bytes), 0);
-                int over = stage && g->groups == 1 && what != DS_REDUCE;
-                ds__held to = ds__grid_room(g, r, over ? -1 : rings++,
-                                            what == DS_REDUCE_SCATTER ? 0 : at, bytes);
-                ds__held *sum = &g->sum[r * g->spans + e];
-                to = ds__grid_sum(g, in, count, bytes, to);
-                sum[stage * d->p * g->spans] = to; /* others still need the former */
-                if (over && what == DS_ALL_REDUCE)
-                    ds__grid_got(g, r, e, to.step);
-            }
-        }
-    }
-    memcpy(g->sum, g->sum + d->p * g->spans, (size_t)(d->p * g->spans) * sizeof *g->sum);
-    for (int i = 0; g->groups > 1 && i < g->groups * n && !d->failed; i++) {
-        int group = i / n;
-        int l = i % n;
-        int r = ds__grid_rank(g, group, l);
-        int e = what == DS_REDUCE_SCATTER ? group : 0;
-        int count = 1;
-        int ring = rings;
-        int part = what == DS_ALL_REDUCE;
-        size_t at = ds__grid_at(g, e, l, part ? group : 0);
-        size_t end = part ? ds__grid_at(g, e, l, group + 1) : ds__grid_at(g, e, l + 1, 0);
-        size_t bytes = end - at;
-        size_t skip = at - ds__grid_at(g, e, l, 0);
-        if (what == DS_REDUCE && group != d->t->island[root])
-            continue;
-        in[0] = g->sum[r * g->spans + e];
-        in[0].at.offset += skip;
-        for (int k = 1; k < g->groups; k++)
-            in[count++] = ds__grid_copy(
-                g, g->sum[ds__grid_rank(g, (group + k) % g->groups, l) * g->spans + e], skip, bytes,
-                ds__grid_room(g, r, ring++, 0, bytes), 0);
-        ds__held to =
-            ds__grid_sum(g, in, count, bytes,
-                         ds__grid_room(g, r, what == DS_REDUCE ? ring : -1, part ? at : 0, bytes));
-        if (part)
-            ds__grid_got(g, r, e, to.step);
-        else
-            g->sum[(d->p + r) * g->spans + e] = to;
-    }
-    g->depth++;
-    for (int l = 0; what == DS_REDUCE && l < n && !d->failed; l++) {
+    for (int l = 0; l < g->leads && !d->failed; l++) {
         int r = ds__grid_rank(g, d->t->island[root], l);
         size_t at = ds__grid_at(g, 0, l, 0);
-        ds__grid_copy(g, g->sum[g->groups > 1 ? d->p + r : r], 0, ds__grid_at(g, 0, l + 1, 0) - at,
-                      ds__grid_room(g, root, -1, at, 0), 1);
+        size_t bytes = ds__grid_at(g, 0, l + 1, 0) - at;
+        ds__held from = g->sum[g->groups > 1 ? d->p + r : r];
+        ds__grid_copy(g, from, 0, bytes, ds__grid_room(g, root, -1, at, 0), 1);
     }
+}
+
+/* Sums of a piece: columns, rows, groups, then the root. */
+static void ds__grid_up(ds__grid *g) {
+    ds__draft *d = g->d;
+    int n = g->leads;
+    size_t sums = (size_t)(d->p * g->spans);
+    int first = 0;
+    for (int stage = 0; stage < 2; stage++, g->depth++) {
+        for (int i = 0; i < g->groups * n; i++) {
+            g->rings = first; /* each rank has rings of its own */
+            for (int e = 0; e < g->spans && !d->failed; e++) {
+                if (stage)
+                    ds__grid_sum_row(g, i / n, i % n, e);
+                else
+                    ds__grid_sum_column(g, i / n, i % n, e);
+            }
+        }
+        first = g->rings;
+    }
+    memcpy(g->sum, g->sum + sums, sums * sizeof *g->sum);
+
+    for (int i = 0; g->groups > 1 && i < g->groups * n && !d->failed; i++) {
+        g->rings = first;
+        ds__grid_sum_groups(g, i / n, i % n);
+    }
+    g->depth++;
+    if (d->want->what == DS_REDUCE)
+        ds__grid_reduce_root(g);
     g->depth++;
 }
 
-static void ds__grid_down(ds__grid *g) {
+/* Copies slices of the root's input to the leads of its group. */
+static void ds__grid_broadcast_root(ds__grid *g) {
     ds__draft *d = g->d;
-    int what = (int)d->want->what;
-    int n = g->leads;
-    int run = g->run;
-    int rows = n / run;
     int root = d->want->root;
-    int home = d->t->island[root];
-    for (int l = 0; l < n && what == DS_BROADCAST && !d->failed; l++) {
-        int r = ds__grid_rank(g, home, l);
+    for (int l = 0; l < g->leads && !d->failed; l++) {
+        int r = ds__grid_rank(g, d->t->island[root], l);
         size_t at = ds__grid_at(g, 0, l, 0);
-        ds__grid_got(g, r, 0,
-                     ds__grid_copy(g, ds__grid_input(root, at), 0, ds__grid_at(g, 0, l + 1, 0) - at,
-                                   ds__grid_room(g, r, -1, at, 0), 0)
-                         .step);
+        size_t bytes = ds__grid_at(g, 0, l + 1, 0) - at;
+        ds__held to = ds__grid_room(g, r, -1, at, 0);
+        to = ds__grid_copy(g, ds__grid_input(root, at), 0, bytes, to, 0);
+        ds__grid_got(g, r, 0, to.step);
     }
-    for (int r = 0; r < d->p && what == DS_ALL_GATHER && !d->failed; r++) {
+}
+
+/* Copies each rank's input to its own block of its output. */
+static void ds__grid_own_blocks(ds__grid *g) {
+    ds__draft *d = g->d;
+    for (int r = 0; r < d->p && !d->failed; r++) {
         ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
-        ds_plan_location to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
+        size_t begin = ds__block(d->want, (size_t)r, (size_t)d->p);
         size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
-        ds__grid_got(g, r, d->t->island[r],
-                     ds__dstep_add(d, r, -1, to, &from, 1, end - to.offset,
-                                   ds__key(d, &g->c, 2 * g->depth, r, r, r)));
+        ds__dstep one = {
+            .key = ds__key(d, &g->c, 2 * g->depth, r, r, r),
+            .to = { r, DS_PLAN_OUTPUT, begin },
+            .bytes = end - begin,
+            .rank = r,
+            .source = -1,
+        };
+        ds__grid_got(g, r, d->t->island[r], ds__dstep_add(d, one, &from, 1));
     }
+}
+
+/* Passes slices to a lead from the leads at the same place of the other groups. */
+static void ds__grid_pass_groups(ds__grid *g, int group, int l) {
+    ds__draft *d = g->d;
+    int r = ds__grid_rank(g, group, l);
+    int home = d->t->island[d->want->root];
+    for (int k = 1; k < g->groups && !d->failed; k++) {
+        int from = (group + k) % g->groups;
+        int e = g->spans > 1 ? from : 0;
+        ds__extent part = ds__grid_share(g, e, l, from);
+        if (d->want->what == DS_BROADCAST && (from != home || group == home))
+            continue;
+        ds__grid_got(g, r, e, ds__grid_pass(g, ds__grid_rank(g, from, l), r, e, part, 1));
+    }
+}
+
+/* Returns how many steps bring a lead's slice to the lead. */
+static int ds__grid_slice_steps(const ds__grid *g) {
+    return g->d->want->what == DS_ALL_REDUCE ? g->groups : 1;
+}
+
+/* Passes slices of a row to a lead of the row. */
+static void ds__grid_pass_row(ds__grid *g, int group, int l, int e) {
+    int r = ds__grid_rank(g, group, l);
+    int row = l / g->run * g->run;
+    for (int k = 1; k < g->run && !g->d->failed; k++) {
+        int from = row + (l + k) % g->run;
+        int other = ds__grid_rank(g, group, from);
+        ds__extent part = { ds__grid_at(g, e, from, 0), ds__grid_at(g, e, from + 1, 0) };
+        ds__grid_got(g, r, e, ds__grid_pass(g, other, r, e, part, ds__grid_slice_steps(g)));
+    }
+}
+
+/* Passes rows to a rank: to a lead from the leads of its column, to another rank from one lead of
+   each row. */
+static void ds__grid_pass_column(ds__grid *g, int group, int l, int e) {
+    int run = g->run;
+    int n = g->leads;
+    int r = ds__grid_rank(g, group, l);
+    int after = ds__grid_slice_steps(g) + run - 1;
+    for (int k = l < n; k < n / run && !g->d->failed; k++) {
+        int from = l < n ? (l + k * run) % n : k * run + l % run;
+        int first = from / run * run;
+        int other = ds__grid_rank(g, group, from);
+        ds__extent part = { ds__grid_at(g, e, first, 0), ds__grid_at(g, e, first + run, 0) };
+        (void)ds__grid_pass(g, other, r, e, part, after);
+    }
+}
+
+/* Passes spans to a rank from its group: slices of its row in stage 1, other rows in stage 2. */
+static void ds__grid_pass_spans(ds__grid *g, int stage, int group, int l) {
+    const ds_plan_desc *w = g->d->want;
+    if (w->what == DS_BROADCAST && ds__grid_rank(g, group, l) == w->root)
+        return;
+    for (int e = 0; e < g->spans; e++) {
+        if (stage == 2)
+            ds__grid_pass_column(g, group, l, e);
+        else if (l < g->leads)
+            ds__grid_pass_row(g, group, l, e);
+    }
+}
+
+/* Data for all ranks of a piece: to the leads, over the groups, rows and columns. */
+static void ds__grid_down(ds__grid *g) {
+    int what = (int)g->d->want->what;
+    if (what == DS_BROADCAST)
+        ds__grid_broadcast_root(g);
+    if (what == DS_ALL_GATHER)
+        ds__grid_own_blocks(g);
     g->depth += what == DS_BROADCAST;
-    for (int stage = 0; stage < 3; stage++, g->depth++) {
-        int own = what == DS_ALL_REDUCE ? g->groups : 1; /* steps of a lead's slice */
+
+    for (int stage = 0; stage < 3; stage++, g->depth++)
         for (int i = 0; i < g->groups * g->size; i++) {
             int group = i / g->size;
             int l = i % g->size;
-            int r = ds__grid_rank(g, group, l);
-            int row = l / run * run;
-            for (int k = 1; stage == 0 && l < n && k < g->groups && !d->failed; k++) {
-                int from = (group + k) % g->groups;
-                int other = ds__grid_rank(g, from, l);
-                int e = g->spans > 1 ? from : 0;
-                int part = what == DS_ALL_REDUCE;
-                size_t at = ds__grid_at(g, e, l, part ? from : 0);
-                size_t end = part ? ds__grid_at(g, e, l, from + 1) : ds__grid_at(g, e, l + 1, 0);
-                if (what == DS_BROADCAST && (from != home || group == home))
-                    continue;
-                ds__grid_got(g, r, e, ds__grid_pass(g, other, r, e, at, end, 1));
-            }
-            for (int e = 0; stage && e < g->spans; e++)
-                for (int k = l < n; k < (l >= n       ? (stage - 1) * rows
-                                         : stage == 1 ? run
-                                                      : rows) &&
-                                    !d->failed;
-                     k++) {
-                    /* who leads nothing gets the rows from one of each */
-                    int from = l >= n       ? k * run + l % run
-                               : stage == 1 ? row + (l + k) % run
-                                            : (l + k * run) % n;
-                    int first = from / run * run;
-                    int other = ds__grid_rank(g, group, from);
-                    if (r == root && what == DS_BROADCAST)
-                        continue;
-                    size_t at = ds__grid_at(g, e, stage == 1 ? from : first, 0);
-                    size_t end = ds__grid_at(g, e, stage == 1 ? from + 1 : first + run, 0);
-                    uint32_t step =
-                        ds__grid_pass(g, other, r, e, at, end, stage == 1 ? own : own + run - 1);
-                    if (stage == 1)
-                        ds__grid_got(g, r, e, step);
-                }
+            if (stage)
+                ds__grid_pass_spans(g, stage, group, l);
+            else if (l < g->leads)
+                ds__grid_pass_groups(g, group, l);
         }
-    }
 }
 
-/* Whether there is such a grid: groups of one size, all joined without the host. The root leads
-   nothing. */
+/* Returns 1 if a grid can do the collective in the requested order of sums. */
+static int ds__grid_fits_what(const ds_plan_desc *w) {
+    if (w->what == DS_BROADCAST || w->what == DS_ALL_GATHER)
+        return 1;
+    if (w->what == DS_SCATTER || w->what == DS_GATHER || w->what == DS_ALL_TO_ALL)
+        return 0;
+    return w->order == DS_ORDER_ANY;
+}
+
+/* Returns 1 if no slice is empty and the steps of a piece are not too many. */
+static int ds__grid_fits_bytes(const ds__draft *d, int run, int rows) {
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    size_t steps = p * (size_t)(rows + run + d->largest - run * rows + 4);
+    size_t unit = w->item > 256 ? w->item : 256;
+    if (ds__grid_blocks(w)) {
+        unit = w->item ? w->item : 1;
+        steps *= (size_t)(d->p / d->largest);
+    } else if (w->what == DS_ALL_REDUCE) {
+        steps *= 2;
+    }
+    return w->bytes / unit >= p && steps <= DS__PLAN_LARGE_STEPS;
+}
+
+/* Returns 1 if rank i has a route to all others without the host. */
+static int ds__grid_fits_routes(const ds__draft *d, int i) {
+    for (int k = 0; k < d->p; k++) {
+        const ds__troute *r = ds__route_of(d->t, i, k);
+        if (i != k && (!r->direct || !r->hops))
+            return 0;
+    }
+    return 1;
+}
+
+/* Returns 1 if there is such a grid: groups of one size, all joined without the host. */
 static int ds__grid_fits(ds__draft *d, int run, int rows) {
     const ds_plan_desc *w = d->want;
-    int what = (int)w->what;
     int p = d->p;
     int n = run * rows;
-    int blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER;
-    if (run < 2 || rows < 2 || p % d->largest ||
-        n > d->largest - (what == DS_BROADCAST || what == DS_REDUCE) || (blocks && n != d->largest))
+    int blocks = ds__grid_blocks(w);
+    if (run < 2 || rows < 2 || p % d->largest || n > d->largest - ds__grid_rooted(w) ||
+        (blocks && n != d->largest))
         return 0;
-    if (what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL ||
-        (w->order != DS_ORDER_ANY && what != DS_BROADCAST && what != DS_ALL_GATHER))
+    if (!ds__grid_fits_what(w) || !ds__grid_fits_bytes(d, run, rows))
         return 0;
-    if (w->bytes / (blocks ? w->item ? w->item : 1 : w->item > 256 ? w->item : 256) < (size_t)p)
-        return 0;
-    if ((size_t)p * (size_t)(rows + run + d->largest - n + 4) *
-            (blocks                  ? (size_t)(p / d->largest)
-             : what == DS_ALL_REDUCE ? 2
-                                     : 1) >
-        DS__PLAN_LARGE_STEPS)
-        return 0;
+
+    int full = 0; /* ranks of full groups */
     for (int i = 0; i < p; i++) {
-        /* as many groups as are full */
         if (d->t->seat[i] == d->largest - 1)
-            n -= d->largest;
+            full += d->largest;
         if (blocks && d->t->island[i] != i / d->largest)
             return 0;
-        for (int k = 0; k < p; k++)
-            if (i != k && (!ds__route_of(d->t, i, k)->direct || !ds__route_of(d->t, i, k)->hops))
-                return 0;
+        if (!ds__grid_fits_routes(d, i))
+            return 0;
     }
-    return n + p == run * rows;
+    return full == p;
 }
 
-static int ds__emit_grid(ds__draft *d, size_t pieces) {
+/* Allocates the arrays of a grid and lists its leads. Returns 0 if memory is exhausted. */
+static int ds__grid_init(ds__grid *g, ds__draft *d) {
+    const ds_plan_desc *w = d->want;
+    size_t n = (size_t)d->p;
+    memset(g, 0, sizeof *g);
+    g->d = d;
+    g->groups = d->p / d->largest;
+    g->size = d->largest;
+    g->leads = d->ways;
+    g->run = d->run;
+    g->spans = ds__grid_blocks(w) ? g->groups : 1;
+    g->most = g->groups + g->run;
+    g->places = (g->leads / g->run + g->run + g->size - g->leads + 2) * g->spans + g->groups + 1;
+    size_t spans = (size_t)g->spans;
+
+    g->rank = ds__alloc(n * sizeof *g->rank);
+    g->place = ds__alloc(n * (size_t)g->places * sizeof *g->place);
+    g->have = ds__alloc(n * spans * sizeof *g->have);
+    g->sum = ds__alloc(2 * n * spans * sizeof *g->sum);
+    g->got = ds__alloc(n * spans * (size_t)g->most * sizeof *g->got);
+    g->in = ds__alloc(n * sizeof *g->in);
+    g->spot = ds__alloc(n * sizeof *g->spot);
+    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
+        return 0;
+
+    int turn = ds__grid_rooted(w) ? d->t->seat[w->root] + 1 : 0;
+    for (int i = 0; i < d->p; i++) {
+        int seat = (d->t->seat[i] - turn + g->size) % g->size;
+        g->rank[d->t->island[i] * g->size + seat] = i;
+    }
+    return 1;
+}
+
+static void ds__grid_deinit(ds__grid *g) {
+    ds__release(g->rank);
+    ds__release(g->place);
+    ds__release(g->have);
+    ds__release(g->sum);
+    ds__release(g->got);
+    ds__release(g->in);
+    ds__release(g->spot);
+}
+
+/* Emits piece q. */
+static void ds__grid_emit_piece(ds__grid *g, size_t q, size_t pieces) {
+    ds__draft *d = g->d;
     const ds_plan_desc *w = d->want;
     int what = (int)w->what;
-    int blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER;
-    int p = d->p;
-    int N = d->largest;
-    ds__grid g = { d,
-                   { NULL, 0, 0, 0, 0, 0, 0, NULL },
-                   p / N,
-                   N,
-                   d->ways,
-                   d->run,
-                   blocks ? p / N : 1,
-                   0,
-                   0,
-                   0,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   0,
-                   0 };
-    size_t n = (size_t)p;
-    size_t spans = (size_t)g.spans;
-    size_t unit = w->item > 256 ? w->item : 256;
-    /* no slice is empty */
-    while (pieces > 1 && (blocks || w->bytes / pieces / unit <= n))
-        pieces--;
-    g.most = g.groups + g.run;
-    g.places = (g.leads / g.run + g.run + N - g.leads + 2) * g.spans + g.groups + 1;
-    g.rank = ds__alloc(n * sizeof *g.rank);
-    g.place = ds__alloc(n * (size_t)g.places * sizeof *g.place);
-    g.have = ds__alloc(n * spans * sizeof *g.have);
-    g.sum = ds__alloc(2 * n * spans * sizeof *g.sum);
-    g.got = ds__alloc(n * spans * (size_t)g.most * sizeof *g.got);
-    g.in = ds__alloc(n * sizeof *g.in);
-    g.spot = ds__alloc(n * sizeof *g.spot);
-    if (!g.rank || !g.place || !g.have || !g.sum || !g.got || !g.in || !g.spot)
-        d->failed = 1;
-    int turn = what == DS_BROADCAST || what == DS_REDUCE ? d->t->seat[w->root] + 1 : 0;
-    for (int i = 0; i < p && !d->failed; i++)
-        g.rank[d->t->island[i] * N + (d->t->seat[i] - turn + N) % N] = i;
-    /* more, and leads would begin what they cannot pass on yet */
-    g.c.slots = pieces < 3 ? pieces : 3;
-    for (size_t q = 0; q < pieces && !d->failed; q++) {
-        g.c.q = q;
-        g.c.key = (uint64_t)q << 48;
-        g.begin = ds__slice(w, w->bytes, q, pieces);
-        g.bytes = ds__slice(w, w->bytes, q + 1, pieces) - g.begin;
-        g.depth = 0;
-        memset(g.have, 0, n * spans * sizeof *g.have);
-        if (what != DS_BROADCAST && what != DS_ALL_GATHER)
-            ds__grid_up(&g);
-        if (what != DS_REDUCE && what != DS_REDUCE_SCATTER)
-            ds__grid_down(&g);
-        if (g.bytes > d->piece_bytes)
-            d->piece_bytes = g.bytes;
-    }
-    d->pieces = pieces;
-    ds__release(g.rank);
-    ds__release(g.place);
-    ds__release(g.have);
-    ds__release(g.sum);
-    ds__release(g.got);
-    ds__release(g.in);
-    ds__release(g.spot);
-    return !d->failed;
+    g->c.q = q;
+    g->c.key = (uint64_t)q << 48;
+    g->begin = ds__slice(w, w->bytes, q, pieces);
+    g->bytes = ds__slice(w, w->bytes, q + 1, pieces) - g->begin;
+    g->depth = 0;
+    memset(g->have, 0, (size_t)d->p * (size_t)g->spans * sizeof *g->have);
+    if (what != DS_BROADCAST && what != DS_ALL_GATHER)
+        ds__grid_up(g);
+    if (what != DS_REDUCE && what != DS_REDUCE_SCATTER)
+        ds__grid_down(g);
+    if (g->bytes > d->piece_bytes)
+        d->piece_bytes = g->bytes;
 }
 
-/* All pieces of all flows. */
-static int ds__emit(ds__draft *d, size_t pieces, int wave) {
-    d->wave = wave;
-    size_t n = (size_t)d->p + 1;
-    size_t item = d->want->item ? d->want->item : 1;
-    int *up = ds__alloc(2 * n * sizeof *up);
-    int *down = up ? up + n : NULL;
-    ds__draft_clear(d);
-    d->pieces = 1;
-    d->piece_bytes = 0;
-    memset(d->scratch, 0, n * sizeof *d->scratch);
-    if (!up)
+/* Emits all pieces of a grid. Returns 0 if memory or the limit of steps is exhausted. */
+static int ds__emit_grid(ds__draft *d, size_t pieces) {
+    const ds_plan_desc *w = d->want;
+    size_t unit = w->item > 256 ? w->item : 256;
+    ds__grid g;
+    if (!ds__grid_init(&g, d))
         d->failed = 1;
-    if (d->run && !d->failed)
-        ds__emit_grid(d, pieces);
-    for (size_t i = 0; i < d->flows && !d->failed; i++) {
-        ds__flow *f = &d->flow[i];
-        size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
-        size_t units = f->bytes / unit;
-        size_t k = units < pieces ? units ? units : 1 : pieces;
-        int ups = f->up < 0 ? 0 : ds__by_depth(d->tree + f->up, d->p + 1, up);
-        int downs = f->down < 0 ? 0 : ds__by_depth(d->tree + f->down, d->p + 1, down);
-        int depth0 = ups ? ds__depth(d->tree + f->up, up[ups - 1]) : 0;
-        ds__piece c = { f,
-                        0,
-                        k < d->slots ? k : d->slots,
-                        units / k * unit + unit + f->bytes % unit,
-                        0,
-                        0,
-                        0,
-                        d->place };
-        if (k == 1)
-            c.slot = f->bytes;
-        f->first = d->steps;
-        f->each = 0;
-        if (!f->bytes)
-            continue;
-        if (k > d->pieces)
-            d->pieces = k;
-        memset(d->place, 0, DS__PLACES * n * sizeof *d->place);
-        for (c.q = 0; c.q < k && !d->failed; c.q++) {
-            size_t end = c.q + 1 == k ? f->bytes
-                                      : (units / k * (c.q + 1) + units % k * (c.q + 1) / k) * unit;
-            c.bytes = end - c.offset;
-            c.key = (uint64_t)c.q << 48;
-            if (c.bytes > d->piece_bytes)
-                d->piece_bytes = c.bytes;
-            ds__held held = { { f->owner, DS_PLAN_INPUT, f->in + c.offset }, DS__NONE, 0 };
-            if (ups)
-                held = ds__emit_up(d, &c, d->tree + f->up, up, ups);
-            if (f->parts > 1)
-                ds__emit_parts(d, &c, down, held, depth0);
-            else if (downs)
-                ds__emit_down(d, &c, d->tree + f->down, down, downs, held, depth0);
-            c.offset = end;
-            if (!c.q)
-                f->each = d->steps - f->first;
-        }
-    }
-    ds__release(up);
+
+    /* no slice is empty */
+    while (pieces > 1 && (ds__grid_blocks(w) || w->bytes / pieces / unit <= (size_t)d->p))
+        pieces--;
+    /* more, and leads would begin what they cannot pass on yet */
+    g.c.slots = pieces < 3 ? pieces : 3;
+    for (size_t q = 0; q < pieces && !d->failed; q++)
+        ds__grid_emit_piece(&g, q, pieces);
+    d->pieces = pieces;
+    ds__grid_deinit(&g);
     return !d->failed;
 }
 

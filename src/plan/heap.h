@@ -25,8 +25,12 @@ typedef struct ds__dues {
     size_t due_room;
 } ds__dues;
 
-static int ds__due_before(const ds__due *a, const ds__due *b) {
-    return a->at != b->at ? a->at < b->at : a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
+static inline int ds__due_before(const ds__due *a, const ds__due *b) {
+    if (a->at != b->at)
+        return a->at < b->at;
+    if (a->rank != b->rank)
+        return a->rank < b->rank;
+    return a->id < b->id;
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {

@@ -154,9 +154,9 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         !ds__search_twice(&s))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not do %s here%s",
+        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
                      w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
-                     w->order == DS_ORDER_ANY ? "" : ", or not in this order");
+                     w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
     if (r == DS_OK) {
         s.out->plan.desc = s.out->asked = *w;
         s.out->plan.desc.algorithm = s.best.name ? s.best.name : "direct";
@@ -188,20 +188,22 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     if (!desc)
         desc = &usual;
     DS__REQUIRE_RESERVED("ds_plan_desc", desc);
-    DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT, "%d is no collective", (int)desc->what);
-    DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "%d is no order of a sum", (int)desc->order);
-    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root,
-                t->devices);
+    DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT,
+                "collective is %d; use a ds_collective value", (int)desc->what);
+    DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "order is %d; use a ds_plan_order value",
+                (int)desc->order);
+    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices,
+                "root is rank %d; it must be from 0 to below %d", desc->root, t->devices);
     DS__REQUIRE(!desc->item || desc->bytes % desc->item == 0,
-                "%zu bytes are no whole elements of %zu bytes", desc->bytes, desc->item);
-    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes are more than there can be",
-                desc->bytes);
-    DS__REQUIRE(desc->pieces <= 1024, "%zu pieces are more than 1024", desc->pieces);
+                "%zu bytes are not a multiple of the element size of %zu bytes", desc->bytes,
+                desc->item);
+    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes exceed the address space", desc->bytes);
+    DS__REQUIRE(desc->pieces <= 1024, "pieces is %zu; at most 1024 are allowed", desc->pieces);
     DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0,
                 "there is no algorithm \"%.40s\"", desc->algorithm);
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
                     desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
-                "%zu bytes cannot be cut into %d equal blocks", desc->bytes, t->devices);
+                "%zu bytes cannot be split into %d equal blocks", desc->bytes, t->devices);
     ds__lock_take(&ds__c.lock);
     ds__planned *o = ds__planned_find(t, desc);
     ds__planned *fresh = NULL;

@@ -26,7 +26,9 @@ typedef struct ds__sorted {
 static int ds__sorted_compare(const void *a, const void *b) {
     const ds__sorted *x = a;
     const ds__sorted *y = b;
-    return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
 }
 
 /* The steps by their keys. */
@@ -102,29 +104,49 @@ static void ds__wait_for(ds__waits *w, size_t what, uint32_t step) {
     w->head[what] = ds__wait_meld(w, w->head[what], step + 1);
 }
 
-static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, int64_t now) {
-    ds__dstep *s = &d->step[i];
+/* Steps that wait for wires, engines or memory, and events of those that run. */
+typedef struct ds__arrangement {
+    ds__draft *d;
+    ds__waits w;
+    size_t wires;
+    size_t all;     /* wires, engines and memories; the heap behind them has steps that can begin */
+    ds__dues h;     /* what is over, by time */
+    ds__dues freed; /* what is free again, by the first step that waits for it */
+} ds__arrangement;
+
+/* Returns 1 if a step copies between groups of many ranks. Its wires would hardly ever be free all
+   at once, so it may reserve them. */
+static int ds__step_is_far(const ds__draft *d, const ds__dstep *s) {
+    if (d->p <= DS__PLAN_LARGE || d->run || s->source < 0 || s->source >= d->p ||
+        s->to.rank >= d->p)
+        return 0;
+    return d->t->island[s->source] != d->t->island[s->to.rank];
+}
+
+/* Makes step i wait if its engine, its memory or one of its wires is not free. Returns 1 if the
+   step waits. */
+static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) {
+    ds__draft *d = x->d;
+    ds__waits *w = &x->w;
+    const ds__dstep *s = &d->step[i];
     const ds__troute *r = ds__step_route(d, s);
-    size_t wires = (size_t)d->t->wires;
-    size_t own = wires + (r ? 0 : (size_t)d->p + 1) + (size_t)s->rank;
-    int kept = r && r->hops && w->kept[*r->wire] == i + 1;
-    int far = d->p > DS__PLAN_LARGE && !d->run && r && s->source < d->p && s->to.rank < d->p &&
-              d->t->island[s->source] != d->t->island[s->to.rank];
+    size_t hops = r ? r->hops : 0;
     if (!kept && w->busy[own] >= (r ? d->t->engines : 1)) {
         ds__wait_for(w, own, i);
         return 1;
     }
-    for (size_t k = 0; !kept && r && k < r->hops; k++)
+    for (size_t k = 0; !kept && k < hops; k++)
         if (w->kept[r->wire[k]]) {
             ds__wait_for(w, (size_t)r->wire[k], i);
             return 1;
         }
-    for (size_t k = 0; r && k < r->hops; k++) {
+    for (size_t k = 0; k < hops; k++) {
         if (!w->busy[r->wire[k]])
             continue;
+        int far = ds__step_is_far(d, s);
         /* its wires would hardly ever be free all at once: nobody else begins on them */
         if (far && !kept) {
-            for (size_t m = 0; m < r->hops; m++)
+            for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
             w->busy[own]++;
         } else if (!far) {
@@ -132,6 +154,21 @@ static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, i
         }
         return 1;
     }
+    return 0;
+}
+
+/* Begins step i if all it uses is free; else the step waits. Returns 0 if memory is exhausted. */
+static int ds__begin_step(ds__arrangement *x, uint32_t i, int64_t now) {
+    ds__draft *d = x->d;
+    ds__waits *w = &x->w;
+    ds__dues *h = &x->h;
+    ds__dstep *s = &d->step[i];
+    const ds__troute *r = ds__step_route(d, s);
+    size_t own = x->wires + (r ? 0 : (size_t)d->p + 1) + (size_t)s->rank;
+    int kept = r && r->hops && w->kept[*r->wire] == i + 1;
+    if (ds__step_waits(x, i, own, kept))
+        return 1;
+
     for (size_t k = 0; kept && k < r->hops; k++)
         w->kept[r->wire[k]] = 0;
     if (kept)
@@ -149,65 +186,101 @@ static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, i
     return ok && ds__due_put(h, s->done, 0, i) && ds__due_put(h, now + held, 1, (uint32_t)own);
 }
 
-/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
-   others only have put by. Then the steps stand in the order of their starts. */
+/* Takes all that is over at this time: notes what is free again, and the steps that can begin.
+   Returns 0 if memory is exhausted. */
+static int ds__arrange_finish(ds__arrangement *x, int64_t now) {
+    ds__draft *d = x->d;
+    ds__waits *w = &x->w;
+    int ok = 1;
+    while (x->h.dues && x->h.due[0].at == now) {
+        ds__due e = ds__due_take(&x->h);
+        if (e.rank) {
+            w->busy[e.id]--;
+            if (ok && (w->head[e.id] || w->kept[e.id]))
+                ok = ds__due_put(&x->freed, w->kept[e.id] ? 0 : w->head[e.id], 0, e.id);
+            continue;
+        }
+        for (uint32_t k = d->step[e.id].next; k != DS__NONE; k = d->link[k].next)
+            if (!--d->step[d->link[k].step].need)
+                ds__wait_for(w, x->all, d->link[k].step);
+    }
+    /* those that wait for nothing any more */
+    if (ok && w->head[x->all])
+        ok = ds__due_put(&x->freed, w->head[x->all], 0, (uint32_t)x->all);
+    return ok;
+}
+
+/* Returns 1 if a wire, engine or memory cannot take one more step. */
+static int ds__arrange_is_busy(const ds__arrangement *x, uint32_t id) {
+    const ds__draft *d = x->d;
+    int engine = id >= x->wires && id <= x->wires + (size_t)d->p;
+    return id < x->all && x->w.busy[id] >= (engine ? d->t->engines : 1);
+}
+
+/* Begins the steps that wait for what is free again, in their order. Returns 0 if memory is
+   exhausted. */
+static int ds__arrange_begin(ds__arrangement *x, int64_t now) {
+    ds__waits *w = &x->w;
+    while (x->freed.dues) {
+        uint32_t id = ds__due_take(&x->freed).id;
+        int ok = 1;
+        /* whatever else waits */
+        if (w->kept[id]) {
+            ok = ds__begin_step(x, w->kept[id] - 1, now);
+        } else if (w->head[id] && !ds__arrange_is_busy(x, id)) {
+            ok = ds__begin_step(x, ds__wait_take(w, id), now) &&
+                 (!w->head[id] || ds__due_put(&x->freed, w->head[id], 0, id));
+        }
+        if (!ok)
+            return 0;
+    }
+    return 1;
+}
+
+/* Returns 0 if memory is exhausted. */
+static int ds__arrangement_init(ds__arrangement *x, ds__draft *d) {
+    ds__waits *w = &x->w;
+    memset(x, 0, sizeof *x);
+    x->d = d;
+    x->wires = (size_t)d->t->wires;
+    x->all = x->wires + 2 * ((size_t)d->p + 1);
+    w->head = ds__alloc((x->all + 1) * sizeof *w->head);
+    w->child = ds__alloc((d->steps + 1) * sizeof *w->child);
+    w->next = ds__alloc((d->steps + 1) * sizeof *w->next);
+    w->kept = ds__alloc((x->all + 1) * sizeof *w->kept);
+    w->busy = ds__alloc(x->all * sizeof *w->busy);
+    return w->head && w->child && w->next && w->kept && w->busy;
+}
+
+static void ds__arrangement_deinit(ds__arrangement *x) {
+    ds__release(x->w.head);
+    ds__release(x->w.child);
+    ds__release(x->w.next);
+    ds__release(x->w.kept);
+    ds__release(x->w.busy);
+    ds__release(x->freed.due);
+    ds__release(x->h.due);
+}
+
+/* Starts each step as soon as it can start, in the order of the list, and notes the times. No step
+   waits for a wire that is only reserved by steps that wait themselves. Then the steps stand in
+   the order of their starts. Returns 0 if memory is exhausted. */
 static int ds__arrange(ds__draft *d) {
-    size_t wires = (size_t)d->t->wires;
-    size_t n = wires + 2 * ((size_t)d->p + 1);
+    ds__arrangement x;
     size_t links = d->links;
-    ds__waits w = { ds__alloc((n + 1) * sizeof *w.head),
-                    ds__alloc((d->steps + 1) * sizeof *w.child),
-                    ds__alloc((d->steps + 1) * sizeof *w.next), ds__alloc((n + 1) * sizeof *w.kept),
-                    ds__alloc(n * sizeof *w.busy) };
-    ds__dues h = { NULL, 0, 0 };
-    ds__dues freed = { NULL, 0, 0 }; /* what is free again, by the first step that waits for it */
-    int ok = w.head && w.child && w.next && w.kept && w.busy && ds__sort(d) && ds__followers(d, 0);
+    int ok = ds__arrangement_init(&x, d) && ds__sort(d) && ds__followers(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
-            ok = ds__begin_step(d, &w, &h, i, 0);
+            ok = ds__begin_step(&x, i, 0);
     /* all that is over at this time, then those that it lets begin, in their order */
-    while (ok && h.dues) {
-        int64_t now = h.due[0].at;
-        while (h.dues && h.due[0].at == now) {
-            ds__due e = ds__due_take(&h);
-            if (e.rank) {
-                w.busy[e.id]--;
-                ok = ok && (!(w.head[e.id] || w.kept[e.id]) ||
-                            ds__due_put(&freed, w.kept[e.id] ? 0 : w.head[e.id], 0, e.id));
-                continue;
-            }
-            for (uint32_t k = d->step[e.id].next; k != DS__NONE; k = d->link[k].next)
-                if (!--d->step[d->link[k].step].need)
-                    ds__wait_for(&w, n, d->link[k].step);
-        }
-        /* those that wait for nothing any more */
-        if (w.head[n])
-            ok = ok && ds__due_put(&freed, w.head[n], 0, (uint32_t)n);
-        while (ok && freed.dues) {
-            uint32_t id = ds__due_take(&freed).id;
-            /* whatever else waits */
-            if (w.kept[id]) {
-                ok = ds__begin_step(d, &w, &h, w.kept[id] - 1, now);
-                continue;
-            }
-            if (!w.head[id] ||
-                (id < n &&
-                 w.busy[id] >= (id >= wires && id <= wires + (size_t)d->p ? d->t->engines : 1)))
-                continue;
-            ok = ds__begin_step(d, &w, &h, ds__wait_take(&w, id), now) &&
-                 (!w.head[id] || ds__due_put(&freed, w.head[id], 0, id));
-        }
+    while (ok && x.h.dues) {
+        int64_t now = x.h.due[0].at;
+        ok = ds__arrange_finish(&x, now) && ds__arrange_begin(&x, now);
     }
     d->links = links;
     for (size_t i = 0; i < d->steps; i++)
         d->step[i].key = (uint64_t)d->step[i].start;
-    ds__release(w.head);
-    ds__release(w.child);
-    ds__release(w.next);
-    ds__release(w.kept);
-    ds__release(w.busy);
-    ds__release(freed.due);
-    ds__release(h.due);
+    ds__arrangement_deinit(&x);
     return ok && ds__sort(d);
 }
 

@@ -18,7 +18,7 @@
 #include "cost_model.h"
 #include "schedule.h"
 #include "settle.h"
-#include "grid.h"
+#include "pieces.h"
 #include "cycle.h"
 #include "tree.h"
 #include "mesh.h"
@@ -74,78 +74,139 @@ static void ds__search_keep(ds__search *s) {
     s->best.place = NULL;
 }
 
+/* Records the draft if it is the fastest of its algorithm. */
+static void ds__search_best(ds__search *s, int id) {
+    const ds__draft *d = &s->now;
+    if (s->out->best[id].ns && d->end >= s->out->best[id].ns)
+        return;
+    s->out->best[id].ns = d->end;
+    s->out->best[id].pieces = d->pieces;
+    s->out->best[id].ways = d->ways;
+}
+
+/* Records the time of the draft, and keeps the draft if it is the fastest of all. */
 static void ds__search_note(ds__search *s, int id) {
     ds__draft *d = &s->now;
-    if (!s->out->best[id].ns || d->end < s->out->best[id].ns) {
-        s->out->best[id].ns = d->end;
-        s->out->best[id].pieces = d->pieces;
-        s->out->best[id].ways = d->ways;
-    }
+    ds__search_best(s, id);
     if (d->end < s->time[0][s->turn])
         s->time[0][s->turn] = d->end;
     if (!s->best.name || d->end < s->best.end)
         ds__search_keep(s);
 }
 
-/* As many pieces as are the fastest: twice as many, as long as that helps. Few ranks: first all
-   algorithms in few pieces and in rounds; then those that came near the best in more. */
+/* Returns 1 if the algorithm of this turn came too far from the best in the first pass. */
+static int ds__search_is_far(const ds__search *s) {
+    if (s->time[0][s->turn] <= s->near[0])
+        return 0;
+    return s->time[1][s->turn] > s->near[1] || s->time[1][s->turn] > s->best.end - s->best.end / 32;
+}
+
+/* Returns 1 if the flows of the draft cannot be faster than the best plan, or need not be. Sets
+   `copies` to the number of copies of a piece. */
+static int ds__search_is_slow(ds__search *s, int id, size_t *copies) {
+    int64_t least = ds__load(&s->now, s->load, copies);
+    s->time[1][s->turn] = least;
+    if (id && s->best.name && s->best.end <= s->enough)
+        return 1;
+    return least >= (int64_t)1e17 || (s->best.end && least >= s->best.end);
+}
+
+/* Returns 1 if so many pieces make too many steps, or are too small. */
+static int ds__search_too_many(const ds__draft *d, size_t copies, size_t k) {
+    size_t most = d->p > 32 ? 30000 : DS__PLAN_STEPS / 2;
+    if (copies * k > DS__PLAN_STEPS / 2)
+        return 1;
+    if (k <= 1 || d->want->pieces)
+        return 0;
+    return copies * k > most || d->want->bytes / ((size_t)d->ways * k) < 4096;
+}
+
+/* Returns how many waves are tried for so many pieces. */
+static int ds__search_waves(const ds__search *s, size_t copies, size_t k) {
+    const ds__draft *d = &s->now;
+    if (k <= 1 || d->p > DS__PLAN_LARGE || copies <= (size_t)d->p)
+        return 1;
+    return s->pass || d->p > DS__MESH ? 3 : 1;
+}
+
+enum { DS__SEARCH_FAILED, DS__SEARCH_DONE, DS__SEARCH_SPENT };
+
+/* Predicts the flows of the draft in k pieces, in several waves. Sets `fastest` to the best time.
+   DS__SEARCH_SPENT: the work of a plan is used up. */
+static int ds__search_pieces(ds__search *s, int id, size_t copies, size_t k, int64_t *fastest) {
+    ds__draft *d = &s->now;
+    int large = d->p > DS__PLAN_LARGE;
+    size_t most = large ? DS__PLAN_WORK : DS__PLAN_WORK / 2;
+    int first = large && k > 1;
+    int waves = ds__search_waves(s, copies, k);
+    *fastest = INT64_MAX;
+    for (int wave = first; wave < first + waves; wave++) {
+        if ((large || s->pass) && s->best.name) {
+            s->work += copies * k;
+            if (s->work > most)
+                return DS__SEARCH_SPENT;
+        }
+        if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
+            return DS__SEARCH_FAILED;
+        if (d->end < *fastest)
+            *fastest = d->end;
+        ds__search_note(s, id);
+    }
+    return DS__SEARCH_DONE;
+}
+
+/* Predicts the flows of the draft in more and more pieces, twice as many as long as that helps. */
+static int ds__search_more_pieces(ds__search *s, int id, size_t copies) {
+    ds__draft *d = &s->now;
+    size_t given = d->want->pieces;
+    size_t few = d->p > DS__MESH ? 1024 : 4;
+    size_t last = s->pass ? 1024 : few;
+    size_t k = s->pass ? 2 * few : 1;
+    int64_t best = INT64_MAX;
+    int worse = 0;
+    if (given)
+        k = given;
+    for (; (given || k <= last) && worse < 2; k *= 2) {
+        int64_t fastest;
+        if (ds__search_too_many(d, copies, k))
+            break;
+        int state = ds__search_pieces(s, id, copies, k, &fastest);
+        if (state != DS__SEARCH_DONE)
+            return state;
+        worse = fastest >= best ? worse + 1 : 0;
+        if (fastest < best)
+            best = fastest;
+        if (given || d->pieces < k)
+            break;
+    }
+    return DS__SEARCH_DONE;
+}
+
+/* Tries an algorithm in as many pieces as are the fastest. Few ranks: first all algorithms in few
+   pieces and in rounds; then those that came near the best in more. Returns 0 if memory or steps
+   are exhausted. */
 static int ds__search_one(ds__search *s, const ds__algo *a) {
     ds__draft *d = &s->now;
+    const char *asked = d->want->algorithm;
     size_t copies;
-    size_t given = d->want->pieces;
-    size_t most = d->p > 32 ? 30000 : DS__PLAN_STEPS / 2;
-    size_t few = d->p > DS__MESH ? 1024 : 4;
     int id = ds__algo_at(a->name);
-    int worse = 0;
-    int forced = d->want->algorithm != NULL;
-    int64_t last = INT64_MAX;
     if (++s->turn >= DS__TRIES)
         return 1;
     if (s->pass == 0)
         s->time[0][s->turn] = s->time[1][s->turn] = INT64_MAX;
-    else if (s->time[0][s->turn] > s->near[0] &&
-             (s->time[1][s->turn] > s->near[1] ||
-              s->time[1][s->turn] > s->best.end - s->best.end / 32))
+    else if (ds__search_is_far(s))
         return 1;
-    if (forced && strcmp(d->want->algorithm, a->name) != 0)
+    if (asked && strcmp(asked, a->name) != 0)
         return 1;
     if (!ds__flows(d, a))
         return !d->failed;
-    int64_t least = s->time[1][s->turn] = ds__load(d, s->load, &copies);
-    if (id && s->best.name && s->best.end <= s->enough)
+    if (ds__search_is_slow(s, id, &copies))
         return 1;
-    if (least >= (int64_t)1e17 || (s->best.end && least >= s->best.end))
-        return 1;
-    for (size_t k = given     ? given
-                    : s->pass ? 2 * few
-                              : 1;
-         (given || k <= (s->pass ? 1024 : few)) && worse < 2; k *= 2) {
-        if (copies * k > DS__PLAN_STEPS / 2 ||
-            (k > 1 && !given &&
-             (copies * k > most || d->want->bytes / ((size_t)d->ways * k) < 4096)))
-            break;
-        int64_t fastest = INT64_MAX;
-        int large = d->p > DS__PLAN_LARGE;
-        int first = large && k > 1;
-        int waves =
-            k > 1 && !large && copies > (size_t)d->p ? s->pass || d->p > DS__MESH ? 3 : 1 : 1;
-        for (int wave = first; wave < first + waves; wave++) {
-            if ((large || s->pass) && s->best.name &&
-                (s->work += copies * k) > (large ? DS__PLAN_WORK : DS__PLAN_WORK / 2))
-                return 1;
-            if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
-                return 0;
-            if (d->end < fastest)
-                fastest = d->end;
-            ds__search_note(s, id);
-        }
-        worse = fastest >= last ? worse + 1 : 0;
-        if (fastest < last)
-            last = fastest;
-        if (given || d->pieces < k)
-            break;
-    }
-    if (!given && d->p <= DS__MESH &&
+
+    int state = ds__search_more_pieces(s, id, copies);
+    if (state != DS__SEARCH_DONE)
+        return state == DS__SEARCH_SPENT;
+    if (!d->want->pieces && d->p <= DS__MESH &&
         ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
         ds__search_note(s, id);
     return !d->failed;

@@ -20,235 +20,285 @@
 #include "cost_model.h"
 #include "schedule.h"
 
-/* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves
-   holds all it needs from then on. So the steps are gone through in the order that is wanted,
-   with the times that they get: each takes a lane, and if need be comes after one more step, so
-   that it is ready after those before it that use the same. */
-static int ds__settle(ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t ranks = (size_t)d->p + 1;
-    size_t wires = (size_t)t->wires;
-    size_t n = wires + 2 * ranks;
-    size_t events = 0;
-    int64_t *lane = ds__alloc(ranks * DS__PLAN_LANES * sizeof *lane);
-    int64_t *engine = ds__alloc((ranks * engines + n) * sizeof *engine);
-    int64_t *free_at = engine + ranks * engines;
-    uint32_t *last = ds__alloc(n * sizeof *last); /* who used it, plus 1 */
-    ds__sorted *event = ds__alloc((d->steps + 1) * sizeof *event);
-    int ok = lane && engine && last && event;
+/* Times of all that steps use, in the order in which lanes are given. */
+typedef struct ds__settling {
+    ds__draft *d;
+    size_t engines;
+    size_t ranks;
+    size_t wires;
+    int64_t *lane;    /* of each rank: when its lanes are free */
+    int64_t *engine;  /* of each rank: when its engines are free */
+    int64_t *free_at; /* of wires, engines (unused) and memories */
+    uint32_t *last;   /* of the same: the last step that used it, plus 1 */
+    uint32_t *used;   /* of each rank: how many lanes have steps */
+    ds__due *ended;   /* steps that have a lane, by the time at which they are done */
+    size_t count;
+} ds__settling;
+
+/* A step that gets a lane. */
+typedef struct ds__placing {
+    ds__dstep *s;
+    const ds__troute *r;
+    uint32_t i;
+    size_t own;       /* its engine or memory in `last` and `free_at` */
+    int64_t *engine;  /* the first that is free */
+    int64_t *lane;    /* lanes of its rank */
+    int64_t input;    /* when its inputs are there */
+    int64_t room;     /* when all that it uses is free */
+    int64_t start;    /* the later of both */
+    int64_t earliest; /* it must be ready after a step that is ready then ... */
+    int64_t before;   /* ... in this turn */
+} ds__placing;
+
+/* Returns 0 if memory is exhausted. */
+static int ds__settling_init(ds__settling *x, ds__draft *d) {
+    x->d = d;
+    x->engines = (size_t)d->t->engines;
+    x->ranks = (size_t)d->p + 1;
+    x->wires = (size_t)d->t->wires;
+    x->count = 0;
+    size_t n = x->wires + 2 * x->ranks;
+    x->lane = ds__alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
+    x->engine = ds__alloc((x->ranks * x->engines + n) * sizeof *x->engine);
+    x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
+    x->last = ds__alloc((n + x->ranks) * sizeof *x->last);
+    x->used = x->last ? x->last + n : NULL;
+    x->ended = ds__alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
-    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
-        ds__dstep *s = &d->step[i];
-        const ds__troute *r = ds__step_route(d, s);
-        size_t own = wires + (r ? 0 : ranks) + (size_t)s->rank;
-        size_t uses = r ? r->hops + 1 : 1;
-        int64_t input = 0;
-        int64_t room = 0;
-        int64_t earliest = -1;
-        int64_t before = -1;
-        int64_t *l = &lane[(size_t)s->rank * DS__PLAN_LANES];
-        int64_t *e = &engine[(size_t)s->rank * engines];
-        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
-            if (d->step[d->link[k].step].done > input)
-                input = d->step[d->link[k].step].done;
-        for (size_t k = 1; k < engines; k++)
-            if (engine[(size_t)s->rank * engines + k] < *e)
-                e = &engine[(size_t)s->rank * engines + k];
-        room = r ? *e : free_at[own];
-        for (size_t k = 0; k < uses; k++) {
-            size_t what = k + 1 < uses ? (size_t)r->wire[k] : own;
-            if (k + 1 < uses && free_at[what] > room)
-                room = free_at[what];
-            if (!last[what])
-                continue;
-            const ds__dstep *o = &d->step[last[what] - 1];
-            int64_t turn = ds__turn(d, o);
-            if (o->ready > earliest || (o->ready == earliest && turn > before)) {
-                earliest = o->ready;
-                before = turn;
-            }
+    return x->lane && x->engine && x->last && x->ended;
+}
+
+static void ds__settling_deinit(ds__settling *x) {
+    ds__release(x->lane);
+    ds__release(x->engine);
+    ds__release(x->last);
+    ds__release(x->ended);
+}
+
+/* Returns the k-th wire of a step, or behind the wires its engine or memory. */
+static inline size_t ds__placing_use(const ds__placing *o, size_t k) {
+    return o->r && k < o->r->hops ? (size_t)o->r->wire[k] : o->own;
+}
+
+static inline size_t ds__placing_uses(const ds__placing *o) {
+    return o->r ? o->r->hops + 1 : 1;
+}
+
+static inline int64_t ds__placing_turn(const ds__settling *x, const ds__placing *o, int lane) {
+    return (int64_t)lane * (int64_t)x->ranks + o->s->rank;
+}
+
+/* Returns 1 if a step that is ready then, in this turn, is served before the steps that use the
+   same and should come first. */
+static inline int ds__placing_early(const ds__placing *o, int64_t ready, int64_t turn) {
+    return ready < o->earliest || (ready == o->earliest && turn < o->before);
+}
+
+/* Finds out when step i can start, and after which steps it must be ready. */
+static void ds__placing_init(const ds__settling *x, ds__placing *o, uint32_t i) {
+    const ds__draft *d = x->d;
+    ds__dstep *s = &d->step[i];
+    const ds__troute *r = ds__step_route(d, s);
+    size_t rank = (size_t)s->rank;
+    *o = (ds__placing){ .s = s, .r = r, .i = i, .earliest = -1, .before = -1 };
+    o->own = x->wires + (r ? 0 : x->ranks) + rank;
+    o->lane = &x->lane[rank * DS__PLAN_LANES];
+    o->engine = ds__engine_first(&x->engine[rank * x->engines], x->engines);
+    o->room = r ? *o->engine : x->free_at[o->own];
+    for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
+        if (d->step[d->link[k].step].done > o->input)
+            o->input = d->step[d->link[k].step].done;
+
+    for (size_t k = 0; k < ds__placing_uses(o); k++) {
+        size_t what = ds__placing_use(o, k);
+        if (what != o->own && x->free_at[what] > o->room)
+            o->room = x->free_at[what];
+        if (!x->last[what])
+            continue;
+        const ds__dstep *other = &d->step[x->last[what] - 1];
+        int64_t turn = ds__turn(d, other);
+        if (other->ready > o->earliest || (other->ready == o->earliest && turn > o->before)) {
+            o->earliest = other->ready;
+            o->before = turn;
         }
-        int64_t start = input > room ? input : room;
-        int64_t patience = t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
-        int best = -1;
-        int best_own = 0;
-        int least = 0;
-        int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
-        for (int k = 0; k < lanes; k++) {
-            s->lane = k;
-            int64_t ready = l[k] > input ? l[k] : input;
-            int in_turn =
-                ready > earliest || (ready == earliest && (int64_t)ds__turn(d, s) > before);
-            if (l[k] < l[least])
-                least = k;
-            if (ready > start)
-                continue;
-            if (best < 0 || in_turn > best_own || (in_turn == best_own && l[k] > l[best])) {
-                best = k;
-                best_own = in_turn;
-            }
-        }
-        s->lane = best >= 0 ? best : least;
-        s->ready = l[s->lane] > input ? l[s->lane] : input;
-        if (s->ready < earliest || (s->ready == earliest && (int64_t)ds__turn(d, s) < before)) {
-            size_t low = 0;
-            size_t high = events;
-            while (low < high) {
-                size_t m = (low + high) / 2;
-                if ((int64_t)event[m].key > earliest)
-                    high = m;
-                else
-                    low = m + 1;
-            }
-            /* a lane whose turn is after theirs, for one that is ready at the same time */
-            int later = -1;
-            if (low && (int64_t)event[low - 1].key == earliest &&
-                (low == events || (int64_t)event[low].key > start))
-                for (int k = 0; k < lanes; k++)
-                    if (l[k] <= start && (int64_t)k * (int64_t)ranks + s->rank > before &&
-                        (later < 0 || l[k] > l[later]))
-                        later = k;
-            if (later >= 0) {
-                s->lane = later;
-                low--;
-            }
-            if (low < events && (int64_t)event[low].key <= start + patience) {
-                ds__after(d, i, event[low].id);
-                s->ready =
-                    (int64_t)event[low].key > l[s->lane] ? (int64_t)event[low].key : l[s->lane];
-            }
-        }
-        if (s->lane >= d->lanes)
-            d->lanes = s->lane + 1;
-        s->start = s->ready > room ? s->ready : room;
-        if (r) {
-            for (size_t k = 0; k < r->hops; k++)
-                free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
-            *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
-            s->done = *e + r->latency_ns;
-        } else
-            s->done = free_at[own] = s->start + ds__memory_ns(d, s);
-        for (size_t k = 0; k < uses; k++)
-            last[k + 1 < uses ? (size_t)r->wire[k] : own] = i + 1;
-        l[s->lane] = s->done;
-        size_t at = events++;
-        for (; at && event[at - 1].key > (uint64_t)s->done; at--)
-            event[at] = event[at - 1];
-        event[at] = (ds__sorted){ (uint64_t)s->done, i };
     }
-    ds__release(lane);
-    ds__release(engine);
-    ds__release(last);
-    ds__release(event);
+    o->start = o->input > o->room ? o->input : o->room;
+}
+
+/* Returns the first of the ended steps that is done after that time. */
+static size_t ds__settling_after(const ds__settling *x, int64_t than) {
+    size_t low = 0;
+    size_t high = x->count;
+    while (low < high) {
+        size_t m = (low + high) / 2;
+        if (x->ended[m].at > than)
+            high = m;
+        else
+            low = m + 1;
+    }
+    return low;
+}
+
+/* Runs a step that has its lane and the time at which it is ready. */
+static void ds__placing_run(ds__settling *x, const ds__placing *o) {
+    ds__draft *d = x->d;
+    const ds_topology *t = d->t;
+    const ds__troute *r = o->r;
+    ds__dstep *s = o->s;
+    if (s->lane >= d->lanes)
+        d->lanes = s->lane + 1;
+    s->start = s->ready > o->start ? s->ready : o->start;
+    if (r) {
+        for (size_t k = 0; k < r->hops; k++)
+            x->free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
+        *o->engine = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+        s->done = *o->engine + r->latency_ns;
+    } else {
+        s->done = s->start + ds__memory_ns(d, s);
+        x->free_at[o->own] = s->done;
+    }
+    for (size_t k = 0; k < ds__placing_uses(o); k++)
+        x->last[ds__placing_use(o, k)] = o->i + 1;
+    o->lane[s->lane] = s->done;
+
+    size_t at = x->count++;
+    for (; at && x->ended[at - 1].at > s->done; at--)
+        x->ended[at] = x->ended[at - 1];
+    x->ended[at] = (ds__due){ s->done, 0, o->i };
+}
+
+/* Gives the step the lane that delays it least, and among those one in which it is ready after
+   the steps that come first. */
+static void ds__settle_lane(const ds__settling *x, const ds__placing *o, int lanes) {
+    const int64_t *l = o->lane;
+    ds__dstep *s = o->s;
+    int best = -1;
+    int best_own = 0;
+    int least = 0;
+    for (int k = 0; k < lanes; k++) {
+        int64_t ready = l[k] > o->input ? l[k] : o->input;
+        int64_t turn = ds__placing_turn(x, o, k);
+        int in_turn = ready > o->earliest || (ready == o->earliest && turn > o->before);
+        if (l[k] < l[least])
+            least = k;
+        if (ready > o->start)
+            continue;
+        if (best < 0 || in_turn > best_own || (in_turn == best_own && l[k] > l[best])) {
+            best = k;
+            best_own = in_turn;
+        }
+    }
+    s->lane = best >= 0 ? best : least;
+    s->ready = l[s->lane] > o->input ? l[s->lane] : o->input;
+}
+
+/* Returns a lane whose turn is after those that come first, for a step that is ready at the same
+   time; -1: there is none. */
+static int ds__settle_later(const ds__settling *x, const ds__placing *o, int lanes) {
+    const int64_t *l = o->lane;
+    int later = -1;
+    for (int k = 0; k < lanes; k++)
+        if (l[k] <= o->start && ds__placing_turn(x, o, k) > o->before &&
+            (later < 0 || l[k] > l[later]))
+            later = k;
+    return later;
+}
+
+/* Makes a step that is ready too early wait for one more step, if that delays it only a little. */
+static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lanes) {
+    ds__dstep *s = o->s;
+    const ds__troute *r = o->r;
+    const ds__due *ended = x->ended;
+    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
+    size_t low = ds__settling_after(x, o->earliest);
+    int later = -1;
+    if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
+        later = ds__settle_later(x, o, lanes);
+    if (later >= 0) {
+        s->lane = later;
+        low--;
+    }
+    if (low < x->count && ended[low].at <= o->start + patience) {
+        ds__after(x->d, o->i, ended[low].id);
+        s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
+    }
+}
+
+/* The virtual clock serves the step that is ready first, whatever the chosen order is. A step that
+   is served holds all it needs from then on. So the steps are gone through in the chosen order,
+   with the times that they get. Each takes a lane. If needed it waits for one more step, so that
+   it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
+static int ds__settle(ds__draft *d) {
+    int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
+    ds__settling x;
+    int ok = ds__settling_init(&x, d);
+    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
+        ds__placing o;
+        ds__placing_init(&x, &o, i);
+        ds__settle_lane(&x, &o, lanes);
+        if (ds__placing_early(&o, o.s->ready, ds__placing_turn(&x, &o, o.s->lane)))
+            ds__settle_wait(&x, &o, lanes);
+        ds__placing_run(&x, &o);
+    }
+    ds__settling_deinit(&x);
     return ok && !d->failed;
 }
 
-/* Both at once for many ranks, where one step that begins out of its turn delays thousands: when
-   each step begins and ends is computed anew in the order of the list, so that what is said
-   above holds of the times that come out. */
-static int ds__lanes_in_turn(ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t n = (size_t)d->p + 1;
-    size_t wires = (size_t)t->wires;
-    size_t ended = 0;
-    int64_t *free_at = ds__alloc((n * (engines + 1 + DS__PLAN_LANES) + wires) * sizeof *free_at);
-    int64_t *memory = free_at + n * engines;
-    int64_t *wire = memory + n;
-    int64_t *lane = wire + wires;
-    uint32_t *last = ds__alloc((wires + 2 * n) * sizeof *last); /* who used it, plus 1 */
-    int *used = ds__alloc(n * sizeof *used);
-    int ok = free_at && last && used;
-    /* those that were looked at, by when they are over */
-    ds__due *end = ds__alloc((d->steps + 1) * sizeof *end);
-    d->lanes = 0;
-    for (uint32_t i = 0; ok && end && !d->failed && i < d->steps; i++) {
-        ds__dstep *s = &d->step[i];
-        const ds__troute *r = ds__step_route(d, s);
-        size_t uses = r ? r->hops : 0;
-        int64_t *own = r ? &free_at[(size_t)s->rank * engines] : &memory[s->rank];
-        int64_t *l = &lane[s->rank * DS__PLAN_LANES];
-        int64_t before = -1;
-        int64_t earliest = -1;
-        int64_t start;
-        int best = -1;
-        for (size_t k = 1; r && k < engines; k++)
-            if (free_at[(size_t)s->rank * engines + k] < *own)
-                own = &free_at[(size_t)s->rank * engines + k];
-        s->ready = 0;
-        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
-            if (d->step[d->link[k].step].done > s->ready)
-                s->ready = d->step[d->link[k].step].done;
-        start = s->ready > *own ? s->ready : *own;
-        for (size_t w = 0; w < uses; w++)
-            if (wire[r->wire[w]] > start)
-                start = wire[r->wire[w]];
-        for (size_t w = 0; w <= uses; w++) {
-            uint32_t *u =
-                &last[w < uses ? (size_t)r->wire[w] : wires + (r ? 0 : n) + (size_t)s->rank];
-            const ds__dstep *o = &d->step[*u ? *u - 1 : 0];
-            int64_t other = ds__turn(d, o);
-            if (*u && (o->ready > earliest || (o->ready == earliest && other > before))) {
-                earliest = o->ready;
-                before = other;
-            }
-            *u = i + 1;
-        }
-        /* one whose turn it is by then, if there is one; else any */
-        for (int pass = 0; best < 0 && pass < 2; pass++)
-            for (int k = 0; k < DS__PLAN_LANES; k++) {
-                int64_t ready = l[k] > s->ready ? l[k] : s->ready;
-                if (l[k] > start || (k >= used[s->rank] && best >= 0 && l[best]) ||
-                    (pass == 0 && (ready < earliest ||
-                                   (ready == earliest && k * (d->p + 1) + s->rank < before))))
-                    continue;
-                if (best < 0 || l[k] > l[best])
-                    best = k;
-            }
-        for (int k = 0; best < 0 && k < DS__PLAN_LANES; k++)
-            if (k == 0 || l[k] < l[s->lane])
-                s->lane = k;
-        if (best >= 0)
-            s->lane = best;
-        if (s->lane >= used[s->rank])
-            used[s->rank] = s->lane + 1;
-        if (used[s->rank] > d->lanes)
-            d->lanes = used[s->rank];
-        if (l[s->lane] > s->ready)
-            s->ready = l[s->lane];
-        if (s->ready < earliest || (s->ready == earliest && (int64_t)ds__turn(d, s) < before)) {
-            size_t low = 0;
-            size_t high = ended;
-            int64_t than = earliest - ((int64_t)ds__turn(d, s) > before);
-            while (low < high) {
-                size_t m = (low + high) / 2;
-                if (end[m].at > than)
-                    high = m;
-                else
-                    low = m + 1;
-            }
-            if (low < ended) {
-                ds__after(d, i, end[low].id);
-                s->ready = end[low].at;
-            }
-        }
-        s->start = s->ready > start ? s->ready : start;
-        for (size_t w = 0; w < uses; w++)
-            wire[r->wire[w]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[w]]);
-        *own =
-            s->start + (r ? t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s));
-        l[s->lane] = s->done = *own + (r ? r->latency_ns : 0);
-        size_t at = ended++;
-        for (; at && end[at - 1].at > s->done; at--)
-            end[at] = end[at - 1];
-        end[at] = (ds__due){ s->done, 0, i };
+/* Returns a lane that is free when the step can start, the latest one; with `in_turn` only lanes
+   in which it is not ready too early. -1: there is none. */
+static int ds__lane_free(const ds__settling *x, const ds__placing *o, int in_turn) {
+    const int64_t *l = o->lane;
+    int used = (int)x->used[o->s->rank];
+    int best = -1;
+    for (int k = 0; k < DS__PLAN_LANES; k++) {
+        int64_t ready = l[k] > o->input ? l[k] : o->input;
+        if (l[k] > o->start || (k >= used && best >= 0 && l[best]))
+            continue;
+        if (in_turn && ds__placing_early(o, ready, ds__placing_turn(x, o, k)))
+            continue;
+        if (best < 0 || l[k] > l[best])
+            best = k;
     }
-    ok = ok && end;
-    ds__release(free_at);
-    ds__release(last);
-    ds__release(used);
-    ds__release(end);
+    return best;
+}
+
+/* Gives the step a lane in which it is not ready too early, if there is one; else any that is
+   free; else the one that is free first. */
+static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
+    ds__dstep *s = o->s;
+    uint32_t *used = &x->used[s->rank];
+    s->lane = ds__lane_free(x, o, 1);
+    if (s->lane < 0)
+        s->lane = ds__lane_free(x, o, 0);
+    for (int k = 0, none = s->lane < 0; none && k < DS__PLAN_LANES; k++)
+        if (k == 0 || o->lane[k] < o->lane[s->lane])
+            s->lane = k;
+    if (s->lane >= (int)*used)
+        *used = (uint32_t)s->lane + 1;
+    s->ready = o->lane[s->lane] > o->input ? o->lane[s->lane] : o->input;
+}
+
+/* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
+   each step are computed anew in the order of the list, so the rule of ds__settle holds for the
+   times that come out. Returns 0 if memory is exhausted. */
+static int ds__lanes_in_turn(ds__draft *d) {
+    ds__settling x;
+    int ok = ds__settling_init(&x, d);
+    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
+        ds__placing o;
+        ds__placing_init(&x, &o, i);
+        ds__lane_choose(&x, &o);
+        int64_t turn = ds__placing_turn(&x, &o, o.s->lane);
+        if (ds__placing_early(&o, o.s->ready, turn)) {
+            size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
+            if (low < x.count) {
+                ds__after(d, i, x.ended[low].id);
+                o.s->ready = x.ended[low].at;
+            }
+        }
+        ds__placing_run(&x, &o);
+    }
+    ds__settling_deinit(&x);
     return ok && !d->failed;
 }
 

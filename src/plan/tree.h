@@ -85,25 +85,105 @@ static void ds__line(const ds__draft *d, int root, int *line) {
     }
 }
 
-/* Members in the shape of a heap: the first one's parent is given. `skip`: copies that the first
-   one makes elsewhere. */
-static void ds__heap(int *tree, const int *member, int count, int first, int parent, int arity,
+/* A group of ranks in a tree, nearest to the root first. */
+typedef struct ds__tree_group {
+    int first; /* of its ranks in the line */
+    int size;
+    int entry; /* the member that gets the data from another group */
+} ds__tree_group;
+
+/* A tree that is made from group to group. */
+typedef struct ds__tree_maker {
+    const ds__algo *a;
+    int *tree;
+    int root;
+    int j;     /* the number of the tree among those of the root */
+    int alone; /* 1: the root copies to its group itself */
+    int shift; /* roots of one group take different ways */
+    int groups;
+    int line[DS__TOPOLOGY_MAX];
+    ds__tree_group group[DS__TOPOLOGY_MAX];
+} ds__tree_maker;
+
+/* Makes a heap of the members of a group: the parent of its entry is given. `skip`: copies that
+   the entry makes to other groups. */
+static void ds__heap(const ds__tree_maker *m, const int *member, int count, int entry, int parent,
                      int skip) {
+    int arity = m->a->arity;
     int top = arity > skip ? arity - skip : 1;
     for (int i = 0; i < count; i++) {
-        int from = i == 0 ? -1 : i <= top ? 0 : 1 + (i - 1 - top) / arity;
-        tree[member[(first + i) % count]] = from < 0 ? parent : member[(first + from) % count];
+        int from = 0;
+        if (i > top)
+            from = 1 + (i - 1 - top) / arity;
+        int above = i ? member[(entry + from) % count] : parent;
+        m->tree[member[(entry + i) % count]] = above;
     }
 }
 
-/* The j-th tree of so many from a root. */
+/* Returns the member that gets the data from another group: of n members, another for each way. */
+static int ds__tree_entry(const ds__tree_maker *m, int n) {
+    int way = m->a->ways >= n ? m->j % n : m->j * n / m->a->ways;
+    return (way + m->shift) % n;
+}
+
+/* Returns the group that copies to group g. */
+static int ds__tree_via(const ds__tree_maker *m, int g) {
+    if (m->a->shape == DS__GROUPS_CHAIN)
+        return g - 1;
+    if (m->a->shape == DS__GROUPS_STAR)
+        return 0;
+    int via = 1 + (m->j + m->shift) % (m->groups - 1);
+    return via == g ? 0 : via;
+}
+
+/* Returns the rank of group `via` that copies to group g. */
+static int ds__tree_parent(const ds__tree_maker *m, int g, int via) {
+    const ds__tree_group *o = &m->group[via];
+    int lead = via == 0 && !m->alone;
+    int e = via > g ? ds__tree_entry(m, o->size - lead) : o->entry;
+    return m->line[o->first + lead + e];
+}
+
+/* Returns how many copies to other groups the entry of group g makes. */
+static int ds__tree_skip(const ds__tree_maker *m, int g, int via) {
+    int shape = m->a->shape;
+    if (g == 0) {
+        if (m->groups == 1)
+            return 0;
+        return shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
+    }
+    if (shape == DS__GROUPS_CHAIN)
+        return g + 1 < m->groups;
+    return shape == DS__GROUPS_SPREAD && via == 0 ? m->groups - 2 : 0;
+}
+
+/* Adds the members of group g to the tree. */
+static void ds__tree_group_add(ds__tree_maker *m, int g) {
+    ds__tree_group *o = &m->group[g];
+    int lead = g == 0 && !m->alone;
+    int n = o->size - lead;
+    int *member = m->line + o->first + lead;
+    int via = 0;
+    int parent = m->root;
+    o->entry = g == 0 && m->alone ? 0 : ds__tree_entry(m, n);
+    if (g && m->a->shape == DS__GROUPS_TWINS) {
+        for (int i = 0; i < n; i++)
+            m->tree[member[i]] = m->line[i % m->group[0].size];
+        return;
+    }
+    if (g) {
+        via = ds__tree_via(m, g);
+        parent = ds__tree_parent(m, g, via);
+    } else if (m->alone) {
+        parent = DS__ALONE;
+    }
+    ds__heap(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+}
+
+/* Returns the j-th tree from a root; -1 if memory is exhausted. */
 static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j) {
-    int line[DS__TOPOLOGY_MAX];
     int group[DS__TOPOLOGY_MAX];
-    int first[DS__TOPOLOGY_MAX];
-    int size[DS__TOPOLOGY_MAX];
-    int entry[DS__TOPOLOGY_MAX];
-    int groups = 0;
+    ds__tree_maker m;
     ptrdiff_t at = ds__tree_new(d, root);
     if (d->failed)
         return -1;
@@ -114,53 +194,25 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
         tree[d->p] = root;
         return at;
     }
+
     ds__groups(d->t, a->level, group);
-    ds__line(d, root, line);
+    ds__line(d, root, m.line);
+    m.groups = 0;
     for (int i = 0; i < d->p; i++) {
-        if (i == 0 || group[line[i]] != group[line[i - 1]]) {
-            first[groups] = i;
-            size[groups++] = 0;
-        }
-        size[groups - 1]++;
+        if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])
+            m.group[m.groups++] = (ds__tree_group){ i, 0, 0 };
+        m.group[m.groups - 1].size++;
     }
-    int shift = 0; /* roots of one group take different ways */
+    m.shift = 0;
     for (int i = 0; i < root; i++)
-        shift += group[i] == group[root];
-    int alone = a->own || size[0] == 1;
-    for (int g = 0; g < groups; g++) {
-        int lead = g == 0 && !alone;
-        int n = size[g] - lead;
-        entry[g] = g == 0 && alone ? 0 : ((a->ways >= n ? j % n : j * n / a->ways) + shift) % n;
-        int *member = line + first[g] + lead;
-        int parent = root;
-        int skip = 0;
-        if (g && a->shape == DS__GROUPS_TWINS) {
-            for (int i = 0; i < n; i++)
-                tree[member[i]] = line[i % size[0]];
-            continue;
-        }
-        if (g == 0) {
-            if (groups > 1)
-                skip = a->shape == DS__GROUPS_STAR ? groups - 1 : 1;
-            if (alone)
-                parent = DS__ALONE;
-        } else {
-            int via = a->shape == DS__GROUPS_CHAIN  ? g - 1
-                      : a->shape == DS__GROUPS_STAR ? 0
-                                                    : 1 + (j + shift) % (groups - 1);
-            if (via == g)
-                via = 0;
-            int n0 = size[via] - (via == 0 && !alone);
-            int e = entry[via];
-            if (via > g)
-                e = ((a->ways >= n0 ? j % n0 : j * n0 / a->ways) + shift) % n0;
-            parent = line[first[via] + (via == 0 && !alone) + e];
-            skip = a->shape == DS__GROUPS_CHAIN                ? g + 1 < groups
-                   : a->shape == DS__GROUPS_SPREAD && via == 0 ? groups - 2
-                                                               : 0;
-        }
-        ds__heap(tree, member, n, entry[g], parent, a->arity, skip);
-    }
+        m.shift += group[i] == group[root];
+    m.a = a;
+    m.tree = tree;
+    m.root = root;
+    m.j = j;
+    m.alone = a->own || m.group[0].size == 1;
+    for (int g = 0; g < m.groups; g++)
+        ds__tree_group_add(&m, g);
     return at;
 }
 

@@ -19,7 +19,7 @@
 #include "kernel.h"
 #include "generator.h"
 
-/* Built so, logarithms and sums of floats would not have the bits that are promised. */
+/* With these options, logarithms and sums of floats would not have the promised bits. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__RNG_EXACT = 0 };
@@ -27,6 +27,48 @@ enum { DS__RNG_EXACT = 0 };
 enum { DS__RNG_EXACT = 1 };
 #endif
 
+/* Joins the parts of a kernel's text, once. The lock `making` is held. */
+static ds_result ds__rng_text_join(int which) {
+    const char *const *parts = ds__rng_forms[which].parts;
+    size_t length = 1;
+    if (!parts || ds__rng.text[which])
+        return DS_OK;
+    for (size_t i = 0; parts[i]; i++)
+        length += strlen(parts[i]);
+    char *to = ds__alloc(length);
+    if (!to)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
+    ds__rng.text[which] = to;
+    for (size_t i = 0; parts[i]; i++) {
+        memcpy(to, parts[i], strlen(parts[i]));
+        to += strlen(parts[i]);
+    }
+    return DS_OK;
+}
+
+/* Creates a kernel. The lock `making` is held. */
+static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
+    const char *const *parts = ds__rng_forms[which].parts;
+    ds_result r = ds__rng_text_join(which);
+    if (r < 0)
+        return r;
+    ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
+                            .cpu_fn = ds__rng_forms[which].cpu_fn,
+                            .bytes_fn = ds__rng_bytes,
+                            .args_size = sizeof(ds__rng_args),
+                            .params = ds__rng_forms[which].params,
+                            .param_count = ds__rng_forms[which].count,
+                            .grain = 16,
+                            .cuda = { .image =
+                                          parts ? ds__rng.text[which] : ds__rng_forms[which].text,
+                                      .entry = ds__rng_forms[which].entry,
+                                      .block = 256,
+                                      .items_per_block = 256,
+                                      .blocks_per_multiprocessor = 8 } };
+    return ds__kernel_new(&desc, out);
+}
+
+/* Returns a kernel, which the first call creates. */
 static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
     out->id = atomic_load_explicit(&ds__rng.kernel[which], memory_order_acquire);
@@ -35,34 +77,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
-        const char *const *parts = ds__rng_forms[which].parts;
-        const char *text = ds__rng_forms[which].text;
-        size_t length = 1;
-        for (size_t i = 0; parts && parts[i]; i++)
-            length += strlen(parts[i]);
-        if (parts && !ds__rng.text[which]) {
-            char *to = ds__rng.text[which] = ds__alloc(length);
-            if (!to)
-                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
-            for (size_t i = 0; to && parts[i]; i++) {
-                memcpy(to, parts[i], strlen(parts[i]));
-                to += strlen(parts[i]);
-            }
-        }
-        ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
-                                .cpu_fn = ds__rng_forms[which].cpu_fn,
-                                .bytes_fn = ds__rng_bytes,
-                                .args_size = sizeof(ds__rng_args),
-                                .params = ds__rng_forms[which].params,
-                                .param_count = ds__rng_forms[which].count,
-                                .grain = 16,
-                                .cuda = { .image = parts ? ds__rng.text[which] : text,
-                                          .entry = ds__rng_forms[which].entry,
-                                          .block = 256,
-                                          .items_per_block = 256,
-                                          .blocks_per_multiprocessor = 8 } };
-        if (r == DS_OK)
-            r = ds__kernel_new(&desc, out);
+        r = ds__rng_kernel_new(which, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
@@ -70,13 +85,13 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     return r;
 }
 
-/* inside: the capture that the kernel is for, 0: none. DS__CHANGED: the stream does not capture
-   that. */
+/* Enqueues a kernel for the capture `inside`, or for none if that is 0. Returns DS__CHANGED if the
+   stream's capture is another one, and enqueues nothing. */
 static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
                                 const ds__rng_args *a, uint64_t inside) {
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
-        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill is gone");
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill was destroyed");
     ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
     op.u.kernel.kernel = k;
     op.u.kernel.items = items;

@@ -33,12 +33,12 @@
 
 typedef struct ds__generator {
     ds__mutex lock;
-    int users;   /* the handle, calls, and graphs; of ds__rng.lock */
-    uint64_t id; /* 0: it was destroyed, or is a device's */
+    int users;   /* the handle, calls and graphs; guarded by ds__rng.lock */
+    uint64_t id; /* 0: destroyed, or the generator of a device */
     ds_device device;
     uint64_t seed;
     uint64_t offset;
-    uint64_t changes; /* how often they were changed */
+    uint64_t changes; /* the number of changes of seed and offset */
     ds_rng_mapping mapping;
     int multiprocessors;
     int threads;
@@ -47,17 +47,17 @@ typedef struct ds__generator {
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    struct ds__rng_graph *next; /* in the list of those that nobody uses */
+    struct ds__rng_graph *next; /* in the list of idle objects */
     struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
     uint64_t *state; /* device memory */
-    ds_event read;   /* the last launch has passed */
+    ds_event read;   /* recorded after the last launch */
     int launched;
-    ds_stream lost;   /* the last launch went there, and could not be recorded */
-    uint64_t capture; /* in which its fills were captured */
+    ds_stream lost;   /* stream of the last launch, if its record failed */
+    uint64_t capture; /* the capture of its fills */
     uint64_t taken;   /* words of a launch */
-    uint64_t change;  /* which one of the generator's the last launch was */
+    uint64_t change;  /* the generator's `changes` after the last launch */
 } ds__rng_graph;
 
 static struct {
@@ -65,7 +65,7 @@ static struct {
     int ready;
     uint32_t room;
     uint32_t used;
-    ds__generator **slot; /* by index; its id tells whether a handle is still right */
+    ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds__rng_graph *idle;
@@ -86,7 +86,7 @@ static void ds__generator_free(ds__generator *g) {
     ds__release(g);
 }
 
-/* The lock is not held. */
+/* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
 static void ds__generator_drop(ds__generator *g) {
     ds__lock_take(&ds__rng.lock);
     int last = --g->users == 0;
@@ -95,69 +95,93 @@ static void ds__generator_drop(ds__generator *g) {
         ds__generator_free(g);
 }
 
-/* 132 and 2048 are those of an H100 and an H200; threads by the table of compute capabilities in
-   NVIDIA's programming guide. */
-static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
+/* Returns the threads of a multiprocessor, by the table of compute capabilities in NVIDIA's
+   programming guide. version: 10 * major + minor. */
+static int ds__rng_threads_of(int version) {
+    switch (version) {
+    case 75:
+        return 1024;
+    case 86:
+    case 87:
+    case 89:
+        return 1536;
+    default:
+        return version >= 110 ? 1536 : 2048;
+    }
+}
+
+/* Asks the driver for the numbers of the GPU's multiprocessors and threads that are 0. */
+static ds_result ds__rng_shape_ask(ds_device device, int *multiprocessors, int *threads) {
     ds_device_properties p;
-    ds_result r = DS_OK;
+    memset(&p, 0, sizeof p);
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r < 0)
+        return r;
+    if (!*multiprocessors)
+        *multiprocessors = p.multiprocessors;
+    if (!*threads)
+        *threads = ds__rng_threads_of(10 * p.major + p.minor);
+    return DS_OK;
+}
+
+/* Checks the shape of a GPU that torch's mapping follows. A number that is 0 becomes that of the
+   device; on the CPU driver that of an H100 and an H200, 132 and 2048. */
+static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
     DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 &&
                     *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
-                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256",
+                "%d multiprocessors of %d threads: threads must be a multiple of 256",
                 *multiprocessors, *threads);
     if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
-        memset(&p, 0, sizeof p);
-        if ((r = ds__device_error(device,
-                                  ds__driver_of(device)->device_properties(device.index, &p))) < 0)
+        ds_result r = ds__rng_shape_ask(device, multiprocessors, threads);
+        if (r < 0)
             return r;
-        int version = 10 * p.major + p.minor;
-        if (!*multiprocessors)
-            *multiprocessors = p.multiprocessors;
-        if (!*threads)
-            *threads = version == 75                                                       ? 1024
-                       : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536
-                                                                                           : 2048;
     }
     if (!*multiprocessors)
         *multiprocessors = 132;
     if (!*threads)
         *threads = 2048;
     DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX,
-                "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads",
-                *multiprocessors, *threads);
+                "%d multiprocessors of %d threads: the total must be below 2^32", *multiprocessors,
+                *threads);
     return DS_OK;
 }
 
-static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int multiprocessors,
-                                   int threads, uint64_t seed, const char *label,
-                                   ds__generator **out) {
+/* Creates a generator with one user. d->device is resolved, and d->seed is taken as it is, also
+   0. */
+static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
+    int multiprocessors = d->multiprocessors;
+    int threads = d->threads_per_multiprocessor;
     *out = NULL;
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
-                (int)mapping);
-    ds_result r = ds__rng_shape(device, &multiprocessors, &threads);
+    DS__REQUIRE(d->mapping == DS_RNG_ELEMENT || d->mapping == DS_RNG_TORCH,
+                "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)d->mapping);
+    ds_result r = ds__rng_shape(d->device, &multiprocessors, &threads);
     if (r < 0)
         return r;
+
     ds__generator *g = ds__alloc(sizeof *g);
-    if (!g || (label && !(g->label = ds__copy_text(label, 255)))) {
+    if (g && d->label)
+        g->label = ds__copy_text(d->label, 255);
+    if (!g || (d->label && !g->label)) {
         ds__release(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
     ds__mutex_init(&g->lock);
     g->users = 1;
-    g->device = device;
-    g->mapping = mapping;
+    g->device = d->device;
+    g->mapping = d->mapping;
     g->multiprocessors = multiprocessors;
     g->threads = threads;
-    g->seed = seed;
+    g->seed = d->seed;
     g->made = ds__tls.site;
     *out = g;
     return DS_OK;
 }
 
-/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
-   of a generator. */
-static void ds__rng_shutdown(void) {
+/* Frees the device memory and the event of every graph's object. A graph that still has one
+   releases the object itself, and finds that the memory is gone. */
+static void ds__rng_shutdown_graphs(void) {
     ds__lock_take(&ds__rng.lock);
-    /* what still has a generator is released by its graph, which finds that it has no memory */
     while (ds__rng.all) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
@@ -177,15 +201,20 @@ static void ds__rng_shutdown(void) {
     ds__rng_graph *idle = ds__rng.idle;
     ds__rng.idle = NULL;
     ds__lock_give(&ds__rng.lock);
+
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
         ds__release(u);
     }
+}
+
+/* Drops the devices' own generators, and reports and drops those that the user did not destroy. */
+static void ds__rng_shutdown_generators(void) {
     for (uint32_t i = 0; i < ds__rng.used; i++) {
         ds__generator *g = ds__rng.slot[i];
         if (!g)
             continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+        ds__warn("generator \"%s\", created at %s:%d, was not destroyed", g->label ? g->label : "",
                  g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
@@ -196,6 +225,9 @@ static void ds__rng_shutdown(void) {
                 ds__generator_drop(ds__rng.own[b][i]);
             ds__rng.own[b][i] = NULL;
         }
+}
+
+static void ds__rng_shutdown_kernels(void) {
     for (int i = 0; i < DS__RNG_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
@@ -206,6 +238,14 @@ static void ds__rng_shutdown(void) {
         ds__release(ds__rng.text[i]);
         ds__rng.text[i] = NULL;
     }
+}
+
+/* Frees what rng/ has. ds_shutdown calls it when all work is done; graphs end after it, and release
+   their objects then. */
+static void ds__rng_shutdown(void) {
+    ds__rng_shutdown_graphs();
+    ds__rng_shutdown_generators();
+    ds__rng_shutdown_kernels();
     ds__release(ds__rng.slot);
     ds__rng.slot = NULL;
     ds__rng.room = ds__rng.used = 0;
@@ -221,7 +261,8 @@ static void ds__rng_setup(void) { /* the lock is held */
     ds__rng.ready = 1;
 }
 
-/* The generator of a device; it belongs to the library. */
+/* Returns the generator of a device, which the first call creates. The caller drops the
+   reference. */
 static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
     ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];
@@ -233,7 +274,8 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     ds__lock_give(&ds__rng.lock);
     if (*out)
         return DS_OK;
-    ds_result r = ds__generator_new(device, DS_RNG_ELEMENT, 0, 0, ds__os_cookie(), NULL, &fresh);
+    ds_rng_desc desc = { .device = device, .mapping = DS_RNG_ELEMENT, .seed = ds__os_cookie() };
+    ds_result r = ds__generator_new(&desc, &fresh);
     if (r < 0)
         return r;
     ds__lock_take(&ds__rng.lock);

@@ -19,7 +19,9 @@
 #include "../core/internal.h"
 #include "generator.h"
 
-enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
+/* Flag of a device's own generator in its handle; the lower bits are the device's type and
+   index. */
+enum { DS__RNG_OWN = 1 << 30 };
 
 static ds_rng ds__generator_handle(const ds__generator *g) {
     ds_rng h = { g->id ? g->id
@@ -28,7 +30,8 @@ static ds_rng ds__generator_handle(const ds__generator *g) {
     return h;
 }
 
-/* What a handle is, to be given back by ds__generator_drop; a zeroed one is the device's. */
+/* Returns the generator of a handle; a zeroed handle is that of the device. The caller ends with
+   ds__generator_drop. */
 static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator **out) {
     uint32_t index = (uint32_t)rng.id;
     *out = NULL;
@@ -49,7 +52,7 @@ static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator 
                 : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
 }
 
-/* Gives a new one its handle. */
+/* Adds a new generator to the list and returns its handle. */
 static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
@@ -74,8 +77,8 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
 }
 
-/* Refuses what would change or tell the state of a generator whose fills are being captured. The
-   generator is locked. */
+/* Refuses to read or change the state of a generator whose fills are being captured. The generator
+   is locked. */
 static ds_result ds__generator_free_of_capture(const ds__generator *g, const char *what) {
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
@@ -103,11 +106,11 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_rng_desc", desc);
-    ds_device device = desc->device;
-    DS__RESOLVE(device);
-    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
-                                    desc->threads_per_multiprocessor,
-                                    desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
+    ds_rng_desc d = *desc;
+    DS__RESOLVE(d.device);
+    if (!d.seed)
+        d.seed = DS_RNG_DEFAULT_SEED;
+    ds_result r = ds__generator_new(&d, &g);
     return r < 0 ? r : ds__generator_list(g, out);
 }
 
@@ -125,8 +128,13 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
-        r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed,
-                              g->label, &copy);
+        r = ds__generator_new(&(ds_rng_desc){ .device = g->device,
+                                              .mapping = g->mapping,
+                                              .multiprocessors = g->multiprocessors,
+                                              .threads_per_multiprocessor = g->threads,
+                                              .seed = g->seed,
+                                              .label = g->label },
+                              &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
     ds__mutex_unlock(&g->lock);
@@ -194,8 +202,8 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
                                     int threads_per_multiprocessor) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_mapping");
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
-                (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH,
+                "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)mapping);
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;

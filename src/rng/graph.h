@@ -25,16 +25,16 @@
 #include "generator.h"
 #include "fill_types.h"
 
-/* Whether so many words are left of the sequence. */
+/* Checks that so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
     DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
-                "the generator is at offset %llu, and %llu words more are past 2^63: seed it",
+                "offset %llu and %llu more words exceed 2^63; seed the generator",
                 (unsigned long long)offset, (unsigned long long)taken);
     return DS_OK;
 }
 
-/* What failed reads no more, and the event stays as it is when the device is reset: who waited
-   for it would fail in turn. */
+/* Returns 1 if the last launch failed. A failed launch does not read any more, and a wait for its
+   event would fail even after the device is reset. */
 static int ds__rng_read_failed(ds_event read) {
     ds__event *e = ds__pin(&ds__g.events, read.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
@@ -44,7 +44,8 @@ static int ds__rng_read_failed(ds_event read) {
     return failed;
 }
 
-/* The stream is pinned: its handle may be stale by now. */
+/* Records the end of a launch on a pinned stream, whose handle may be stale. If the record fails,
+   u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
     ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
@@ -56,8 +57,8 @@ static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     return r;
 }
 
-/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for
-   what it left. */
+/* Repeats a record that failed, so that a stream can wait for the launch. If its stream is gone,
+   the host waits for the device. */
 static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
     ds__stream *lost = ds__pin(&ds__g.streams, u->lost.id);
     ds_result r;
@@ -65,15 +66,16 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
         r = ds__rng_record(u, lost);
         ds__stream_unpin(lost);
         if (r == DS__CHANGED)
-            r = ds__fail(
-                DS_ERR_CAPTURE_UNSUPPORTED,
-                "an earlier launch of the graph has to be waited for, and its stream captures now");
-    } else if (ds__captures_open()) {
-        r = ds__fail(
+            r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                         "the launch must wait for an earlier launch, whose stream captures");
+        return r;
+    }
+    if (ds__captures_open())
+        return ds__fail(
             DS_ERR_CAPTURE_UNSUPPORTED,
-            "the host has to wait for an earlier launch of the graph, which a capture forbids");
-    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) ==
-               DS_OK) {
+            "the host must wait for an earlier launch of the graph, but a capture is open");
+    r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index));
+    if (r == DS_OK) {
         u->lost.id = 0;
         u->launched = 0;
     }
@@ -81,80 +83,110 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
 }
 
 static ds_result ds__rng_captures(void) {
-    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                    "the graph has random numbers: a stream that captures cannot launch it; add it "
-                    "as a child graph");
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a graph with random fills cannot be launched on a "
+                                                "stream that captures; add it as a child graph");
 }
 
-/* Before and after a launch of a graph that has fills. */
-static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
-    ds__rng_graph *u = user;
-    ds__generator *g = u->generator;
-    ds_stream stream = { ds__handle(&s->slot) };
-    ds_result r = DS_OK;
-    if (how == DS_NOT_READY) {
-        ds_capture_info info;
-        memset(&info, 0, sizeof info);
-        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0)
+/* Refuses a stream that captures, or that is of another device than the fills. */
+static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
+    ds_capture_info info;
+    memset(&info, 0, sizeof info);
+    if (ds__captures_open()) {
+        ds_result r = s->driver->capture_query(s->native, &info);
+        if (r < 0)
             return r;
-        if (info.status != DS_CAPTURE_NONE)
-            return ds__rng_captures();
-        if (s->device.type != u->device.type || s->device.index != u->device.index)
-            return ds__fail(
-                DS_ERR_DEVICE_MISMATCH,
-                "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it",
-                ds__type_name(u->device.type), u->device.index, ds__type_name(s->device.type),
-                s->device.index);
-        ds__rng_args a = { .out = u->state };
-        ds_kernel kernel;
-        if (!ds__rng_launches)
-            ds__mutex_lock(&ds__rng.launching);
-        ds__mutex_lock(&g->lock);
-        a.seed = g->seed;
-        a.start = g->offset;
-        r = ds__rng_kernel(DS__RNG_STATE, &kernel);
-        if (r == DS_OK)
-            r = ds__rng_room(g->offset, u->taken);
-        if (r == DS_OK && u->lost.id)
-            r = ds__rng_find(u, s);
-        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read))
-            u->launched = 0;
-        if (r == DS_OK && u->launched)
-            r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
-        if (r == DS_OK)
-            r = ds__rng_submit(s, kernel, 1, &a, 0);
-        if (r == DS__CHANGED)
-            r = ds__rng_captures();
-        if (r == DS_OK) {
-            g->offset += u->taken;
-            u->change = ++g->changes;
-        }
-        ds__mutex_unlock(&g->lock);
-        if (r == DS_OK)
-            ds__rng_launches++;
-        else if (!ds__rng_launches)
-            ds__mutex_unlock(&ds__rng.launching);
+    }
+    if (info.status != DS_CAPTURE_NONE)
+        return ds__rng_captures();
+    if (s->device.type != u->device.type || s->device.index != u->device.index)
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH,
+            "the graph has random fills of %s:%d and cannot be launched on a stream of %s:%d",
+            ds__type_name(u->device.type), u->device.index, ds__type_name(s->device.type),
+            s->device.index);
+    return DS_OK;
+}
+
+/* Enqueues the kernel that writes seed and offset for the fills, after a wait for the last launch,
+   which may still read them. The generator's lock is held. */
+static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
+    const ds__generator *g = u->generator;
+    ds_stream stream = { ds__handle(&s->slot) };
+    ds__rng_args a = { .out = u->state };
+    ds_kernel kernel;
+    a.seed = g->seed;
+    a.start = g->offset;
+    ds_result r = ds__rng_kernel(DS__RNG_STATE, &kernel);
+    if (r == DS_OK)
+        r = ds__rng_room(g->offset, u->taken);
+    if (r == DS_OK && u->lost.id)
+        r = ds__rng_find(u, s);
+    if (r == DS_OK && u->launched && ds__rng_read_failed(u->read))
+        u->launched = 0;
+    if (r == DS_OK && u->launched)
+        r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
+    if (r == DS_OK)
+        r = ds__rng_submit(s, kernel, 1, &a, 0);
+    return r == DS__CHANGED ? ds__rng_captures() : r;
+}
+
+/* Before a launch: takes the words of the fills. The thread's first object of the launch takes
+   ds__rng.launching, which ds__rng_launch_end of the last one releases. */
+static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
+    ds__generator *g = u->generator;
+    ds_result r = ds__rng_launch_check(u, s);
+    if (r < 0)
         return r;
+    if (!ds__rng_launches)
+        ds__mutex_lock(&ds__rng.launching);
+    ds__mutex_lock(&g->lock);
+    r = ds__rng_launch_write(u, s);
+    if (r == DS_OK) {
+        g->offset += u->taken;
+        u->change = ++g->changes;
     }
-    if (how < 0) {
-        ds__mutex_lock(&g->lock);
-        if (g->changes == u->change) { /* else others have drawn what comes behind */
-            g->offset -= u->taken;
-            /* as before: another fill of the same launch may lie in front of this one */
-            g->changes = u->change - 1;
-        }
-        ds__mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
+    if (r == DS_OK)
+        ds__rng_launches++;
+    else if (!ds__rng_launches)
+        ds__mutex_unlock(&ds__rng.launching);
+    return r;
+}
+
+/* Gives the words of a failed launch back, unless another fill has taken words since. */
+static void ds__rng_launch_undo(ds__rng_graph *u) {
+    ds__generator *g = u->generator;
+    ds__mutex_lock(&g->lock);
+    if (g->changes == u->change) {
+        g->offset -= u->taken;
+        /* as before: another object of the same launch may have taken words before this one */
+        g->changes = u->change - 1;
     }
+    ds__mutex_unlock(&g->lock);
+}
+
+/* After a launch, with its result. The sentence of a failed launch stays. */
+static void ds__rng_launch_end(ds__rng_graph *u, ds__stream *s, ds_result how) {
+    if (how < 0)
+        ds__rng_launch_undo(u);
     char before[sizeof ds__tls.error]; /* why the launch failed */
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
     if (!--ds__rng_launches)
         ds__mutex_unlock(&ds__rng.launching);
+}
+
+/* Called before a launch of a graph with fills (how is DS_NOT_READY), and after it with its
+   result. */
+static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
+    if (how == DS_NOT_READY)
+        return ds__rng_launch_begin(user, s);
+    ds__rng_launch_end(user, s, how);
     return DS_OK;
 }
 
-/* The graph is gone; not a call of devstream. */
+/* Makes the object idle when the last graph with it is gone. Must not call devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
     ds__lock_take(&ds__rng.lock);
@@ -171,40 +203,54 @@ static void ds__rng_graph_release(void *user) {
         ds__release(u);
 }
 
-static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
-    ds__generator *g = user;
+/* Takes an idle object of the device; NULL: there is none. */
+static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
     ds__rng_graph **at = &ds__rng.idle;
-    ds__rng_graph *u = NULL;
-    ds_result r = DS_OK;
-    *out = NULL;
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
-    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index))
+    while (*at && !((*at)->device.type == device.type && (*at)->device.index == device.index))
         at = &(*at)->next;
-    if (*at) {
-        u = *at;
+    ds__rng_graph *u = *at;
+    if (u)
         *at = u->next;
-    }
     ds__lock_give(&ds__rng.lock);
+    return u;
+}
+
+/* Creates an object with its device memory and event. */
+static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
+    void *state = NULL;
+    ds__rng_graph *u = ds__alloc(sizeof *u);
+    if (!u)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
+    ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
+    if (r == DS_OK)
+        r = ds__event_new(0, "generator of a graph", &u->read);
+    if (r < 0) {
+        if (state)
+            DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+        ds__release(u);
+        return r;
+    }
+    u->state = state;
+    u->device = device;
+    ds__lock_take(&ds__rng.lock);
+    u->all = ds__rng.all;
+    ds__rng.all = u;
+    ds__lock_give(&ds__rng.lock);
+    *out = u;
+    return DS_OK;
+}
+
+/* Makes the object of a capture for the fills of a generator. */
+static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
+    ds__generator *g = user;
+    *out = NULL;
+    ds__rng_graph *u = ds__rng_graph_take_idle(g->device);
     if (!u) {
-        void *state = NULL;
-        if (!(u = ds__alloc(sizeof *u)))
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
-        r = ds__segment_alloc(g->device, 2 * sizeof(uint64_t), &state);
-        if (r == DS_OK)
-            r = ds__event_new(0, "generator of a graph", &u->read);
-        if (r < 0) {
-            if (state)
-                DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
-            ds__release(u);
+        ds_result r = ds__rng_graph_new(g->device, &u);
+        if (r < 0)
             return r;
-        }
-        u->state = state;
-        u->device = g->device;
-        ds__lock_take(&ds__rng.lock);
-        u->all = ds__rng.all;
-        ds__rng.all = u;
-        ds__lock_give(&ds__rng.lock);
     }
     ds__lock_take(&ds__rng.lock);
     u->taken = 0;

@@ -77,7 +77,7 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
     return a->count * ds__rng_size(a->kind);
 }
 
-/* Where the device code is: in one piece, or in several that are put together. */
+/* The device code of each kernel: one text, or several parts that are joined. */
 static const struct {
     const char *name;
     const char *entry;

@@ -50,26 +50,34 @@ enum {
     DS__RNG_F64
 };
 
-/* What a fill is: `rows` times `stride` blocks, of which block (k, t) has the counter (start +
-   k, t) and the elements t + (U k + i) stride - before for i < U, as far as they are less than
-   count. By element: stride is 1. */
+/* The arguments of a fill of `rows` times `stride` blocks. Block (k, t) has the counter (start + k,
+   t) and the elements t + (U k + i) stride - before for i < U, if they are less than count. By
+   element: stride is 1. */
 typedef struct ds__rng_args {
     void *out;
-    /* of a graph: the seed and the offset, in words, that count when it runs; the offset is
-       added to `start`. Else NULL */
+    /* In a graph: seed and offset, in words, at the time of the launch; the offset is added to
+       `start`. Else NULL. */
     const uint64_t *state;
-    uint64_t seed, start, before, count, rows;
+    uint64_t seed;
+    uint64_t start;
+    uint64_t before;
+    uint64_t count;
+    uint64_t rows;
     uint32_t stride;
-    uint32_t kind;               /* DS__RNG_* */
-    uint32_t from_bits, to_bits; /* from and to as they are written */
-    float from32, to32;          /* from, to; mean, deviation; rate */
-    double from, to;             /* the same */
-    /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1,
-       and how many words of 2^32 give it; permutations: the bits of n - 1, 0 where there are
-       few, and n */
-    uint64_t low, range;
-    uint32_t what; /* DS__RNG_UNIFORM and so on */
-    float scale32; /* uniform: to - from, of torch's mapping rounded to the type */
+    uint32_t kind;      /* DS__RNG_8 ... */
+    uint32_t from_bits; /* from and to as they are written */
+    uint32_t to_bits;
+    float from32; /* from, to; mean, deviation; rate */
+    float to32;
+    double from; /* the same */
+    double to;
+    /* Integers: the smallest one and their number, 0 for 2^64. Bernoulli: the bits of a 1, and how
+       many of the 2^32 words give it. Permutations: the bits of n - 1, or 0 if n is small, and
+       n. */
+    uint64_t low;
+    uint64_t range;
+    uint32_t what; /* DS__RNG_UNIFORM ... */
+    float scale32; /* uniform: to - from, in torch's mapping rounded to the type */
 } ds__rng_args;
 
 enum {
@@ -94,13 +102,13 @@ static inline float ds__rng_fma32(float a, float b, float c) {
         uint64_t u;
     } s;
 
-    double p = (double)a * b, d, rest;
+    double p = (double)a * b;
     DS__ROUNDED(p);
     s.f = p + c;
     DS__ROUNDED(s.f);
-    d = s.f - p;
+    double d = s.f - p;
     DS__ROUNDED(d);
-    rest = (p - (s.f - d)) + (c - d);
+    double rest = (p - (s.f - d)) + (c - d);
     if (rest != 0 && !(s.u & 1))
         s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
     return (float)s.f;
@@ -115,7 +123,8 @@ static inline uint32_t ds__rng_to_f16(float x) {
     } v, small;
 
     v.f = x;
-    uint32_t sign = v.u >> 16 & 0x8000u, m = v.u & 0x7fffffffu;
+    uint32_t sign = v.u >> 16 & 0x8000u;
+    uint32_t m = v.u & 0x7fffffffu;
     small.f = (x < 0 ? -x : x) + 0.5f;
     if (m >= 0x477ff000u)
         return sign | 0x7c00u;
@@ -177,18 +186,24 @@ DS__DEVICE double ds__rng_double(uint64_t x) {
     return v.f;
 }
 
+/* Returns the block of a counter: Philox4x32-10. */
 DS__DEVICE ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t k0 = (uint32_t)seed;
+    uint32_t k1 = (uint32_t)(seed >> 32);
     ds__rng_words x;
-    x.w[0] = (uint32_t)counter, x.w[1] = (uint32_t)(counter >> 32), x.w[2] = (uint32_t)thread,
+    x.w[0] = (uint32_t)counter;
+    x.w[1] = (uint32_t)(counter >> 32);
+    x.w[2] = (uint32_t)thread;
     x.w[3] = (uint32_t)(thread >> 32);
     DS__RNG_ROLLED for (int i = 0; i < 10; i++) {
-        uint64_t p = (uint64_t)0xD2511F53u * x.w[0], q = (uint64_t)0xCD9E8D57u * x.w[2];
+        uint64_t p = (uint64_t)0xD2511F53u * x.w[0];
+        uint64_t q = (uint64_t)0xCD9E8D57u * x.w[2];
         x.w[0] = (uint32_t)(q >> 32) ^ x.w[1] ^ k0;
         x.w[1] = (uint32_t)q;
         x.w[2] = (uint32_t)(p >> 32) ^ x.w[3] ^ k1;
         x.w[3] = (uint32_t)p;
-        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
     }
     return x;
 }
@@ -199,10 +214,11 @@ DS__DEVICE uint32_t ds__rng_to_bf16(float x) {
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
+/* Rounds to the type; returns its bits. */
 DS__DEVICE uint32_t ds__rng_narrow(float x, uint32_t kind) {
-    return kind == DS__RNG_F32   ? ds__rng_bits(x)
-           : kind == DS__RNG_F16 ? ds__rng_to_f16(x)
-                                 : ds__rng_to_bf16(x);
+    if (kind == DS__RNG_F32)
+        return ds__rng_bits(x);
+    return kind == DS__RNG_F16 ? ds__rng_to_f16(x) : ds__rng_to_bf16(x);
 }
 
 /* ---- numbers in [from, to), from in (0, 1] turned over in torch's mapping ---- */
@@ -216,24 +232,26 @@ DS__DEVICE double ds__rng_above_0_64(uint32_t low, uint32_t high) {
     return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54;
 }
 
-/* The bits of what is written. By element: as many bits of the word as the type's fraction has,
-   so that u is exact. Rounding may reach `to`, which is never written as -0; what is less may
-   become that, and is not in the interval then if `to` is 0. */
+/* Returns a number of [0, 1) that is exact: it has as many bits of the word as the fraction of the
+   type. */
+DS__DEVICE float ds__rng_below_1(uint32_t w, uint32_t kind) {
+    if (kind == DS__RNG_F32)
+        return (float)(w >> 8) * 0x1p-24f;
+    return kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
+}
+
+/* Returns the bits of a uniform number. A number that is rounded to `to` becomes `from`. If `to` is
+   0, so does -0, which is outside of the interval then; to_bits is never -0. */
 DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits,
                                        uint32_t to_bits, uint32_t kind, uint32_t torch) {
-    uint32_t bits;
     float u;
-    if (torch) {
+    if (torch)
         u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
-    } else {
-        u = kind == DS__RNG_F32   ? (float)(w >> 8) * 0x1p-24f
-            : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f
-                                  : (float)(w >> 24) * 0x1p-8f;
-        u = from + ds__rng_mul(u, scale);
-    }
-    bits = ds__rng_narrow(u, kind);
-    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits
-                                                                                         : bits;
+    else
+        u = from + ds__rng_mul(ds__rng_below_1(w, kind), scale);
+    uint32_t bits = ds__rng_narrow(u, kind);
+    uint32_t minus_0 = kind == DS__RNG_F32 ? 0x80000000u : 0x8000u;
+    return (bits == minus_0 ? 0 : bits) == to_bits ? from_bits : bits;
 }
 
 DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to,
@@ -249,9 +267,12 @@ DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from,
 /* ln x for normal x in (0, 1]: x = m 2^e, sqrt(1/2) <= m < sqrt(2), and for m the polynomial of
    Cephes' logf. */
 DS__DEVICE float ds__rng_log(float x) {
-    uint32_t u = ds__rng_bits(x) + (0x3f800000u - 0x3f3504f3u), s = (u & 0x7fffffu) + 0x3f3504f3u;
-    float e = (float)((int32_t)(u >> 23) - 127), f = ds__rng_float(s) - 1.0f, z = ds__rng_mul(f, f),
-          y = 7.0376836292e-2f;
+    uint32_t u = ds__rng_bits(x) + (0x3f800000u - 0x3f3504f3u);
+    uint32_t s = (u & 0x7fffffu) + 0x3f3504f3u;
+    float e = (float)((int32_t)(u >> 23) - 127);
+    float f = ds__rng_float(s) - 1.0f;
+    float z = ds__rng_mul(f, f);
+    float y = 7.0376836292e-2f;
     y = ds__rng_mul(y, f) - 1.1514610310e-1f;
     y = ds__rng_mul(y, f) + 1.1676998740e-1f;
     y = ds__rng_mul(y, f) - 1.2420140846e-1f;
@@ -267,10 +288,14 @@ DS__DEVICE float ds__rng_log(float x) {
 
 /* The same in f64, with the polynomial of fdlibm's e_log.c. */
 DS__DEVICE double ds__rng_log64(double x) {
-    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu),
-             s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
-    double e = (double)((int64_t)(u >> 52) - 1023), f = ds__rng_double(s) - 1.0, t = f / (2.0 + f),
-           z = ds__rng_mul64(t, t), r = 1.479819860511658591e-01, h = 0.5 * ds__rng_mul64(f, f);
+    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    uint64_t s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
+    double e = (double)((int64_t)(u >> 52) - 1023);
+    double f = ds__rng_double(s) - 1.0;
+    double t = f / (2.0 + f);
+    double z = ds__rng_mul64(t, t);
+    double r = 1.479819860511658591e-01;
+    double h = 0.5 * ds__rng_mul64(f, f);
     r = ds__rng_mul64(r, z) + 1.531383769920937332e-01;
     r = ds__rng_mul64(r, z) + 1.818357216161805012e-01;
     r = ds__rng_mul64(r, z) + 2.222219843214978396e-01;
@@ -282,20 +307,23 @@ DS__DEVICE double ds__rng_log64(double x) {
     return ds__rng_mul64(e, 6.93147180369123816490e-01) - ((h - r) - f);
 }
 
-/* Sine and cosine of w + 1/2 of 2^32 parts of a turn: of what is left of an eighth of a turn on
-   either side of a quarter, with the polynomials of Cephes' sinf and cosf. */
+/* Sine and cosine of (w + 1/2) / 2^32 turns. The polynomials of Cephes' sinf and cosf take the
+   distance from the nearest quarter turn, at most an eighth. */
 DS__DEVICE void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
-    uint32_t at = w + 0x20000000u, quarter = at >> 30;
-    float r = ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f,
-                          1.46291807927e-9f),
-          z = ds__rng_mul(r, r), s = -1.9515295891e-4f, c = 2.443315711809948e-5f, swap;
+    uint32_t at = w + 0x20000000u;
+    uint32_t quarter = at >> 30;
+    float r =
+        ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f, 1.46291807927e-9f);
+    float z = ds__rng_mul(r, r);
+    float s = -1.9515295891e-4f;
+    float c = 2.443315711809948e-5f;
     s = ds__rng_mul(s, z) + 8.3321608736e-3f;
     s = ds__rng_mul(s, z) - 1.6666654611e-1f;
     s = ds__rng_mul(ds__rng_mul(s, z), r) + r;
     c = ds__rng_mul(c, z) - 1.388731625493765e-3f;
     c = ds__rng_mul(c, z) + 4.166664568298827e-2f;
     c = ds__rng_mul(ds__rng_mul(c, z), z) - 0.5f * z + 1.0f;
-    swap = quarter & 1 ? s : c;
+    float swap = quarter & 1 ? s : c;
     s = quarter & 1 ? c : s;
     *sine = quarter & 2 ? -s : s;
     *cosine = (quarter + 1) & 2 ? -swap : swap;
@@ -306,10 +334,11 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     uint64_t at = w + ((uint64_t)1 << 50);
     uint32_t quarter = (uint32_t)(at >> 51) & 3;
     double r = ds__rng_mul64(
-               (double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5,
-               6.9757369960172635e-16),
-           z = ds__rng_mul64(r, r);
-    double s = 1.58969099521155010221e-10, c = -1.13596475577881948265e-11, swap;
+        (double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5,
+        6.9757369960172635e-16);
+    double z = ds__rng_mul64(r, r);
+    double s = 1.58969099521155010221e-10;
+    double c = -1.13596475577881948265e-11;
     s = ds__rng_mul64(s, z) - 2.50507602534068634195e-08;
     s = ds__rng_mul64(s, z) + 2.75573137070700676789e-06;
     s = ds__rng_mul64(s, z) - 1.98412698298579493134e-04;
@@ -323,7 +352,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     c = ds__rng_mul64(c, z) + 4.16666666666666019037e-02;
     c = ds__rng_mul64(ds__rng_mul64(c, z), z);
     c = 1.0 - (0.5 * z - c);
-    swap = quarter & 1 ? s : c;
+    double swap = quarter & 1 ? s : c;
     s = quarter & 1 ? c : s;
     *sine = quarter & 2 ? -s : s;
     *cosine = (quarter + 1) & 2 ? -swap : swap;
@@ -331,7 +360,9 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
+    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a)));
+    float sine;
+    float cosine;
     ds__rng_turn(b, &sine, &cosine);
     out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
     out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
@@ -339,14 +370,16 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
+    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
+    double sine;
+    double cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
     d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
     d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;
     return d;
 }
 
-/* -ln u / rate; u that is next to 1 gives half an epsilon, so that 0 does not occur. */
+/* Returns -ln u / rate. If u is next to 1, half an epsilon replaces -ln u, so 0 does not occur. */
 DS__DEVICE float ds__rng_exponential_of(uint32_t w, float rate) {
     float u = ds__rng_above_0(w);
     return (u >= 1.0f - 0x1p-24f ? 0x1p-24f : -ds__rng_log(u)) / rate;
@@ -359,27 +392,34 @@ DS__DEVICE double ds__rng_exponential64_of(uint32_t low, uint32_t high, double r
 
 /* ---- integers ---- */
 
-/* The highest 64 bits of a product. */
+/* Returns the high 64 bits of a product. */
 DS__DEVICE uint64_t ds__rng_high(uint64_t a, uint64_t b) {
-    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32,
-             middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
+    uint64_t al = (uint32_t)a;
+    uint64_t ah = a >> 32;
+    uint64_t bl = (uint32_t)b;
+    uint64_t bh = b >> 32;
+    uint64_t middle = ah * bl + (al * bl >> 32);
+    uint64_t other = al * bh + (uint32_t)middle;
     return ah * bh + (middle >> 32) + (other >> 32);
 }
 
-/* Integers below `range`, 0: 2^64. By element: a part of the range that is as large as the
-   number is of 2^32, or of 2^64. */
+/* Integers below `range`; 0 is 2^64. By element: the word scaled from 2^32, or 2^64, to the
+   range. */
 DS__DEVICE uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
     return torch && range >> 32 == 0 ? w % (uint32_t)range : (uint32_t)((w * range) >> 32);
 }
 
 DS__DEVICE uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
     uint64_t z = (uint64_t)high << 32 | low;
-    return range == 0 ? z : torch ? z % range : ds__rng_high(z, range);
+    if (range == 0)
+        return z;
+    return torch ? z % range : ds__rng_high(z, range);
 }
 
 /* ---- permutations ---- */
 
-/* Of few: the rank of number i's key among the keys of all, each of two words. */
+/* A permutation of few elements: the rank of the key of element i among all keys, of two words
+   each. */
 enum { DS__RNG_FEW = 256 };
 
 DS__DEVICE uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
@@ -387,24 +427,26 @@ DS__DEVICE uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
     return i & 1 ? (uint64_t)x.w[2] << 32 | x.w[3] : (uint64_t)x.w[0] << 32 | x.w[1];
 }
 
-/* Of many: a Feistel network with 24 rounds over so many bits as there are numbers, walked until
-   it gives one of them; that is a permutation, and each place can be computed alone (Mitchell,
-   Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; its round function
-   is another). keys: one block's words. */
+/* The round function of ds__rng_shuffled. */
 DS__DEVICE uint32_t ds__rng_round(uint32_t x, uint32_t key) {
     x = (x ^ key) * 0xD2511F53u;
     x = (x ^ x >> 15) * 0xCD9E8D57u;
     return x ^ x >> 16;
 }
 
+/* Returns the place of element i in a permutation of many. A Feistel network with 24 rounds over
+   the bits of n - 1 is repeated until it returns a number below n, so each place is computed alone
+   (Mitchell, Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; with another
+   round function). keys: the words of one block. */
 DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {
-    uint32_t low = bits / 2, a, b, key;
-    /* such a network alone gives even permutations only */
+    uint32_t low = bits / 2;
+    /* the network alone makes even permutations only */
     if (i < 2)
         i ^= (keys.w[0] ^ keys.w[1] ^ keys.w[2] ^ keys.w[3]) & 1;
     do {
-        a = (uint32_t)(i >> low), b = (uint32_t)i & ((1u << low) - 1);
-        key = 0;
+        uint32_t a = (uint32_t)(i >> low);
+        uint32_t b = (uint32_t)i & ((1u << low) - 1);
+        uint32_t key = 0;
         DS__RNG_ROLLED for (int round = 0; round < 6; round++, key += 0x9E3779B9u) {
             a ^= ds__rng_round(b, keys.w[0] + key) >> (32 - (bits - low));
             b ^= ds__rng_round(a, keys.w[1] + key) >> (32 - low);

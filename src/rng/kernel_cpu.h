@@ -19,26 +19,26 @@
 #include "kernel_arith.h"
 #include "kernel_vector.gen.h"
 
-enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
+enum { DS__RNG_LANES = 8 }; /* ds__rng_run makes blocks in multiples of this number */
 
-static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread,
-                        int across, void *out, size_t blocks, int floats, int around, int vector) {
+/* Writes the words of a run of blocks with vectors of so many bytes. */
+static void ds__rng_run(const ds__rng_args *a, const ds__rng_blocks *b, void *out, int vector) {
 #if DS__VECTOR_HAS_64
     if (vector == 64)
-        ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
+        ds__rng_run_64(a, b, out);
     else if (vector == 32)
-        ds__rng_run_32(a, seed, counter, thread, across, out, blocks, floats, around);
+        ds__rng_run_32(a, b, out);
     else
 #endif
-        ds__rng_run_16(a, seed, counter, thread, across, out, blocks, floats, around);
+        ds__rng_run_16(a, b, out);
     (void)vector;
 }
 
+/* Returns the binary logarithm of the number of elements that a block has. */
 static int ds__rng_shift(const ds__rng_args *a) {
-    return a->what == DS__RNG_WIDE_INTEGERS ||
-                   (a->what <= DS__RNG_EXPONENTIAL && a->kind == DS__RNG_F64)
-               ? 1
-               : 2;
+    if (a->what == DS__RNG_WIDE_INTEGERS)
+        return 1;
+    return a->what <= DS__RNG_EXPONENTIAL && a->kind == DS__RNG_F64 ? 1 : 2;
 }
 
 static size_t ds__rng_size(uint32_t kind) {
@@ -46,41 +46,55 @@ static size_t ds__rng_size(uint32_t kind) {
     return size[kind];
 }
 
-/* What a block's elements are, as bits. */
-static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
-    const uint32_t torch = a->stride > 1, kind = a->kind;
+static void ds__rng_values_uniform(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
+    const uint32_t torch = a->stride > 1;
+    if (a->kind == DS__RNG_F64) {
+        for (int i = 0; i < 2; i++)
+            v[i] = ds__rng_bits64(
+                ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits, a->kind,
+                                  torch);
+}
+
+static void ds__rng_values_normal(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
     float f[4];
-    ds__rng_doubles d;
+    if (a->kind == DS__RNG_F64) {
+        ds__rng_doubles d = ds__rng_normals64(x, a->from, a->to);
+        v[0] = ds__rng_bits64(d.v[0]);
+        v[1] = ds__rng_bits64(d.v[1]);
+        return;
+    }
+    ds__rng_normals(x.w[0], x.w[1], a->from32, a->to32, f);
+    ds__rng_normals(x.w[2], x.w[3], a->from32, a->to32, f + 2);
+    for (int i = 0; i < 4; i++)
+        v[i] = ds__rng_narrow(f[i], a->kind);
+}
+
+static void ds__rng_values_exponential(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
+    if (a->kind == DS__RNG_F64) {
+        for (int i = 0; i < 2; i++)
+            v[i] = ds__rng_bits64(ds__rng_exponential64_of(x.w[2 * i], x.w[2 * i + 1], a->from));
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        v[i] = ds__rng_narrow(ds__rng_exponential_of(x.w[i], a->from32), a->kind);
+}
+
+/* Makes the elements of a block, as bits: 4, or 2 if ds__rng_shift is 1. */
+static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
+    const uint32_t torch = a->stride > 1;
     switch (a->what) {
     case DS__RNG_UNIFORM:
-        if (kind == DS__RNG_F64)
-            for (int i = 0; i < 2; i++)
-                v[i] = ds__rng_bits64(
-                    ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
-        else
-            for (int i = 0; i < 4; i++)
-                v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits,
-                                          kind, torch);
+        ds__rng_values_uniform(a, x, v);
         break;
     case DS__RNG_NORMAL:
-        if (kind == DS__RNG_F64) {
-            d = ds__rng_normals64(x, a->from, a->to);
-            v[0] = ds__rng_bits64(d.v[0]), v[1] = ds__rng_bits64(d.v[1]);
-            break;
-        }
-        ds__rng_normals(x.w[0], x.w[1], a->from32, a->to32, f);
-        ds__rng_normals(x.w[2], x.w[3], a->from32, a->to32, f + 2);
-        for (int i = 0; i < 4; i++)
-            v[i] = ds__rng_narrow(f[i], kind);
+        ds__rng_values_normal(a, x, v);
         break;
     case DS__RNG_EXPONENTIAL:
-        if (kind == DS__RNG_F64)
-            for (int i = 0; i < 2; i++)
-                v[i] =
-                    ds__rng_bits64(ds__rng_exponential64_of(x.w[2 * i], x.w[2 * i + 1], a->from));
-        else
-            for (int i = 0; i < 4; i++)
-                v[i] = ds__rng_narrow(ds__rng_exponential_of(x.w[i], a->from32), kind);
+        ds__rng_values_exponential(a, x, v);
         break;
     case DS__RNG_INTEGERS:
         for (int i = 0; i < 4; i++)
@@ -97,86 +111,158 @@ static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) 
     }
 }
 
+/* Stores the low `size` bytes; returns the address behind them. */
 static char *ds__rng_store(char *to, uint64_t bits, size_t size) {
     uint8_t b = (uint8_t)bits;
     uint16_t h = (uint16_t)bits;
     uint32_t w = (uint32_t)bits;
-    memcpy(to,
-           size == 1   ? (const void *)&b
-           : size == 2 ? (const void *)&h
-           : size == 4 ? (const void *)&w
-                       : (const void *)&bits,
-           size);
+    switch (size) {
+    case 1:
+        memcpy(to, &b, 1);
+        break;
+    case 2:
+        memcpy(to, &h, 2);
+        break;
+    case 4:
+        memcpy(to, &w, 4);
+        break;
+    default:
+        memcpy(to, &bits, 8);
+        break;
+    }
     return to + size;
 }
 
-/* Items are so many elements. */
+/* Elements of an item, and blocks of a batch. */
 enum { DS__RNG_ITEM = 1024, DS__RNG_BATCH = 128 };
 
-static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int vector) {
-    const uint64_t seed = a->state ? a->state[0] : a->seed,
-                   start = a->start + (a->state ? a->state[1] / 4 : 0),
-                   each = (uint64_t)1 << ds__rng_shift(a);
-    const size_t size = ds__rng_size(a->kind);
-    char *to = (char *)a->out + at * size;
+/* Elements of a fill that one call writes, and where they begin in memory. seed and start: also of
+   a graph. */
+typedef struct ds__rng_range {
+    uint64_t seed;
+    uint64_t start;
+    uint64_t each; /* elements of a block */
+    uint64_t at;
+    uint64_t end;
+    char *to;
+    int vector; /* bytes of a vector */
+} ds__rng_range;
+
+/* Returns so many blocks, rounded up to what ds__rng_run writes. */
+static size_t ds__rng_lanes(uint64_t blocks) {
+    return (size_t)(blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES;
+}
+
+/* Uniform numbers in f32 by element: writes all whole blocks at once. */
+static void ds__rng_part_floats(const ds__rng_args *a, ds__rng_range *p) {
+    size_t blocks = (size_t)((p->end - p->at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
+    int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)p->to % 64 == 0;
+    ds__rng_blocks run = { .seed = p->seed,
+                           .counter = p->start + p->at / 4,
+                           .blocks = blocks,
+                           .flags = DS__RNG_FLOATS | (around ? DS__RNG_AROUND : 0u) };
+    ds__rng_run(a, &run, p->to, p->vector);
+    if (around)
+        DS__VECTOR_FENCE();
+    p->at += blocks * 4;
+    p->to += blocks * 16;
+}
+
+/* In torch's mapping: writes at most DS__RNG_BATCH elements, one of the block of each thread. */
+static void ds__rng_part_across(const ds__rng_args *a, ds__rng_range *p) {
     ds__rng_words x[DS__RNG_BATCH];
     uint64_t v[4];
-    /* whole blocks at once */
-    if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) {
-        size_t blocks = (size_t)((end - at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
-        int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)to % 64 == 0;
-        ds__rng_run(a, seed, start + at / 4, 0, 0, to, blocks, 1, around, vector);
-        if (around)
-            DS__VECTOR_FENCE();
-        at += blocks * 4;
-        to += blocks * 16;
+    uint64_t row = p->at / a->stride + a->before;
+    uint64_t thread = p->at % a->stride;
+    uint64_t n = a->stride - thread < p->end - p->at ? a->stride - thread : p->end - p->at;
+    if (n > DS__RNG_BATCH)
+        n = DS__RNG_BATCH;
+    ds__rng_blocks run = { .seed = p->seed,
+                           .counter = p->start + row / p->each,
+                           .thread = thread,
+                           .blocks = ds__rng_lanes(n),
+                           .flags = DS__RNG_ACROSS };
+    const size_t size = ds__rng_size(a->kind);
+    const uint64_t skip = row % p->each;
+    char *to = p->to;
+    ds__rng_run(a, &run, x, p->vector);
+    for (uint64_t i = 0; i < n; i++) {
+        ds__rng_values(a, x[i], v);
+        to = ds__rng_store(to, v[skip], size);
     }
-    while (at < end) {
-        /* of a thread, or all there is */
-        uint64_t row = a->stride > 1 ? at / a->stride : at, first = (row + a->before) / each,
-                 skip = (row + a->before) % each, n;
-        uint64_t thread = a->stride > 1 ? at % a->stride : 0;
-        if (a->stride > 1) { /* one element of each block */
-            n = a->stride - thread < end - at ? a->stride - thread : end - at;
-            if (n > DS__RNG_BATCH)
-                n = DS__RNG_BATCH;
-            ds__rng_run(a, seed, start + first, thread, 1, x,
-                        (size_t)(n + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0,
-                        vector);
-            for (uint64_t i = 0; i < n; i++) {
-                ds__rng_values(a, x[i], v);
-                to = ds__rng_store(to, v[skip], size);
-            }
-        } else {
-            n = DS__RNG_BATCH * each - skip < end - at ? DS__RNG_BATCH * each - skip : end - at;
-            size_t blocks = (size_t)((skip + n + each - 1) / each);
-            ds__rng_run(a, seed, start + first, 0, 0, x,
-                        (blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0, vector);
-            for (uint64_t i = 0, b = 0; i < skip + n; b++) {
-                ds__rng_values(a, x[b], v);
-                for (uint64_t k = 0; k < each && i < skip + n; k++, i++)
-                    if (i >= skip)
-                        to = ds__rng_store(to, v[k], size);
-            }
-        }
-        at += n;
+    p->at += n;
+    p->to = to;
+}
+
+/* In the mapping by element: writes the elements of at most DS__RNG_BATCH blocks. */
+static void ds__rng_part_along(const ds__rng_args *a, ds__rng_range *p) {
+    ds__rng_words x[DS__RNG_BATCH];
+    uint64_t v[4];
+    const uint64_t each = p->each;
+    const uint64_t skip = (p->at + a->before) % each;
+    uint64_t n = DS__RNG_BATCH * each - skip;
+    if (n > p->end - p->at)
+        n = p->end - p->at;
+    ds__rng_blocks run = { .seed = p->seed,
+                           .counter = p->start + (p->at + a->before) / each,
+                           .blocks = ds__rng_lanes((skip + n + each - 1) / each) };
+    const size_t size = ds__rng_size(a->kind);
+    char *to = p->to;
+    ds__rng_run(a, &run, x, p->vector);
+    for (uint64_t i = 0, b = 0; i < skip + n; b++) {
+        ds__rng_values(a, x[b], v);
+        for (uint64_t k = 0; k < each && i < skip + n; k++, i++)
+            if (i >= skip)
+                to = ds__rng_store(to, v[k], size);
+    }
+    p->at += n;
+    p->to = to;
+}
+
+/* Writes the elements from `at` to `end`. */
+static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int vector) {
+    ds__rng_range p = { .seed = a->state ? a->state[0] : a->seed,
+                        .start = a->start + (a->state ? a->state[1] / 4 : 0),
+                        .each = (uint64_t)1 << ds__rng_shift(a),
+                        .at = at,
+                        .end = end,
+                        .to = (char *)a->out + at * ds__rng_size(a->kind),
+                        .vector = vector };
+    if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0)
+        ds__rng_part_floats(a, &p);
+    while (p.at < p.end) {
+        if (a->stride > 1)
+            ds__rng_part_across(a, &p);
+        else
+            ds__rng_part_along(a, &p);
     }
 }
 
 static int ds__rng_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
-    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM;
+    uint64_t end = ((uint64_t)first + count) * DS__RNG_ITEM;
     ds__rng_part(a, at, end < a->count ? end : a->count, ds__os_vector());
     return 0;
 }
 
+/* Returns the rank of key i among n keys; of equal keys the first one is less. */
+static uint64_t ds__rng_rank(const uint64_t *keys, uint64_t n, uint64_t i) {
+    uint64_t rank = 0;
+    for (uint64_t j = 0; j < n; j++)
+        rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
+    return rank;
+}
+
 static int ds__rng_permutation_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
-    const uint64_t seed = a->state ? a->state[0] : a->seed,
-                   start = a->start + (a->state ? a->state[1] / 4 : 0), n = a->range;
+    const uint64_t seed = a->state ? a->state[0] : a->seed;
+    const uint64_t start = a->start + (a->state ? a->state[1] / 4 : 0);
+    const uint64_t n = a->range;
     const size_t size = ds__rng_size(a->kind);
-    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM,
-             keys[DS__RNG_FEW];
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM;
+    uint64_t end = ((uint64_t)first + count) * DS__RNG_ITEM;
+    uint64_t keys[DS__RNG_FEW];
     char *to = (char *)a->out + at * size;
     ds__rng_words x = ds__rng_philox(seed, start, 0);
     if (end > a->count)
@@ -185,13 +271,10 @@ static int ds__rng_permutation_items(size_t first, size_t count, const void *arg
         for (uint64_t i = 0; i < n; i++)
             keys[i] = ds__rng_key(seed, start, i);
     for (; at < end; at++) {
-        uint64_t i = a->before + at, rank = 0;
-        if (a->low)
-            rank = ds__rng_shuffled(x, i, n, (uint32_t)a->low);
-        else
-            for (uint64_t j = 0; j < n; j++)
-                rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
-        to = ds__rng_store(to, rank, size);
+        uint64_t i = a->before + at;
+        uint64_t place =
+            a->low ? ds__rng_shuffled(x, i, n, (uint32_t)a->low) : ds__rng_rank(keys, n, i);
+        to = ds__rng_store(to, place, size);
     }
     return 0;
 }

@@ -15,6 +15,21 @@
 #include "../os/os.h"
 #include "kernel_arith.h"
 
+/* A run of blocks: so many counters from (counter, thread) on, a multiple of DS__RNG_LANES. */
+typedef struct ds__rng_blocks {
+    uint64_t seed;
+    uint64_t counter;
+    uint64_t thread;
+    size_t blocks;
+    unsigned flags; /* DS__RNG_ACROSS ... */
+} ds__rng_blocks;
+
+enum {
+    DS__RNG_ACROSS = 1, /* the thread goes on from block to block, not the counter */
+    DS__RNG_FLOATS = 2, /* uniform numbers in f32 are written, not words */
+    DS__RNG_AROUND = 4  /* the stores go around the caches */
+};
+
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
 #define DS__RNG_ODD_16(a, b) __builtin_shufflevector(a, b, 1, 3)
@@ -58,7 +73,7 @@
     p = DS__VECTOR_TIMES(W, x0, 0xD2511F53u), q = DS__VECTOR_TIMES(W, x2, 0xCD9E8D57u); \
     x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                                \
     x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
-#define DS__RNG_FLOATS(W, v)                                                                       \
+#define DS__RNG_TO_FLOATS(W, v)                                                                    \
     {                                                                                              \
         ds__rng_vf_##W u =                                                                         \
             __builtin_convertvector((ds__rng_vi_##W)((ds__rng_v32_##W)(v) >> 8), ds__rng_vf_##W) * \

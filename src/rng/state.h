@@ -18,8 +18,8 @@
 #include "generator.h"
 #include "generator_api.h"
 
-/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
-   any time. Takes the reference back. check: changes nothing. */
+/* Sets the state of a generator, unless a capture forbids it; the present seed can be set at any
+   time. Drops the caller's reference. check: changes nothing. */
 static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
                                             uint64_t offset, int check) {
     ds__mutex_lock(&g->lock);
@@ -64,7 +64,7 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     return r;
 }
 
-/* Takes the reference back. */
+/* Returns the seed and drops the caller's reference. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__mutex_lock(&g->lock);
     *out = g->seed;
@@ -83,7 +83,7 @@ DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* Seed and offset, unless a capture forbids it. */
+/* Returns seed and offset, unless a capture forbids it. */
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
     ds_result r = ds__generator_take(rng, device, &g);
@@ -91,7 +91,7 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
         return r;
     ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
-        g, "a generator's offset is not known while its fills are captured");
+        g, "a generator's offset cannot be read while its fills are captured");
     if (r == DS_OK) {
         state[0] = g->seed;
         state[1] = g->offset;
@@ -141,7 +141,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
 DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     uint64_t state[2];
     DS__ENTER("ds_rng_get_state");
-    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu",
+    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; size is %zu",
                 DS_RNG_STATE_SIZE, out ? size : 0);
     ds_result r = ds__generator_state(rng, ds_device_current(), state);
     if (r == DS_OK)
@@ -149,10 +149,11 @@ DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     return r;
 }
 
+/* Reads seed and offset from 16 bytes, or the seed alone from 8. */
 static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
     DS__REQUIRE(bytes, "state is NULL");
     DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE,
-                "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
+                "the state has %zu bytes; 8 or %d are allowed", size, DS_RNG_STATE_SIZE);
     state[1] = 0;
     memcpy(state, bytes, size);
     return ds__offset_check(state[1]);
@@ -178,6 +179,7 @@ DSDEF ds_result(ds_rng_set_device_seed)(ds_device device, uint64_t seed) {
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
 
+/* Sets the seed of all devices' generators, or of none. */
 static ds_result ds__seed_all(uint64_t seed) {
     ds_result r = DS_OK;
     for (int check = 1; check >= 0; check--) /* all or none */
@@ -235,7 +237,7 @@ DSDEF ds_result(ds_rng_get_device_seed)(ds_device device, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* How many devices of a type there are; a zeroed type becomes the current device's. */
+/* Returns the number of devices of a type. A zeroed type becomes that of the current device. */
 static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
     ds_device current = { 0, 0 };
     int count;
@@ -244,7 +246,7 @@ static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
         *type = (ds_device_type)current.type;
     }
     DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU,
-                "%d is not a type of device with generators", (int)*type);
+                "devices of type %d have no generators", (int)*type);
     count = ds__type_count((int)*type);
     *out = (size_t)count;
     return DS_OK;
@@ -261,7 +263,7 @@ DSDEF ds_result(ds_rng_get_state_all)(ds_device_type type, void *out, size_t cap
     ds_result r = ds__devices_of(&type, &count);
     if (r < 0)
         return r;
-    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity,
+    DS__REQUIRE(!out || capacity >= count, "capacity is %zu states for %zu devices", capacity,
                 count);
     for (size_t i = 0; out && i < count && r == DS_OK; i++) {
         uint64_t state[2];
@@ -284,7 +286,7 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
     ds_result r = ds__devices_of(&type, &devices);
     if (r < 0)
         return r;
-    DS__REQUIRE(count <= devices, "%zu states for %zu devices", count, devices);
+    DS__REQUIRE(count <= devices, "count is %zu states for %zu devices", count, devices);
     DS__REQUIRE(states || !count, "states is NULL");
     for (int set = 0; set < 2; set++)
         for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -294,7 +296,10 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
                                state);
             if (r == DS_OK)
                 r = ds__generator_state(own, device, before);
-            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK)
+            if (r < 0 || !set)
+                continue;
+            r = ds__generator_of(device, &g);
+            if (r == DS_OK)
                 r = ds__generator_set(g, 0, state[0], state[1]);
         }
     return r;

@@ -60,13 +60,14 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     out->item = (ds_dtype_get_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
-    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d",
-                ds__nth(what, index), ndim, DS_TENSOR_MAX_DIMS);
-    DS__REQUIRE(!ndim || shape, "%s has no shape", ds__nth(what, index));
+    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS,
+                "%s has %d dimensions; 0 to %d are allowed", ds__nth(what, index), ndim,
+                DS_TENSOR_MAX_DIMS);
+    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__nth(what, index));
     DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
                 ds__nth(what, index), dtype.bits, dtype.lanes);
     if (!out->item)
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are no whole bytes",
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are not whole bytes",
                         ds__nth(what, index), dtype.bits * dtype.lanes);
     for (int d = 0; d < ndim; d++)
         out->shape[d] = shape[d];
@@ -98,7 +99,7 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
             __builtin_add_overflow(high, out->count > 0, &high) ||
             __builtin_mul_overflow(high, (int64_t)out->item, &high);
-    DS__REQUIRE(!wide, "%s has strides that lead out of the address space", ds__nth(what, index));
+    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space", ds__nth(what, index));
     out->low = (ptrdiff_t)low;
     out->high = (ptrdiff_t)high;
     return DS_OK;
@@ -115,7 +116,7 @@ static ds_result ds__tensor_device(ds_device given, const char *what, int64_t in
     if (given.type != DS_DEVICE_CURRENT && given.type != DS_DEVICE_CUDA &&
         given.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "%s is on a device of DLPack's type %d, which devstream does not have",
+                        "%s is on a device of DLPack's type %d, which is not supported",
                         ds__nth(what, index), given.type);
     ds_result r = ds__resolve(given, out);
     return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;

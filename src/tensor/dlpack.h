@@ -49,7 +49,7 @@ DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed
     DS__REQUIRE(managed, "managed is NULL");
     if (managed->version.major != DS_DLPACK_MAJOR)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the managed tensor is of DLPack %u.%u, and %d.x is what devstream reads",
+                        "the managed tensor has DLPack version %u.%u; %d.x is supported",
                         managed->version.major, managed->version.minor, DS_DLPACK_MAJOR);
     if (managed->flags & DS_DLPACK_SUBBYTE_PADDED && managed->tensor.dtype.bits % 8)
         return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits",
@@ -88,14 +88,13 @@ static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__hand
     DS__REQUIRE(tensor, "the tensor is NULL");
     ds__storage *storage;
     int known = ds__tensor_share(tensor, &storage, out_flags);
-    DS__REQUIRE(known, "%p is no tensor of devstream's; ds_tensor_wrap makes one",
+    DS__REQUIRE(known, "%p is not a tensor of devstream; create one by ds_tensor_wrap",
                 (const void *)tensor);
     size_t n = (size_t)tensor->ndim;
     ds__handed *e = NULL;
     ds_result r = DS_OK;
     if (!versioned && *out_flags & DS_TENSOR_READ_ONLY)
-        r = ds__fail(DS_ERR_UNSUPPORTED,
-                     "the tensor is read-only, which only the versioned form tells");
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the tensor is read-only; use ds_tensor_export_versioned");
     else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
     if (r < 0) {
@@ -150,7 +149,7 @@ static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
-            ds__warn("tensor made at %s:%d was not freed", o->made.file ? o->made.file : "?",
+            ds__warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
                      o->made.line);
             /* it is not given back one by one */
             if (o->storage && o->storage->kind <= DS__OF_PINNED)

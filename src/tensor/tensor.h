@@ -241,7 +241,7 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     if (o)
         *at = o->next;
     ds__lock_give(&ds__c.lock);
-    DS__REQUIRE(o, "%p is no tensor of devstream's, or was freed already", (void *)tensor);
+    DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
     ds_result r = ds__storage_drop(o->storage);
     ds__release(o);
     ds__storages_catch_up();

@@ -24,7 +24,7 @@ static int ds__tensor_dim(int dim, int ndim) {
         return dim < 0 ? dim + ndim : dim;
     ds__fail(DS_ERR_INVALID_VALUE,
              ndim ? "dimension %d is outside of [%d, %d]"
-                  : "dimension %d of a tensor that has none",
+                  : "dimension is %d, but the tensor has no dimensions",
              dim, -ndim, ndim - 1);
     return -1;
 }
@@ -104,12 +104,13 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     if (r < 0)
         return r;
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS && (!ndim || shape),
-                "a shape of %d dimensions at %p", ndim, (const void *)shape);
+                "the shape has %d dimensions at %p; it must not be NULL", ndim,
+                (const void *)shape);
     v = d;
     v.ndim = ndim;
     for (int i = 0; i < ndim; i++) {
         DS__REQUIRE(shape[i] >= -1, "the size %lld in dimension %d", (long long)shape[i], i);
-        DS__REQUIRE(shape[i] >= 0 || open < 0, "more than one size is -1: dimensions %d and %d",
+        DS__REQUIRE(shape[i] >= 0 || open < 0, "only one size may be -1: dimensions %d and %d",
                     open, i);
         v.shape[i] = shape[i];
         if (shape[i] < 0) {
@@ -121,11 +122,11 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     if (open >= 0 && known > 0)
         v.shape[open] = d.count / known;
     DS__REQUIRE(open < 0 || known != 0,
-                "nothing says what the size in dimension %d, -1, is: there are no elements", open);
-    DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not make the shape %s",
+                "the size in dimension %d cannot be -1: the tensor has no elements", open);
+    DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not fit the shape %s",
                 (long long)d.count, ds__shape_text(ndim, shape, one, sizeof one));
     DS__REQUIRE(ds__reshape(&d, ndim, v.shape, v.strides),
-                "the strides %s of the shape %s do not allow that without a copy",
+                "the strides %s of the shape %s need a copy for this view",
                 ds__shape_text(d.ndim, d.strides, one, sizeof one),
                 ds__shape_text(d.ndim, d.shape, other, sizeof other));
     return ds__tensor_show(tensor, &v, out);
@@ -134,7 +135,7 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
 static ds_result ds__narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
                     length <= d->shape[dim] - start,
-                "indices from %lld on, %lld of them, are outside of dimension %d, which has %lld",
+                "start %lld and length %lld are outside dimension %d of size %lld",
                 (long long)start, (long long)length, dim, (long long)d->shape[dim]);
     d->shape[dim] = length;
     ds__dims_recount(d);
@@ -164,7 +165,7 @@ DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start
         return r;
     if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
         return DS_ERR_INVALID_VALUE;
-    DS__REQUIRE(step >= 1, "a step of %lld is not at least 1", (long long)step);
+    DS__REQUIRE(step >= 1, "step is %lld; it must be at least 1", (long long)step);
     int64_t n = d.shape[dim];
     start = start < -n ? 0 : start < 0 ? start + n : start > n ? n : start;
     stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
@@ -191,7 +192,7 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
     if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
         return DS_ERR_INVALID_VALUE;
     int64_t n = d.shape[dim];
-    DS__REQUIRE(index >= -n && index < n, "index %lld is outside of dimension %d, which has %lld",
+    DS__REQUIRE(index >= -n && index < n, "index %lld is outside dimension %d of size %lld",
                 (long long)index, dim, (long long)n);
     ds__dims_move(&d, dim, index < 0 ? index + n : index);
     d.ndim--;
@@ -225,7 +226,7 @@ DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds
     for (int i = 0; i < d.ndim; i++) {
         if ((from[i] = ds__tensor_dim(order[i], d.ndim)) < 0)
             return DS_ERR_INVALID_VALUE;
-        DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d stands twice in the order", from[i]);
+        DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d is listed twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
     return ds__permute(tensor, &d, from, out);
@@ -255,7 +256,7 @@ DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
     DS__REQUIRE(d.dtype.code == DS_CODE_COMPLEX && d.dtype.bits % 16 == 0,
                 "elements of type %s are not complex", ds__dtype_name(d.dtype, name));
     DS__REQUIRE(d.ndim < DS_TENSOR_MAX_DIMS && d.dtype.lanes == 1,
-                "%d dimensions and one more are more than %d", d.ndim, DS_TENSOR_MAX_DIMS);
+                "%d dimensions and one more exceed the maximum of %d", d.ndim, DS_TENSOR_MAX_DIMS);
     for (int i = 0; i < d.ndim; i++) /* of a size of 1 or an empty tensor nobody follows it */
         if (__builtin_mul_overflow(d.strides[i], 2, &d.strides[i]))
             d.strides[i] = 0;
@@ -274,7 +275,7 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
         return r;
     if (d.device.type == DS_DEVICE_CUDA && d.given.type != DS_TENSOR_CUDA_MANAGED)
         return ds__fail(DS_ERR_INVALID_DEVICE,
-                        "the tensor is on cuda:%d, whose memory the host cannot reach",
+                        "the tensor is on cuda:%d, and the host cannot access its memory",
                         d.device.index);
     d.given = (ds_device){ DS_DEVICE_HOST, 0 };
     return ds__tensor_show(tensor, &d, out);

@@ -27,8 +27,9 @@ static int ds__tnode_find(const ds_topology *t, const char *name) {
 static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(strlen(name) < sizeof t->node->name,
                 "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
-    DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is there already", name);
-    DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "there are more than %d nodes", DS__TOPOLOGY_MAX);
+    DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
+    DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
+                DS__TOPOLOGY_MAX);
     ds__tnode *n = ds__grown(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;

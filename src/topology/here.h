@@ -247,8 +247,8 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
         *out = NULL;
     DS__ENTER("ds_topology_create_of_devices");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
-    DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2, "%zu devices are not 1 to %d", count,
-                DS__TOPOLOGY_MAX - 3);
+    DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
+                "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
     ds_topology *t = ds__topology_new();
     ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
@@ -258,9 +258,9 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__resolve(devices[i], &device[i]);
         if (r == DS_OK && device[i].type == DS_DEVICE_HOST)
-            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host is no rank");
+            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
         if (r == DS_OK && device[i].type != device[0].type)
-            r = ds__fail(DS_ERR_CROSS_DRIVER, "devices of two drivers");
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
         if (r < 0)
             r = ds__also(r, " (device %zu of the list)", i);
     }

@@ -233,7 +233,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
                               timed ? "a time is expected (\"8us\")"
                                     : "a rate above 0 is expected (\"25GB/s\")");
     if (w->words > 4 + rated)
-        return ds__tword_fail(w, 4 + rated, "nothing more is expected");
+        return ds__tword_fail(w, 4 + rated, "text after the end of the statement");
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1]; k++)
             for (int back = 0; back < ways; back++) {
@@ -242,7 +242,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
                 if (e.from == e.to)
                     continue;
                 if (!rated && (!e.from || !e.to))
-                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is no device");
+                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is not a device");
                 struct ds__tpeer one = e;
                 one.from = ds__rank_of(w->t, e.from);
                 one.to = ds__rank_of(w->t, e.to);
@@ -264,9 +264,8 @@ static ds_result ds__tvalue_line(ds__twords *w) {
     else if (strcmp(w->word[0], "memory") == 0 && is == 'r' && n >= 1)
         w->t->memory = n;
     else
-        return ds__tword_fail(
-            w, w->words > 2 ? 2 : 1,
-            "expected are engines 1 to 64, start TIME, latency TIME or memory RATE");
+        return ds__tword_fail(w, w->words > 2 ? 2 : 1,
+                              "expected: engines 1 to 64, start TIME, latency TIME or memory RATE");
     return DS_OK;
 }
 
@@ -288,8 +287,7 @@ static ds_result ds__tline(ds__twords *w) {
         strcmp(w->word[0], "latency") == 0 || strcmp(w->word[0], "memory") == 0)
         return ds__tvalue_line(w);
     return ds__tword_fail(
-        w, 0,
-        "expected are device, switch, socket, link, peer, engines, start, latency and memory");
+        w, 0, "expected: device, switch, socket, link, peer, engines, start, latency or memory");
 }
 
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
@@ -328,7 +326,7 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
             r = ds__tline(w);
     }
     if (r == DS_OK && !t->devices)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: there is no device", w->number);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
     ds__release(w);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
@@ -371,7 +369,7 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
         else if (n == MOST - 1)
             r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
         else if (memchr(text, 0, n))
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is no text", path);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is not a text file", path);
     }
     if (f)
         fclose(f);

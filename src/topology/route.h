@@ -261,7 +261,7 @@ static ds_result ds__routes_make(ds_topology *t) {
                 !(ds__route_of(t, i, t->devices)->hops && ds__route_of(t, t->devices, k)->hops))
                 return ds__fail(
                     DS_ERR_INVALID_VALUE,
-                    "there is no way from %s to %s, neither directly nor through host memory",
+                    "there is no route from %s to %s, neither directly nor through host memory",
                     t->node[t->rank[i]].name, t->node[t->rank[k]].name);
     return ds__ways_make(t);
 }

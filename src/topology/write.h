@@ -100,7 +100,8 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
                                                                      ds__topology_text };
     DS__ENTER("ds_topology_write");
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
-    DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0], "%d is no format", (int)format);
+    DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
+                "format is %d; use a DS_TOPOLOGY_* format", (int)format);
     ds__pen pen = { write_fn, user, 0, 0 };
     forms[format](topology, &pen);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;

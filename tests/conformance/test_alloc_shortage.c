@@ -562,7 +562,7 @@ static int give_one(ds_device device, size_t size, void *user) {
     if (h->s.id) {
         void *p;
         h->alloc = ds_mem_alloc(100, h->s, &p);
-        h->told = strstr(ds_error_get_last(), "asked to free memory cannot allocate") != NULL;
+        h->told = strstr(ds_error_get_last(), "callback must not allocate memory") != NULL;
     }
     if (!h->count)
         return h->lie;
@@ -1338,8 +1338,8 @@ static void test_the_smallest_of_a_pools_limits_counts(void **state) {
             ok(ds_mem_alloc_with(&r, &p));
             refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
             assert_null(q);
-            assert_non_null(
-                strstr(ds_error_get_last(), "only the pool's limit of 24.00 MiB is in the way"));
+            assert_non_null(strstr(ds_error_get_last(),
+                                   "only the pool's limit of 24.00 MiB prevents the allocation"));
             r.size = 26 * MIB;
             refused(ds_mem_alloc_with(&r, &q), DS_ERR_LIMIT_EXCEEDED);
             assert_non_null(

@@ -277,11 +277,14 @@ static void test_a_checkpoint_whose_memory_was_given_back_is_refused(void **stat
         ds_pool_checkpoint *c = save(pool);
         ok(ds_mem_free(p));
         ok(ds_pool_empty_cache(pool, NULL));
-        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE, "given back");
+        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE,
+                       "freed to the driver");
         void *other = block(30 * MIB, s); /* perhaps at the same address, but not the pool's */
-        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE, "given back");
+        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE,
+                       "freed to the driver");
         q = block_in(pool, 2 * MIB, s);
-        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE, "given back");
+        refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE,
+                       "freed to the driver");
         ok(ds_pool_check_live(pool, &q, 1));
         ok(ds_mem_free(q));
         ok(ds_mem_free(other));
@@ -303,7 +306,7 @@ static void test_a_checkpoint_with_a_hole_in_its_memory_is_refused(void **state)
         void *left[2] = { q[0], q[2] };
         if (preset == PRESET_DEFAULT || preset == PRESET_TORCH_GROWING) {
             refused_saying(ds_pool_restore(pool, c, NULL, NULL), DS_ERR_ILLEGAL_STATE,
-                           "given back");
+                           "freed to the driver");
             ok(ds_pool_check_live(pool, left, 2));
             ok(ds_mem_free(q[0]));
             ok(ds_mem_free(q[2]));

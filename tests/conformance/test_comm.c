@@ -196,11 +196,11 @@ static void test_a_scatter_with_sizes_and_its_errors(void **state) {
     }
     drop(out, 4);
     refused(ds_comm_scatter(t, to, 0, NULL, 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
-    says("no device to scatter to");
+    says("no devices to scatter to");
     refused(ds_comm_scatter(t, to, 2, SHAPE(5, 5), 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
-    says("more than 9");
+    says("exceeds 9");
     refused(ds_comm_scatter(t, to, 2, SHAPE(5, 3), 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
-    says("add up to 8");
+    says("sum of chunk_sizes is 8");
     refused(ds_comm_scatter(t, to, 2, SHAPE(10, -1), 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
     refused(ds_comm_scatter(t, to, 2, SHAPE(-1, 10), 0, NULL, out, &n), DS_ERR_INVALID_VALUE);
     says("chunk_sizes[0] is -1");
@@ -283,7 +283,7 @@ static void test_scatter_into_and_gather_into(void **state) {
     ok(ds_comm_gather_into(INPUTS(both), 2, 1, back, NULL));
     expect_equal(t, back);
     refused(ds_comm_scatter_into(t, INPUTS(out), 2, 1, NULL), DS_ERR_INVALID_VALUE);
-    says("add up to 4, not to 9");
+    says("is 4; it must be 9");
     refused(ds_comm_scatter_into(t, INPUTS(out), 0, 1, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_comm_scatter_into(t, INPUTS(out), 3, 0, NULL), DS_ERR_INVALID_VALUE);
     says("output tensor at index 0 has the shape [2, 4, 3], which differs from [2, 9, 3] in more "
@@ -329,7 +329,7 @@ static void test_gather_and_its_errors(void **state) {
                          on(harness_device(0), ds_int8(), 1, SHAPE(3)) },
               *out;
     refused(ds_comm_gather(INPUTS(in), 0, 0, to[0], NULL, &out), DS_ERR_INVALID_VALUE);
-    says("no tensor to gather from");
+    says("no tensors to gather");
     refused(ds_comm_gather(INPUTS(in), 2, 0, to[0], NULL, &out), DS_ERR_INVALID_VALUE);
     says("input tensor at index 1 has the shape [3]");
     drop(&in[1], 1);
@@ -919,7 +919,7 @@ static void test_a_description_that_does_not_agree_with_its_memory_is_refused(vo
     drop(&out, 1);
     t.byte_offset = 4;
     refused(ds_comm_broadcast(&t, &to, 1, NULL, &out), DS_ERR_INVALID_VALUE);
-    says("the tensor: 1048576 bytes at offset 4 leave an allocation of 1048576 bytes");
+    says("the tensor: 1048576 bytes at offset 4 exceed the allocation of 1048576 bytes");
     t.byte_offset = 511 * 512 * 4;
     t.strides = (int64_t[]){ -512, 1 }; /* from the last row to the first */
     ok(ds_comm_broadcast(&t, &to, 1, NULL, &out));
@@ -929,16 +929,16 @@ static void test_a_description_that_does_not_agree_with_its_memory_is_refused(vo
     t.byte_offset = 4 * 512 * 4;
     t.strides = (int64_t[]){ -512, 1 }; /* begins in it and leads out of it in front */
     refused(ds_comm_broadcast(&t, &to, 1, NULL, &out), DS_ERR_INVALID_VALUE);
-    says("the tensor: 1048576 bytes at offset -1038336 leave an allocation of 1048576 bytes");
+    says("the tensor: 1048576 bytes at offset -1038336 exceed the allocation of 1048576 bytes");
     t = ds_tensor_of(p, harness_device(1), ds_float32(), 1, SHAPE(3));
     if (harness_device_count() > 1) {
         refused(ds_comm_broadcast(&t, &to, 1, NULL, &out), DS_ERR_DEVICE_MISMATCH);
-        says("and its memory is on");
+        says("but its memory is on");
     }
     t.device = host();
     if (!harness_is_cpu()) {
         refused(ds_comm_broadcast(&t, &to, 1, NULL, &out), DS_ERR_DEVICE_MISMATCH);
-        says("the tensor says that it is on the host, and its memory is on cuda:0");
+        says("the device of the tensor is the host, but its memory is on cuda:0");
     }
     assert_null(out);
     ok(ds_device_free(p));
@@ -952,7 +952,7 @@ static void test_options_that_say_nothing_sensible_are_refused(void **state) {
     ds_device to = harness_device(0);
     refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .stream_count = 1 }, &out),
             DS_ERR_INVALID_VALUE);
-    says("streams is NULL, and stream_count is 1");
+    says("streams is NULL, but stream_count is 1");
     refused(ds_comm_broadcast(t, &to, 1, &(ds_comm_options){ .flags = 4 }, &out),
             DS_ERR_INVALID_VALUE);
     says("0x4");
@@ -1012,7 +1012,7 @@ static void test_outputs_that_share_memory_are_refused(void **state) {
     row.strides = (int64_t[]){ 0, 1 };
     refused(ds_comm_broadcast_into(top, INPUTS((ds_tensor *[]){ in[0], &row }), 2, NULL),
             DS_ERR_INVALID_VALUE);
-    says("output tensor at index 1 has 4 elements in one place: dimension 0 has the stride 0");
+    says("output tensor at index 1 has 4 elements at one address: dimension 0 has the stride 0");
     ok(ds_comm_broadcast_into(&row, INPUTS((ds_tensor *[]){ in[0], in[1] }), 2, NULL));
     expect_equal(&row, in[1]);
     drop(&source, 1);
@@ -1051,14 +1051,15 @@ static void test_everyone_with_everyone_and_what_does_not_fit(void **state) {
             DS_ERR_INVALID_VALUE);
     says("output tensor at index 0 has elements of type int32, not float32");
     refused(ds_comm_all_gather(INPUTS(&a), INPUTS(&small), 1, NULL), DS_ERR_INVALID_VALUE);
-    says("output tensors have the size 4 in dimension 0, not 1 times 6, the input tensor's");
+    says("output tensors have the size 4 in dimension 0; it must be 1 times 6, the size of the "
+         "input tensor");
     refused(ds_comm_all_gather(INPUTS(&scalar), INPUTS(&scalar), 1, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_comm_all_to_all(INPUTS((ds_tensor *[]){ a, b, a, b }),
                                INPUTS((ds_tensor *[]){ a, b, a, b }), 4, NULL),
             DS_ERR_INVALID_VALUE);
     refused(ds_comm_reduce(INPUTS(&truth), 1, DS_REDUCE_AVERAGE, d, NULL, &out),
             DS_ERR_INVALID_VALUE);
-    says("elements of type bool have no average");
+    says("average is not supported for bool");
     refused(ds_comm_reduce_scatter(INPUTS(&truth), INPUTS(&truth), 1, DS_REDUCE_AVERAGE, NULL),
             DS_ERR_INVALID_VALUE);
     refused(ds_comm_all_to_all(INPUTS((ds_tensor *[]){ a, b, other, small }), NULL, 4, NULL),
@@ -1069,7 +1070,7 @@ static void test_everyone_with_everyone_and_what_does_not_fit(void **state) {
             DS_ERR_INVALID_VALUE);
     ds_tensor *eight[2] = { on(d, ds_float32(), 1, SHAPE(7)), on(d, ds_float32(), 1, SHAPE(7)) };
     refused(ds_comm_all_to_all(INPUTS(seven), INPUTS(eight), 2, NULL), DS_ERR_INVALID_VALUE);
-    says("the size in dimension 0, 7, cannot be cut into 2 equal parts");
+    says("the size in dimension 0, 7, cannot be split into 2 equal parts");
     ds_tensor *all[] = { a,      b,     h,        far,      small,    other,
                          scalar, truth, seven[0], seven[1], eight[0], eight[1] };
     drop(all, sizeof all / sizeof *all);
@@ -1085,7 +1086,7 @@ static void test_devices_of_two_drivers_do_not_mix(void **state) {
     ds_tensor *t = on(harness_device(0), ds_float32(), 1, SHAPE(8)),
               *u = on(cpu, ds_float32(), 1, SHAPE(8)), *out[2] = { NULL, NULL };
     refused(ds_comm_broadcast(t, both, 2, NULL, out), DS_ERR_CROSS_DRIVER);
-    says("result at index 1 is on cpu:0, others are on cuda:0");
+    says("result at index 1 is on cpu:0, but others are on cuda:0");
     assert_null(out[0]);
     refused(ds_comm_reduce_add(INPUTS((ds_tensor *[]){ t, u }), 2, both[0], NULL, out),
             DS_ERR_CROSS_DRIVER);

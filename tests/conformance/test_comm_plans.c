@@ -721,7 +721,7 @@ static void test_what_cannot_follow_a_plan(void **state) {
         assert_int_equal(perform(&c), DS_ERR_INVALID_VALUE); \
         says(sentence);                                      \
     } while (0)
-    REFUSED("without its topology");
+    REFUSED("without options->topology");
     c.o.topology = other;
     REFUSED("another topology");
     c.o.topology = t;
@@ -731,7 +731,7 @@ static void test_what_cannot_follow_a_plan(void **state) {
     d.what = DS_ALL_REDUCE;
     d.order = DS_ORDER_ANY;
     ok(ds_plan_get(t, &d, &c.o.plan));
-    REFUSED("order of its sums");
+    REFUSED("not in the order of the list");
     c.o.flags = DS_COMM_ANY_ORDER;
     ok(perform(&c));
     c.o.flags = 8;
@@ -758,7 +758,7 @@ static void test_what_cannot_follow_a_plan(void **state) {
     says("another size");
     assert_int_equal(ds_comm_gather(INPUTS(c.small), 3, 0, host(), &c.o, &made),
                      DS_ERR_INVALID_VALUE);
-    says("no rank");
+    says("not a rank");
     assert_null(made);
     c.o.plan = NULL; /* the direct way */
     ok(ds_comm_gather(INPUTS(c.small), 2, 0, at[0], &c.o, &made));
@@ -813,7 +813,7 @@ static void test_what_cannot_follow_a_plan(void **state) {
             if (order <= (int)kinds[k].most)
                 ok(perform(&c));
             else
-                REFUSED("order of its sums");
+                REFUSED("not in the order of the list");
             end_crew(&c);
         }
     ds_topology_destroy(t);

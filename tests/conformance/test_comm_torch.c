@@ -281,13 +281,13 @@ static void scatters(ds_device from, int64_t rows, const int64_t *sizes, int dim
        are less than the input. */
     int64_t three[3] = { want[0], want[1], 1 };
     refused(ds_comm_scatter(t, to, 3, three, dim, NULL, out, &n), DS_ERR_INVALID_VALUE);
-    says("chunk_sizes add up to more than");
+    says("sum of chunk_sizes exceeds");
     says("at index 2");
     assert_int_equal(n, 0);
     refused(ds_comm_scatter(t, to, 0, NULL, dim, NULL, out, &n), DS_ERR_INVALID_VALUE);
-    says("no device to scatter to");
+    says("no devices to scatter to");
     refused(ds_comm_scatter_into(t, INPUTS(into), 0, dim, NULL), DS_ERR_INVALID_VALUE);
-    says("no output tensor to scatter to");
+    says("no output tensors to scatter to");
     ds_tensor odd = elsewhere(into[0]), *wide = unsqueezed(into[0]),
               *less = part_of(into[0], dim, 1, want[0] - 1);
     refused(ds_comm_scatter_into(t, INPUTS((ds_tensor *[]){ &odd, into[1] }), 2, dim, NULL),
@@ -298,7 +298,7 @@ static void scatters(ds_device from, int64_t rows, const int64_t *sizes, int dim
     says("output tensor at index 0 has the shape [1, ");
     refused(ds_comm_scatter_into(t, INPUTS((ds_tensor *[]){ less, into[1] }), 2, dim, NULL),
             DS_ERR_INVALID_VALUE);
-    says("add up to");
+    says("sum of the sizes");
     into[2] = on(host(), ds_float32(), 2, into[0]->shape);
     /* torch refuses the first one */
     ok(ds_comm_scatter_into(t, INPUTS((ds_tensor *[]){ into[2], into[1] }), 2, dim, NULL));
@@ -388,7 +388,7 @@ static void gathers(int dim) {
                 : "the output tensor has the shape [2, 9], not [2, 10]");
     drop(&again, 1);
     refused(ds_comm_gather(NULL, 0, dim, host(), NULL, &out), DS_ERR_INVALID_VALUE);
-    says("no tensor to gather from");
+    says("no tensors to gather");
     ds_tensor odd = elsewhere(in[0]), *wide = unsqueezed(in[1]),
               *less = part_of(in[1], across ? 1 : 0, 1, across ? 4 : 1);
     refused(ds_comm_gather(INPUTS((ds_tensor *[]){ &odd, in[1] }), 2, dim, host(), NULL, &out),

@@ -225,17 +225,17 @@ static void test_nvml_tells_how_busy_and_how_warm_a_gpu_is(void **state) {
         ok(ds_device_get_clock_rate(harness_device(0), &a, NULL));
     }
     use_nvml("nvml.so", "mig");
-    all_sensors_say(DS_ERR_UNSUPPORTED, "NVML says 3 (not supported)");
+    all_sensors_say(DS_ERR_UNSUPPORTED, "NVML returned 3 (not supported)");
     use_nvml("nvml.so", "unavailable");
-    all_sensors_say(DS_ERR_UNSUPPORTED, "NVML says 3");
+    all_sensors_say(DS_ERR_UNSUPPORTED, "NVML returned 3");
     use_nvml("nvml.so", "denied");
-    all_sensors_say(DS_ERR_DRIVER, "NVML says 4 (no permission)");
+    all_sensors_say(DS_ERR_DRIVER, "NVML returned 4 (no permission)");
     use_nvml("nvml.so", "unknown-device");
-    all_sensors_say(DS_ERR_DRIVER, "NVML says 6 (not found)");
+    all_sensors_say(DS_ERR_DRIVER, "NVML returned 6 (not found)");
     use_nvml("nvml.so", "no-driver");
     all_sensors_say(DS_ERR_UNSUPPORTED, "cannot be initialised");
     use_nvml("nvml-old.so", "two");
-    all_sensors_say(DS_ERR_UNSUPPORTED, "NVML says 13");
+    all_sensors_say(DS_ERR_UNSUPPORTED, "NVML returned 13");
     use_nvml("/nonexistent/libnvidia-ml.so.1", "two");
     all_sensors_say(DS_ERR_UNSUPPORTED,
                     "/nonexistent/libnvidia-ml.so.1) tells it, and it cannot be loaded");

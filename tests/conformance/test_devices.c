@@ -114,12 +114,12 @@ static void test_an_index_without_a_type_is_refused(void **state) {
     ok(ds_graph_create(NULL, &g));
 
     refused(ds_device_set_current(second), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_error_get_last(), "a device without a type has index 1"));
+    assert_non_null(strstr(ds_error_get_last(), "the device has index 1 without a type"));
     refused(ds_device_push(second), DS_ERR_INVALID_VALUE);
     refused(ds_device_alloc(second, 64, &p), DS_ERR_INVALID_VALUE);
     ds_node_desc kernel = { .kind = DS_NODE_KERNEL, .device = second };
     refused(ds_graph_add(g, &kernel, NULL, 0, &n), DS_ERR_INVALID_VALUE);
-    assert_non_null(strstr(ds_error_get_last(), "a device without a type has index 1"));
+    assert_non_null(strstr(ds_error_get_last(), "the device has index 1 without a type"));
 
     ok(ds_device_get_current(&d));
     assert_int_equal(d.type, before.type);

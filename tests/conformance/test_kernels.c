@@ -592,7 +592,7 @@ static void test_a_grid_that_no_gpu_takes_is_refused(void **state) {
         { { { 1, 1, 65536 }, { 1 }, 0 }, "grid.y is 1 and grid.z 65536; at most 65535" },
         { { { 0 }, { 32 }, 0 }, "grid.x is 0; 1 to 2147483647" },
         { { { 1u << 31 }, { 1 }, 0 }, "grid.x is 2147483648; 1 to 2147483647" },
-        { { { INT_MAX, 65535, 65535 }, { 1024 }, 0 }, "more threads than a size_t counts" },
+        { { { INT_MAX, 65535, 65535 }, { 1024 }, 0 }, "exceeds size_t" },
         { { { 1 }, { 32 }, 232449 }, "232449 bytes of shared memory; at most 232448" },
     };
 

@@ -483,9 +483,9 @@ static void test_nvml_tells_which_processes_use_a_gpu(void **state) {
     }
     assert_string_equal(text, "");
     assert_string_equal(processes(library, "denied"),
-                        "processes are unknown: NVML says 4 (no permission)\n");
+                        "processes are unknown: NVML returned 4 (no permission)\n");
     assert_string_equal(processes(library, "unknown-device"),
-                        "processes are unknown: NVML says 6 (not found)\n");
+                        "processes are unknown: NVML returned 6 (not found)\n");
     assert_non_null(strstr(processes(library, "no-driver"), "cannot be initialised"));
     assert_non_null(strstr(processes("/nonexistent/libnvidia-ml.so.1", "two"),
                            "/nonexistent/libnvidia-ml.so.1"));
@@ -704,7 +704,7 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 30 * MIB, .stream = s, .pool = pool }, &p));
     no_memory(
         ds_mem_alloc_with(&(ds_mem_request){ .size = 15 * MIB, .stream = s, .pool = pool }, &q));
-    has(ds_error_get_last(), "only the pool's limit of 40.00 MiB is in the way");
+    has(ds_error_get_last(), "only the pool's limit of 40.00 MiB prevents the allocation");
     has(ds_mem_get_last_report(), "from the pool narrow");
     ok(ds_mem_free(p));
     ok(ds_pool_destroy(pool));
@@ -712,7 +712,7 @@ static void test_the_hint_fits_what_is_in_the_way(void **state) {
     p = labelled("weights", 30 * MIB, s);
     limit_to(40 * MIB);
     no_memory(ds_mem_alloc(15 * MIB, s, &q));
-    has(ds_error_get_last(), "only the limit of 40.00 MiB is in the way");
+    has(ds_error_get_last(), "only the limit of 40.00 MiB prevents the allocation");
     limit_to(0);
     ok(ds_mem_free(p));
     ok(ds_stream_destroy(s));
@@ -764,7 +764,7 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     no_memory(ds_mem_alloc_with(
         &(ds_mem_request){ .size = 3 * MIB, .stream = s, .alignment = 2 * MIB }, &r));
     has(ds_error_get_last(),
-        "a free block of 3.50 MiB would do, if the alignment did not make 5.00 MiB of the request");
+        "a free block of 3.50 MiB would fit, but the alignment enlarges the request to 5.00 MiB");
     ok(ds_mem_alloc(3 * MIB, s, &r));
     ok(ds_mem_free(r));
     ok(ds_mem_free(q));
@@ -778,9 +778,8 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     q = block(3 * MIB / 2, s);
     limit_to(20 * MIB);
     no_memory(ds_mem_alloc(9 * MIB, s, &r));
-    has(ds_error_get_last(),
-        "a free block of 10.50 MiB would do, if roundup_power2_divisions did not "
-        "make 12.00 MiB of the request");
+    has(ds_error_get_last(), "a free block of 10.50 MiB would fit, but roundup_power2_divisions "
+                             "enlarges the request to 12.00 MiB");
     ok(ds_mem_free(q));
     ok(ds_mem_free(p));
     limit_to(0);
@@ -792,7 +791,7 @@ static void test_the_hint_fits_what_the_request_needs(void **state) {
     limit_to(20 * MIB);
     no_memory(ds_mem_alloc(20 * MIB - 3 * MIB / 2, s, &r));
     has(ds_error_get_last(),
-        "a free block of 18.50 MiB would do, if guard_bytes did not make 18.50 MiB of the request");
+        "a free block of 18.50 MiB would fit, but guard_bytes enlarges the request to 18.50 MiB");
     ok(ds_mem_free(p));
     limit_to(0);
     ok(ds_stream_destroy(s));
@@ -827,8 +826,8 @@ static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
         ok(ds_mem_free(p));
         ok(ds_stream_synchronize(s));
         refused(ask_in_a_capture(s, words), DS_ERR_LIMIT_EXCEEDED);
-        has(words, "80.00 MiB are cached, but while a capture is open nothing is given back; call "
-                   "ds_mem_empty_cache before it begins");
+        has(words, "80.00 MiB are cached, but cannot be freed while a capture is open; call "
+                   "ds_mem_empty_cache before the capture");
         ok(ds_mem_empty_cache(harness_device(0), NULL)); /* as it says */
         ok(ask_in_a_capture(s, words));
         p = block(80 * MIB, s);
@@ -836,8 +835,8 @@ static void test_the_hint_fits_what_an_open_capture_forbids(void **state) {
         ok(ds_mem_record_use(p, user));
         ok(ds_mem_free(p));
         refused(ask_in_a_capture(s, words), DS_ERR_LIMIT_EXCEEDED);
-        has(words, "80.00 MiB are freed but wait for other streams, and while a capture is open "
-                   "nobody asks whether these are done; empty the cache before it begins");
+        has(words, "80.00 MiB are freed but in use by other streams, which are not polled while a "
+                   "capture is open; empty the cache before the capture");
         gate_open(&g);
         ok(ds_mem_empty_cache(harness_device(0), NULL));
         ok(ask_in_a_capture(s, words));
@@ -859,13 +858,12 @@ static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     limit_to(20 * MIB);
     ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_error_get_last(),
-        "a free block of 17.00 MiB belongs to another stream, for which this one "
-        "cannot wait while a capture is open");
+    has(ds_error_get_last(), "a free block of 17.00 MiB belongs to another stream, and this stream "
+                             "cannot wait for it while a capture is open");
     ok(ds_capture_end(other, &g));
     ok(ds_graph_destroy(g));
     no_memory(ds_mem_alloc(4 * MIB, s, &q));
-    has(ds_error_get_last(), "with reuse:on_shortage this one may wait for it");
+    has(ds_error_get_last(), "with reuse:on_shortage this stream may wait for it");
     ok(ds_mem_free(p));
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     /* two streams of one capture */
@@ -908,7 +906,7 @@ static void test_one_big_owner_and_other_users_of_the_device_are_pointed_at(void
     ok(ds_mem_empty_cache(harness_device(0), NULL));
     ok(ds_device_alloc(harness_device(0), avail / 4 * 3, &rest));
     no_memory(ds_mem_alloc(avail / 2, s, &q));
-    has(ds_error_get_last(), "are used by others");
+    has(ds_error_get_last(), "are used outside the allocator");
     ok(ds_device_free(rest));
     ok(ds_stream_destroy(s));
     finish();

@@ -428,7 +428,7 @@ static void test_a_refused_mode_does_not_become_the_reason(void **state) {
 
         refused(ds_resource_alloc(&counted, 64, 0, harness_stream(0, 0), &p), DS_ERR_DRIVER);
 
-        if (!strstr(ds_error_get_last(), "the resource's own alloc_fn returned DS_ERR_DRIVER"))
+        if (!strstr(ds_error_get_last(), "the resource's alloc_fn returned DS_ERR_DRIVER"))
             fail_msg("the error is: %s", ds_error_get_last());
         ok(ds_resource_destroy(&counted));
     }

@@ -744,7 +744,7 @@ static void test_states_are_sixteen_bytes_and_repeat_the_numbers(void **state) {
     ok(ds_rng_set_state(r, all, 8)); /* a seed alone */
     assert_int_equal(offset_of(r), 0);
     assert_int_equal(ds_rng_set_state(r, all, 12), DS_ERR_INVALID_VALUE);
-    says("RNG state is wrong size");
+    says("the state has");
     parts[1] = 6;
     assert_int_equal(ds_rng_set_state(r, parts, 16), DS_ERR_INVALID_VALUE);
     says("multiple of 4");
@@ -812,12 +812,12 @@ static void test_a_generator_is_made_copied_and_destroyed(void **state) {
         ds_rng_create(&(ds_rng_desc){ .multiprocessors = 3, .threads_per_multiprocessor = 100 },
                       &a),
         DS_ERR_INVALID_VALUE);
-    says("multiples of 256");
+    says("multiple of 256");
     assert_int_equal(ds_rng_create(&(ds_rng_desc){ .multiprocessors = 1 << 16,
                                                    .threads_per_multiprocessor = 1 << 16 },
                                    &a),
                      DS_ERR_INVALID_VALUE);
-    says("2^32 threads");
+    says("below 2^32");
     ok(ds_rng_set_mapping(own, DS_RNG_TORCH, 1 << 20, 0));
     assert_int_equal(ds_rng_set_mapping(own, DS_RNG_TORCH, 1 << 20, 1 << 12), DS_ERR_INVALID_VALUE);
     ok(ds_rng_set_mapping(own, DS_RNG_ELEMENT, 0, 0));
@@ -945,7 +945,7 @@ static void test_each_launch_of_a_graph_takes_numbers_anew(void **state) {
         ds_stream there;
         ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(1) }, &there));
         assert_int_equal(ds_graph_launch(c.x, there), DS_ERR_DEVICE_MISMATCH);
-        says("cannot launch it");
+        says("cannot be launched on a stream");
         assert_int_equal(offset_of(c.r), 648);
         ok(ds_stream_destroy(there));
     }
@@ -1547,34 +1547,38 @@ static void test_wrong_fills_are_refused_and_take_nothing(void **state) {
             ds_rng_uniform(r, ds_float32(), p, 10, 0, 1, (ds_stream){ 0 }));
     REFUSED(DS_ERR_INVALID_VALUE, "out is NULL",
             ds_rng_uniform(r, ds_float32(), NULL, 10, 0, 1, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "leave an allocation",
+    REFUSED(DS_ERR_INVALID_VALUE, "exceed the allocation",
             ds_rng_uniform(r, ds_float32(), p, 257, 0, 1, s));
     REFUSED(DS_ERR_INVALID_VALUE, "multiple of 4",
             ds_rng_uniform(r, ds_float32(), p + 2, 10, 0, 1, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "no interval", ds_rng_uniform(r, ds_float32(), p, 10, 1, 0, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "no interval", ds_rng_uniform(r, ds_float32(), p, 10, 0, NAN, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "no interval",
+    REFUSED(DS_ERR_INVALID_VALUE, "not a valid interval",
+            ds_rng_uniform(r, ds_float32(), p, 10, 1, 0, s));
+    REFUSED(DS_ERR_INVALID_VALUE, "not a valid interval",
+            ds_rng_uniform(r, ds_float32(), p, 10, 0, NAN, s));
+    REFUSED(DS_ERR_INVALID_VALUE, "not a valid interval",
             ds_rng_uniform(r, ds_float32(), p, 10, -3e38, 3e38, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "no interval",
+    REFUSED(DS_ERR_INVALID_VALUE, "not a valid interval",
             ds_rng_uniform(r, ds_float16(), p, 10, 0, 70000, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "no interval",
+    REFUSED(DS_ERR_INVALID_VALUE, "not a valid interval",
             ds_rng_uniform(r, ds_float64(), p, 10, -1.7e308, 1.7e308, s));
-    REFUSED(DS_ERR_UNSUPPORTED, "no uniform numbers of the type int32",
+    REFUSED(DS_ERR_UNSUPPORTED, "uniform numbers of type int32 are not supported",
             ds_rng_uniform(r, ds_int32(), p, 10, 0, 1, s));
     REFUSED(DS_ERR_UNSUPPORTED, "complex64", ds_rng_normal(r, ds_complex64(), p, 10, 0, 1, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "a deviation of -1",
+    REFUSED(DS_ERR_INVALID_VALUE, "deviation is -1",
             ds_rng_normal(r, ds_float32(), p, 10, 0, -1, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "a deviation of 1e+300",
+    REFUSED(DS_ERR_INVALID_VALUE, "deviation is 1e+300",
             ds_rng_normal(r, ds_float32(), p, 10, 0, 1e300, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "a rate of 0", ds_rng_exponential(r, ds_float32(), p, 10, 0, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "no integer in [5, 5)",
+    REFUSED(DS_ERR_INVALID_VALUE, "rate is 0", ds_rng_exponential(r, ds_float32(), p, 10, 0, s));
+    REFUSED(DS_ERR_INVALID_VALUE, "the range [5, 5) is empty",
             ds_rng_integers(r, ds_int32(), p, 10, 5, 5, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "does not hold", ds_rng_integers(r, ds_int8(), p, 10, 0, 129, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "does not hold", ds_rng_integers(r, ds_uint8(), p, 10, -1, 5, s));
+    REFUSED(DS_ERR_INVALID_VALUE, "cannot represent",
+            ds_rng_integers(r, ds_int8(), p, 10, 0, 129, s));
+    REFUSED(DS_ERR_INVALID_VALUE, "cannot represent",
+            ds_rng_integers(r, ds_uint8(), p, 10, -1, 5, s));
     REFUSED(DS_ERR_UNSUPPORTED, "float32", ds_rng_integers(r, ds_float32(), p, 10, 0, 5, s));
     REFUSED(DS_ERR_INVALID_VALUE, "probability", ds_rng_bernoulli(r, ds_bool(), p, 10, 1.5, s));
     REFUSED(DS_ERR_UNSUPPORTED, "permutations", ds_rng_permutation(r, ds_uint32(), p, 10, s));
-    REFUSED(DS_ERR_INVALID_VALUE, "elements 5 to 15 of 10",
+    REFUSED(DS_ERR_INVALID_VALUE, "elements 5 to 15 exceed the total of 10",
             ds_rng_fill(r,
                         &(ds_rng_fill_desc){ .kind = DS_RNG_BITS,
                                              .dtype = ds_uint8(),
@@ -1583,7 +1587,7 @@ static void test_wrong_fills_are_refused_and_take_nothing(void **state) {
                                              .first = 5,
                                              .total = 10 },
                         s));
-    REFUSED(DS_ERR_INVALID_VALUE, "no fill 9",
+    REFUSED(DS_ERR_INVALID_VALUE, "kind is 9",
             ds_rng_fill(r,
                         &(ds_rng_fill_desc){
                             .kind = (ds_rng_kind)9, .dtype = ds_uint8(), .out = p, .count = 10 },
@@ -1592,14 +1596,14 @@ static void test_wrong_fills_are_refused_and_take_nothing(void **state) {
     REFUSED(DS_ERR_INVALID_VALUE, "probability", ds_rng_bernoulli(r, ds_bool(), p, 10, NAN, s));
     ok(ds_rng_set_offset(r, INT64_MAX - 3));
     assert_int_equal(ds_rng_bits(r, ds_uint32(), p, 10, s), DS_ERR_INVALID_VALUE);
-    says("past 2^63");
+    says("exceed 2^63");
     assert_int_equal(offset_of(r), INT64_MAX - 3);
     ok(ds_rng_set_offset(r, 40));
     ok(ds_rng_create(&(ds_rng_desc){ .device = harness_device(1) }, &there));
     if (harness_device_count() > 1) {
         assert_int_equal(ds_rng_uniform(there, ds_float32(), p, 10, 0, 1, s),
                          DS_ERR_DEVICE_MISMATCH);
-        says("the generator is of");
+        says("the generator belongs to");
         ds_stream t;
         ok(ds_stream_create(&(ds_stream_desc){ .device = harness_device(1) }, &t));
         assert_int_equal(ds_rng_uniform(there, ds_float32(), p, 10, 0, 1, t),

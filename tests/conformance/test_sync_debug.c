@@ -142,8 +142,7 @@ static void test_waits_of_the_host_warn_and_name_their_line(void **state) {
     silent(ds_event_synchronize_for(e, 0));
     silent(ds_stream_query(s));
     silent(ds_device_synchronize(harness_device(0)));
-    const char *pageable =
-        "ds_copy waits, since it touches pageable memory, for the stream \"busy\"";
+    const char *pageable = "ds_copy accesses pageable memory and waits for the stream \"busy\"";
     warns(ds_copy(page, dev, SIZE, s), pageable);
     assert_int_equal(page[7], 0); /* the registered page was copied there */
     warns(ds_copy(dev, page, SIZE, s), "ds_copy");
@@ -268,7 +267,7 @@ static void test_the_allocators_own_waits_are_not_the_users(void **state) {
     stops(ds_pool_empty_cache(pool, NULL), "ds_pool_empty_cache");
     ok(ds_pool_destroy(pool));
     ok(ds_sync_debug_set_mode(DS_SYNC_DEBUG_WARN));
-    warns(ds_mem_empty_cache(d, &released), "blocks that other streams use");
+    warns(ds_mem_empty_cache(d, &released), "blocks in use by other streams");
     assert_true(released > 0);
     ok(ds_sync_debug_set_mode(DS_SYNC_DEBUG_ERROR));
     ok(ds_mem_alloc(1 << 20, s, &p)); /* shutdown waits and frees in this mode too */
@@ -293,10 +292,10 @@ static void test_collectives_wait_for_pageable_tensors_only(void **state) {
     ok(ds_comm_broadcast(on_device, to, 2, NULL, out));
     for (int i = 0; i < 2; i++)
         ok(ds_tensor_free(out[i]));
-    stops(ds_comm_broadcast(&host, to, 2, NULL, out), "a tensor is in pageable memory");
+    stops(ds_comm_broadcast(&host, to, 2, NULL, out), "a tensor in pageable memory");
     assert_null(out[0]);
     ok(ds_sync_debug_set_mode(DS_SYNC_DEBUG_WARN));
-    const char *pageable = "ds_comm_broadcast waits, since a tensor is in pageable memory";
+    const char *pageable = "ds_comm_broadcast waits for a tensor in pageable memory";
     warns(ds_comm_broadcast(&host, to, 2, NULL, out), pageable);
     for (int i = 0; i < 2; i++)
         ok(ds_tensor_free(out[i]));

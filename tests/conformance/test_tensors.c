@@ -197,7 +197,7 @@ static void test_a_bad_description_is_refused_with_its_numbers(void **state) {
         { { x, host(), 65, ds_float32(), SHAPE(1), NULL, 0 },
           DS_ERR_INVALID_VALUE,
           "65 dimensions" },
-        { { x, host(), 1, ds_float32(), NULL, NULL, 0 }, DS_ERR_INVALID_VALUE, "no shape" },
+        { { x, host(), 1, ds_float32(), NULL, NULL, 0 }, DS_ERR_INVALID_VALUE, "shape of" },
         { { x, host(), 2, ds_float32(), SHAPE(2, -3), NULL, 0 },
           DS_ERR_INVALID_VALUE,
           "the size -3 in dimension 1" },

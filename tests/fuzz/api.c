@@ -290,7 +290,7 @@ static void take_log(const ds_log_item *item, void *user) {
     (void)user;
     if (!item->text || !item->text[0])
         die("a log item without a text");
-    if (strstr(item->text, "stays open in CUDA"))
+    if (strstr(item->text, "remains open in CUDA"))
         capture_left = 1;
 }
 

@@ -2,9 +2,7 @@
    what the capture holds: the rest of the call must not read freed memory. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "core/capture.h"
-static ds_result attach_before_guest(ds__stream *s, const void *key, ds__attachment_fn make_fn,
-                                     void *user, ds_host_fn release_fn, ds__launch_fn launch_fn,
-                                     ds__object **out);
+static ds_result attach_before_guest(ds__stream *s, const ds__attachment *a, ds__object **out);
 #define ds__capture_attachment attach_before_guest
 #include "devstream_alloc.h"
 #undef ds__capture_attachment
@@ -12,11 +10,9 @@ static ds_result attach_before_guest(ds__stream *s, const void *key, ds__attachm
 
 static ds_stream captured; /* by the guest; zero: by none */
 
-static ds_result attach_before_guest(ds__stream *s, const void *key, ds__attachment_fn make_fn,
-                                     void *user, ds_host_fn release_fn, ds__launch_fn launch_fn,
-                                     ds__object **out) {
+static ds_result attach_before_guest(ds__stream *s, const ds__attachment *a, ds__object **out) {
     ds_graph g;
-    ds_result r = ds__capture_attachment(s, key, make_fn, user, release_fn, launch_fn, out);
+    ds_result r = ds__capture_attachment(s, a, out);
     if (!captured.id)
         return r;
     ok(ds_capture_end(captured, &g));

@@ -223,23 +223,23 @@ static void test_what_does_not_fit_to_the_mappings_is_refused(void **state) {
     char *at = reserve(8 * PAGE);
     ok(map(at + PAGE, 2 * PAGE));
     ok(map(at + 4 * PAGE, PAGE));
-    refused(map(at, 2 * PAGE), DS_ERR_INVALID_VALUE, "mapped already");
-    refused(map(at + 2 * PAGE, PAGE), DS_ERR_INVALID_VALUE, "mapped already");
-    refused(map(at + PAGE, 2 * PAGE), DS_ERR_INVALID_VALUE, "mapped already");
+    refused(map(at, 2 * PAGE), DS_ERR_INVALID_VALUE, "overlap mapped memory");
+    refused(map(at + 2 * PAGE, PAGE), DS_ERR_INVALID_VALUE, "overlap mapped memory");
+    refused(map(at + PAGE, 2 * PAGE), DS_ERR_INVALID_VALUE, "overlap mapped memory");
     refused(map(at + 6 * PAGE, PAGE / 2), DS_ERR_INVALID_VALUE, "");
     refused(map(at + 6 * PAGE + 4096, PAGE), DS_ERR_INVALID_VALUE, "");
     ok(map(at + 6 * PAGE, PAGE));
-    refused(unmap(at, PAGE), DS_ERR_INVALID_VALUE, "not what was mapped");
-    refused(unmap(at + PAGE, PAGE), DS_ERR_INVALID_VALUE, "not what was mapped");
-    refused(unmap(at + 2 * PAGE, PAGE), DS_ERR_INVALID_VALUE, "not what was mapped");
-    refused(unmap(at + PAGE, 3 * PAGE), DS_ERR_INVALID_VALUE, "not what was mapped");
-    refused(unmap(at + PAGE, 4 * PAGE), DS_ERR_INVALID_VALUE, "not what was mapped"); /* a hole */
-    refused(unmap(at + PAGE, 0), DS_ERR_INVALID_VALUE, "not what was mapped");
+    refused(unmap(at, PAGE), DS_ERR_INVALID_VALUE, "not a mapped range");
+    refused(unmap(at + PAGE, PAGE), DS_ERR_INVALID_VALUE, "not a mapped range");
+    refused(unmap(at + 2 * PAGE, PAGE), DS_ERR_INVALID_VALUE, "not a mapped range");
+    refused(unmap(at + PAGE, 3 * PAGE), DS_ERR_INVALID_VALUE, "not a mapped range");
+    refused(unmap(at + PAGE, 4 * PAGE), DS_ERR_INVALID_VALUE, "not a mapped range"); /* a hole */
+    refused(unmap(at + PAGE, 0), DS_ERR_INVALID_VALUE, "not a mapped range");
     assert_int_equal(in_use(), 4 * PAGE);
     ok(unmap(at + PAGE, 2 * PAGE));
     ok(unmap(at + 4 * PAGE, PAGE));
     ok(unmap(at + 6 * PAGE, PAGE));
-    refused(unmap(at + 6 * PAGE, PAGE), DS_ERR_INVALID_VALUE, "not what was mapped");
+    refused(unmap(at + 6 * PAGE, PAGE), DS_ERR_INVALID_VALUE, "not a mapped range");
     ds__space_release(device, at, 8 * PAGE);
 }
 
@@ -282,18 +282,15 @@ static void test_the_user_cannot_free_what_is_the_allocators(void **state) {
         refused(ds_pinned_unregister(all_of_them[i]), DS_ERR_INVALID_VALUE,
                 "belongs to the allocator");
         refused(ds_pinned_register(all_of_them[i], 64), DS_ERR_INVALID_VALUE,
-                "registered or allocated already");
+                "overlaps registered or allocated memory");
     }
     refused(ds_pinned_free(pinned), DS_ERR_INVALID_VALUE,
             "belongs to the allocator; use ds_mem_pinned_free");
     refused(ds_device_free(pinned), DS_ERR_INVALID_VALUE,
             "belongs to the allocator; use ds_mem_pinned_free");
-    refused(ds__segment_free(device, at, PAGE, 1), DS_ERR_INVALID_VALUE,
-            "not the start of a segment");
-    refused(ds__segment_free(device, pinned, 4096, 1), DS_ERR_INVALID_VALUE,
-            "not the start of a segment");
-    refused(ds__pinned_segment_free(segment, 4096, 1), DS_ERR_INVALID_VALUE,
-            "not the start of a segment");
+    refused(ds__segment_free(device, at, PAGE, 1), DS_ERR_INVALID_VALUE, "not the start of a");
+    refused(ds__segment_free(device, pinned, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a");
+    refused(ds__pinned_segment_free(segment, 4096, 1), DS_ERR_INVALID_VALUE, "not the start of a");
     refused(ds__async_free(s, segment), DS_ERR_INVALID_VALUE, "of the driver's allocator");
     ok(ds__async_free(s, async));
     refused(ds__async_free(s, async), DS_ERR_INVALID_VALUE, "of the driver's allocator");
@@ -1118,7 +1115,7 @@ static void test_a_capture_of_others_is_seen_too(void **state) {
     ok(ds__async_alloc(s, 4096, &ptr)); /* so that the pool is known */
     ok(ds__async_free(s, ptr));
     assert_int_equal(cudaStreamBeginCapture(native, cudaStreamCaptureModeGlobal), cudaSuccess);
-    refused(ds__async_alloc(s, 4096, &ptr), DS_ERR_CAPTURE_UNSUPPORTED, "devstream did not begin");
+    refused(ds__async_alloc(s, 4096, &ptr), DS_ERR_CAPTURE_UNSUPPORTED, "begun outside devstream");
     char *at = reserve(PAGE);
     ok(map(at, PAGE));
     ok(unmap(at, PAGE));

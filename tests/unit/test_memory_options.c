@@ -399,38 +399,37 @@ static void hint_of(ds__mshortage *s, const char *words) {
 static void test_each_hint_has_its_case(void **state) {
     ds__mshortage s = shortage();
     (void)state;
-    hint_of(&s, "live blocks need it all");
+    hint_of(&s, "live blocks use all memory");
     s.tops = 1;
     snprintf(s.top[0].name, sizeof s.top[0].name, "cache");
     s.top[0].bytes = 500 * MIB;
-    hint_of(&s, "cache has 500.00 MiB of the 900.00 MiB that are allocated");
+    hint_of(&s, "cache has 500.00 MiB of the 900.00 MiB allocated bytes");
     s.reserved = s.live = 300 * MIB;
     s.outside = 700 * MIB;
-    hint_of(&s, "700.00 MiB of the device are used by others");
+    hint_of(&s, "700.00 MiB of the device are used outside the allocator");
     s = shortage();
     s.limit = 950 * MIB;
-    hint_of(&s, "only the limit of 950.00 MiB is in the way");
+    hint_of(&s, "only the limit of 950.00 MiB prevents the allocation");
     s.pool_limit = 920 * MIB;
-    hint_of(&s, "only the pool's limit of 920.00 MiB is in the way");
+    hint_of(&s, "only the pool's limit of 920.00 MiB prevents the allocation");
     s.private_cached = 120 * MIB;
     hint_of(&s, "120.00 MiB are free in private pools");
     s.pool_cached = 130 * MIB;
-    hint_of(&s, "130.00 MiB are cached in pieces too small; allocate first what lives long");
+    hint_of(&s, "130.00 MiB are cached in pieces too small; allocate long-lived blocks first");
     device.has_space = 1;
     hint_of(&s, "with expandable_segments:True");
     device.main.config.expandable_segments = 1;
     hint_of(&s, "roundup_power2_divisions");
     s.mine = 90 * MIB;
     s.wanted = 80 * MIB;
-    hint_of(
-        &s,
-        "a free block of 90.00 MiB would do, if rounding did not make 100.00 MiB of the request");
+    hint_of(&s,
+            "a free block of 90.00 MiB would fit, but rounding enlarges the request to 100.00 MiB");
     device.main.config.roundup_power2_divisions[6] = 2;
-    hint_of(&s, "if roundup_power2_divisions did not make 100.00 MiB");
+    hint_of(&s, "but roundup_power2_divisions enlarges the request to 100.00 MiB");
     device.main.config.guard_bytes = 512;
-    hint_of(&s, "if guard_bytes did not");
+    hint_of(&s, "but guard_bytes enlarges");
     s.aligned = 1;
-    hint_of(&s, "if the alignment did not");
+    hint_of(&s, "but the alignment enlarges");
     s.wanted = s.size;
     s.elsewhere = 100 * MIB;
     hint_of(&s, "a free block of 100.00 MiB is in segments for small requests; single_pool:True");
@@ -441,31 +440,30 @@ static void test_each_hint_has_its_case(void **state) {
     device.main.config.reuse = DS_REUSE_ON_SHORTAGE;
     hint_of(&s, "wait for that stream");
     s.apart = 1;
-    hint_of(&s, "for which this one cannot wait while a capture is open");
+    hint_of(&s, "and this stream cannot wait for it while a capture is open");
     device.main.config.max_split_size = 105 * MIB;
     s.kept = 110 * MIB;
     hint_of(&s, "is not split because of max_split_size, 105.00 MiB");
     s.mine = 100 * MIB;
-    hint_of(&s, "100.00 MiB has come back just now");
+    hint_of(&s, "100.00 MiB was freed during the call");
     s.pool_pending = 100 * MIB;
-    hint_of(&s, "100.00 MiB are freed but wait for other streams; synchronise");
+    hint_of(&s, "100.00 MiB are freed but in use by other streams; synchronize");
     s.quiet = 1; /* but nothing that would go back is enough, or what there is is enough */
     s.back = s.pool_back = 40 * MIB;
-    hint_of(&s, "has come back just now");
+    hint_of(&s, "was freed during the call");
     s.awaited = s.pool_awaited = 60 * MIB;
-    hint_of(
-        &s,
-        "60.00 MiB are freed but wait for other streams, and while a capture is open nobody asks");
+    hint_of(&s, "60.00 MiB are freed but in use by other streams, which are not polled while a "
+                "capture is open");
     s.back = s.pool_back = 110 * MIB;
-    hint_of(&s, "110.00 MiB are cached, but while a capture is open nothing is given back; call "
-                "ds_mem_empty_cache before it begins");
+    hint_of(&s, "110.00 MiB are cached, but cannot be freed while a capture is open; call "
+                "ds_mem_empty_cache before the capture");
     s.limit = 850 * MIB; /* that alone is not enough */
-    hint_of(&s, "60.00 MiB are freed but wait for other streams, and");
+    hint_of(&s, "60.00 MiB are freed but in use by other streams, which");
     s.limit = 800 * MIB;
-    hint_of(&s, "has come back just now");
+    hint_of(&s, "was freed during the call");
     s.limit = s.pool_limit = 0;
     s.free = 100 * MIB;
-    hint_of(&s, "has come back just now");
+    hint_of(&s, "was freed during the call");
     s.quiet = 0;
     s.pool_limit = 90 * MIB;
     hint_of(&s, "larger than the pool's limit of 90.00 MiB");

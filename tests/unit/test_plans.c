@@ -272,7 +272,7 @@ static void says(const char *text, const char *word) {
 
 static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **state) {
     (void)state;
-    says("", "there is no device");
+    says("", "the topology has no devices");
     says("device a\nfoo b\n", "line 2, word 1 (\"foo\")");
     says("device\n", "line 1, word 2");
     says("device a a\n", "already");
@@ -288,8 +288,8 @@ static void test_what_is_wrong_with_a_text_is_said_with_line_and_word(void **sta
     says("device a b\nlink a b pcie 0GB/s\n", "line 2, word 5");
     says("device a b\nlink a b pcie 1GB/s 2GB/s 3GB/s\n", "line 2, word 7");
     says("device a b\nlink a a pcie\n", "itself");
-    says("device a b\n", "there is no way from a to b");
-    says("device a b\nlink a b pcie\npeer a b off\n", "there is no way from a to b");
+    says("device a b\n", "there is no route from a to b");
+    says("device a b\nlink a b pcie\npeer a b off\n", "there is no route from a to b");
     says("device a b\nlink a b pcie\npeer a b maybe\n", "line 3, word 4");
     says("device a b\nlink a b pcie\npeer a b push\n", "line 3, word 5");
     says("device a b\nlink a b pcie\npeer a b push 3us\n", "line 3, word 5");

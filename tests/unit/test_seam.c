@@ -43,7 +43,8 @@ static ds_result attach(ds_stream stream, const void *key, ds__attachment_fn fn,
     ds__stream *s = ds__stream_pin(stream);
     assert_non_null(s);
     ds__object *kept;
-    ds_result r = ds__capture_attachment(s, key, fn, pool, release, NULL, &kept);
+    ds__attachment a = { .key = key, .make_fn = fn, .user = pool, .release_fn = release };
+    ds_result r = ds__capture_attachment(s, &a, &kept);
     ds__stream_unpin(s);
     *out = kept ? kept->user : NULL;
     ds__object_drop(kept);
