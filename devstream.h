@@ -35,7 +35,7 @@
        DEVSTREAM_STATIC          all functions are static (declare and implement in the same file)
        DEVSTREAM_SHARED          with the implementation: exports the functions, for a shared
                                  library. By default they are hidden: each plugin or library that
-                                 contains devstream has one of its own, with its own ds_init
+                                 contains devstream has its own copy, with its own ds_init
        DEVSTREAM_API             a prefix of every function instead of these two
        DEVSTREAM_NO_SITES        verbs are plain functions; errors do not name the caller's file and
                                  line
@@ -65,27 +65,31 @@
      concurrently with other calls.
    - Host functions, callbacks, payload destructors and kernels may only call functions marked
      "Callable anywhere". Other functions return DS_ERR_NOT_PERMITTED there (CUDA returns 800).
-   - Bad input gets a negative result and a sentence in ds_error_get_last(), and nothing is
-   enqueued.
-   - A call blocks only where its comment says so.
-   - Handles are small structs, passed by value. A destroyed or invented handle gives
-     DS_ERR_INVALID_HANDLE, never a crash. A handle has 64 bits, in its member `id`, and fits a
-     pointer: (void *)(uintptr_t)stream.id stores one, (ds_stream){ (uintptr_t)ptr } gives it back.
+   - Invalid input returns a negative result with a sentence in ds_error_get_last(), and enqueues
+     nothing.
+   - A call blocks only if its comment states it.
+   - Handles are small structs, passed by value. A destroyed or invented handle returns
+     DS_ERR_INVALID_HANDLE and never crashes. A handle has 64 bits, in its member `id`, and fits a
+     pointer: (void *)(uintptr_t)stream.id stores it, (ds_stream){ (uintptr_t)ptr } restores it.
    - On failure, outputs are set to 0 or NULL.
-   - Structs that may get members in later versions end with `reserved`. These words must be 0 in a
-     struct that a function reads (else DS_ERR_INVALID_VALUE), and are set to 0 in one that a
-     function fills. New members take words of it, and 0 means their default or "not known". So
-     size and layout stay the same within a series of versions (0.1.x), and a struct that is zeroed
-     or has designated initialisers fits a library of any version of the series.
-   - Errors common to all calls: DS_ERR_INVALID_VALUE for a NULL pointer, a text buffer that is too
-     small, an unknown flag, or a number outside of the range in the comment; the results for a
-     device that does not exist; DS_ERR_OUT_OF_MEMORY; DS_ERR_DRIVER and DS_ERR_SYSTEM with the code
-     in the sentence; DS_ERR_FAILED on a device that has failed; DS_ERR_FORKED; the errors of
-     capture (ds_capture_mode).
+   - Structs that may get members in later versions end with `reserved`. These words must be 0 in
+     input structs (else DS_ERR_INVALID_VALUE), and are set to 0 in output structs. New members take
+     words of `reserved`; 0 means their default or "unknown". Size and layout thus stay the same
+     within a series of versions (0.1.x). A zeroed struct, or one with designated initialisers, fits
+     a library of any version of the series.
+   - Errors common to all calls:
+       DS_ERR_INVALID_VALUE  a NULL pointer, an unknown flag, a text buffer that is too small, or a
+                             number outside the documented range
+       DS_ERR_INVALID_DEVICE, DS_ERR_NO_DEVICE, DS_ERR_DEVICE_RANGE  the device does not exist
+       DS_ERR_OUT_OF_MEMORY  no memory
+       DS_ERR_DRIVER, DS_ERR_SYSTEM  with the code in ds_error_get_last()
+       DS_ERR_FAILED         the device has failed
+       DS_ERR_FORKED         the process is a fork of a process that used devstream
+       errors of capture     see ds_capture_mode
 
    Known gaps: Linux on x86-64 and aarch64 only. Collectives stay within one process. CPU devices
    share one address space, so a wrong pointer between "devices" is not detected. The CUDA driver
-   has run against a stand-in for cudart that keeps CUDA's documented rules; docs/gpu lists the runs
+   is tested against a simulated cudart that keeps CUDA's documented rules; docs/gpu lists the runs
    on real GPUs.
 
    Licence: MIT or public domain, at your choice; see the end of this file. */
@@ -95,13 +99,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** The version of these headers, major.minor.patch: the first number, */
+/** Version of these headers: the major number, */
 #define DEVSTREAM_VERSION_MAJOR 0
-/** the second, */
+/** the minor number, */
 #define DEVSTREAM_VERSION_MINOR 1
-/** and the third. */
+/** and the patch number. */
 #define DEVSTREAM_VERSION_PATCH 0
-/** All three as one number: 10000 * major + 100 * minor + patch. */
+/** Version as one number: 10000 * major + 100 * minor + patch. */
 #define DEVSTREAM_VERSION \
     (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
@@ -113,9 +117,9 @@
 #define DEVSTREAM_API __attribute__((visibility("default")))
 #endif
 #ifndef DEVSTREAM_API
-/** The prefix of every function: the program's, if it is defined before. */
+/** Prefix of every function. A program may define its own before the include. */
 #define DEVSTREAM_API
-/** The implementation is hidden, unless the program has said otherwise. */
+/** Hides the implementation, unless the program has defined DEVSTREAM_API. */
 #define DS__HIDDEN __attribute__((visibility("hidden")))
 #endif
 #ifdef DEVSTREAM_STATIC
@@ -130,7 +134,7 @@
 #elif defined(DEVSTREAM_IMPLEMENTATION)
 #define DSINLINE DEVSTREAM_API inline
 #else
-/** Functions that the header defines; the library has each as an ordinary function, too. */
+/** Prefix of functions defined in the header. The library also has each as an ordinary function. */
 #define DSINLINE inline
 #endif
 #ifdef DEVSTREAM_STATIC
@@ -139,9 +143,9 @@
 /** Makes an inline function a symbol of the library. */
 #define DS__SYMBOL(declaration) extern declaration;
 #endif
-/** Results must be looked at; DS_IGNORE says that one is not wanted. */
+/** Results must be checked; DS_IGNORE marks a result as ignored on purpose. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
-/** Makes a call and drops its result. */
+/** Calls a function and discards its result. */
 #define DS_IGNORE(call)                 \
     do {                                \
         ds_result ds_ignored_ = (call); \
@@ -154,56 +158,61 @@ extern "C" {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/** X(name, value, what it means and what to do next) */
+/** X(name, value, meaning and remedy) */
 /* clang-format off */
 #define DS_RESULTS(X) \
     X(DS_OK, 0, "success") \
-    X(DS_NOT_READY, 1, "the work is still pending; ask again later or synchronize") \
-    X(DS_ERR_INVALID_VALUE, -1, "an argument is wrong; the call has done nothing") \
-    X(DS_ERR_INVALID_HANDLE, -2, "the handle was never valid or its object was destroyed") \
+    X(DS_NOT_READY, 1, "work is pending; query again later or synchronize") \
+    X(DS_ERR_INVALID_VALUE, -1, \
+      "an argument is invalid; the call had no effect; ds_error_get_last() names the argument") \
+    X(DS_ERR_INVALID_HANDLE, -2, "the handle was never created, or its object was destroyed") \
     X(DS_ERR_INVALID_DEVICE, -3, "the text or struct does not name a device") \
-    X(DS_ERR_NO_DEVICE, -4, "no such device is available here; see ds_backend_format") \
-    X(DS_ERR_DEVICE_RANGE, -5, "the device index is outside of the available range") \
+    X(DS_ERR_NO_DEVICE, -4, "no device of this type is available; see ds_backend_format") \
+    X(DS_ERR_DEVICE_RANGE, -5, "the device index is out of range; see ds_device_get_count") \
     X(DS_ERR_DEVICE_MISMATCH, -6, "the objects belong to different devices") \
-    X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free some and try again") \
+    X(DS_ERR_OUT_OF_MEMORY, -7, "memory is exhausted; free memory and try again") \
     X(DS_ERR_LIMIT_EXCEEDED, -8, \
       "the device's memory limit would be exceeded; raise the limit or free memory") \
-    X(DS_ERR_UNSUPPORTED, -9, "this driver or version does not offer that") \
+    X(DS_ERR_UNSUPPORTED, -9, "this driver or version does not support the call") \
     X(DS_ERR_NOT_PERMITTED, -10, \
       "not allowed inside a host function, callback, destructor or kernel") \
-    X(DS_ERR_ILLEGAL_STATE, -11, "the call does not fit the present state") \
+    X(DS_ERR_ILLEGAL_STATE, -11, "the call is not allowed in the present state of the object") \
     X(DS_ERR_NOT_RECORDED, -12, "the event was never recorded") \
     X(DS_ERR_NO_TIMING, -13, "the event was created without DS_EVENT_TIMING") \
     X(DS_ERR_FAILED, -14, \
-      "an earlier operation on the device or stream failed; the text names the first cause") \
-    X(DS_ERR_FORKED, -15, "devstream was in use before fork; the child must not use it") \
+      "an earlier operation on the device or stream failed; ds_error_get_last() names the first " \
+      "cause") \
+    X(DS_ERR_FORKED, -15, \
+      "devstream was used before fork; the child process must not call devstream") \
     X(DS_ERR_CROSS_DRIVER, -16, "objects of different drivers cannot be used together") \
-    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; the text has its code") \
-    X(DS_ERR_SYSTEM, -18, "the operating system refused something; the text has the reason") \
+    X(DS_ERR_DRIVER, -17, "a call of the vendor's library failed; ds_error_get_last() has its code") \
+    X(DS_ERR_SYSTEM, -18, "a system call failed; ds_error_get_last() has the reason") \
     X(DS_ERR_CAPTURE_UNSUPPORTED, -19, \
-      "not allowed while a stream captures; the text names the capture and the rule") \
+      "not allowed while a stream captures; ds_error_get_last() names the capture and the rule") \
     X(DS_ERR_CAPTURE_INVALIDATED, -20, \
-      "the capture was invalidated by an earlier call, which the text names; end it and begin " \
-      "again") \
-    X(DS_ERR_CAPTURE_MERGE, -21, "the call would have merged two captures") \
+      "an earlier call, named by ds_error_get_last(), invalidated the capture; end the capture and " \
+      "begin again") \
+    X(DS_ERR_CAPTURE_MERGE, -21, "the call would merge two captures") \
     X(DS_ERR_CAPTURE_UNMATCHED, -22, \
-      "the capture was not begun on this stream; end it where it was begun") \
+      "the capture was begun on another stream; end the capture on that stream") \
     X(DS_ERR_CAPTURE_UNJOINED, -23, \
-      "a stream that was forked into the capture was not joined before its end") \
-    X(DS_ERR_CAPTURE_ISOLATION, -24, "captured work would depend on work outside of the capture") \
+      "a stream forked into the capture was not joined before the end of the capture") \
+    X(DS_ERR_CAPTURE_ISOLATION, -24, "captured work would depend on work outside the capture") \
     X(DS_ERR_CAPTURE_IMPLICIT, -25, \
       "the legacy stream cannot be used while a blocking stream of its device captures") \
-    X(DS_ERR_CAPTURED_EVENT, -26, "the event was recorded in a capture, where nothing runs") \
+    X(DS_ERR_CAPTURED_EVENT, -26, \
+      "the event was recorded in a capture, which enqueues no work; record it again") \
     X(DS_ERR_CAPTURE_WRONG_THREAD, -27, "only the thread that began the capture may end it") \
     X(DS_ERR_GRAPH_UPDATE, -28, \
-      "the executable cannot take over the changed graph; it is as before") \
-    X(DS_ERR_PEER_DIED, -29, "the process that was to complete this has died") \
+      "the executable graph does not support the changes and was not updated") \
+    X(DS_ERR_PEER_DIED, -29, "another process, on which the operation depends, has ended") \
     X(DS_ERR_WOULD_SYNCHRONIZE, -30, \
-      "the call would make the host wait for a device, which the sync debug mode refuses")
+      "the call would make the host wait for a device; the sync debug mode does not allow waits")
 
 /* clang-format on */
 
-/** What every fallible call returns: 0 is success, positive is not an error, negative is one. */
+/** Result of every fallible call: 0 is success, a positive value is a status without an error, a
+    negative value is an error. */
 typedef enum ds_result {
 
 #define DS_RESULT_ENUM_(name, value, text) name = value,
@@ -212,35 +221,36 @@ typedef enum ds_result {
         DS_RESULT_FORCE_INT_ = 0x7fffffff
 } ds_result;
 
-/** Where a verb was called; each verb takes and clears it. */
+/** Call site of a verb. Each verb reads and clears the thread's call site. */
 typedef struct ds_site {
-    const char *file; /**< NULL: not known */
+    const char *file; /**< NULL: unknown */
     int line;         /**< from 1 */
 } ds_site;
 
-/** Name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
+/** Returns the name of a result ("DS_ERR_INVALID_VALUE"); never NULL. Callable anywhere. */
 DSDEF const char *ds_result_get_name(ds_result result);
-/** One sentence on what a result means; never NULL. Callable anywhere. */
+/** Returns one sentence with the meaning of a result and its remedy; never NULL. Callable
+    anywhere. */
 DSDEF const char *ds_result_get_text(ds_result result);
-/** The sentence of the last negative result of the calling thread: where it was called from,
-    which function, which object, what was wrong. "" when there was none. Valid until the
-    thread's next failing call. Callable anywhere. */
+/** Returns the sentence of the calling thread's last negative result: call site, function, object,
+    and cause. Returns "" if no call has failed. Valid until the thread's next failing call.
+    Callable anywhere. */
 DSDEF const char *ds_error_get_last(void);
 
 /* ---- initialisation -------------------------------------------------------------------------- */
 
 /** Levels of log items. */
 typedef enum ds_log_level {
-    DS_LOG_SILENT = 0, /**< nothing */
-    DS_LOG_ERROR = 1,  /**< calls that fail, with their sentence */
-    /** what was not destroyed or freed at shutdown, waits of the host in the sync debug mode,
-        damage that the allocator finds */
+    DS_LOG_SILENT = 0, /**< no items */
+    DS_LOG_ERROR = 1,  /**< failed calls, with their sentence */
+    /** objects left at shutdown, host waits in the sync debug mode, damage found by the
+        allocator */
     DS_LOG_WARNING = 2,
-    DS_LOG_INFO = 3, /**< so far nothing more */
-    DS_LOG_DEBUG = 4 /**< so far nothing more */
+    DS_LOG_INFO = 3, /**< reserved: no items so far */
+    DS_LOG_DEBUG = 4 /**< reserved: no items so far */
 } ds_log_level;
 
-/** What a log callback gets; the strings live until it returns. */
+/** Argument of a log callback. The strings are valid until the callback returns. */
 typedef struct ds_log_item {
     ds_log_level level; /**< severity */
     int id;             /**< a ds_result, or 0 */
@@ -249,85 +259,88 @@ typedef struct ds_log_item {
     int line;           /**< the caller's line, or 0 */
 } ds_log_item;
 
-/** Receives log items, on whichever thread they arise; must not call devstream. */
+/** Receives log items on the thread that causes them. Must not call devstream. */
 typedef void (*ds_log_fn)(const ds_log_item *item, void *user);
 
-/** Where devstream takes its own bookkeeping memory from (not device memory). Both or neither
-    must be set. Topologies outlive ds_shutdown: they and their plans return their memory to the
-    allocator that they were made with, so it must stay valid until ds_topology_destroy. */
+/** Functions for devstream's own host bookkeeping memory (not device memory). Either both functions
+    or neither must be set. Topologies and plans outlive ds_shutdown and free their memory through
+    the allocator of their creation. The allocator must stay valid until ds_topology_destroy. */
 typedef struct ds_allocator {
-    /** NULL means malloc; returns NULL when out of memory */
+    /** allocates; returns NULL if out of memory; NULL means malloc */
     void *(*alloc_fn)(size_t size, void *user);
-    void (*free_fn)(void *ptr, void *user); /**< NULL means free */
-    void *user;                             /**< handed to both */
+    void (*free_fn)(void *ptr, void *user); /**< frees; NULL means free */
+    void *user;                             /**< passed to both */
 } ds_allocator;
 
-struct ds_cpu_desc; /* of the CPU driver, below */
+struct ds_cpu_desc; /* CPU driver options, see api/cpu.h */
 
 enum {
-    /** ds_stream_get_default() is the per-thread stream instead of the legacy one */
+    /** ds_stream_get_default() returns the per-thread stream instead of the legacy stream */
     DS_INIT_PER_THREAD_DEFAULT_STREAM = 1
 };
 
-/** What ds_init takes; zero means default. */
+/** Parameters of ds_init; zero means default. */
 typedef struct ds_init_desc {
     const struct ds_cpu_desc *cpu; /**< options of the CPU driver, or NULL */
     /** comma-separated names of layers ("fault"), in any order; NULL: DEVSTREAM_LAYERS */
     const char *layers;
-    /** what the fault layer does: "entry:n" fails the n-th call of a driver entry ("*:n" of
-        any); NULL: DEVSTREAM_FAULT */
+    /** rules of the fault layer: "entry:n" fails the n-th call of a driver entry, "*:n" the n-th
+        call of any; NULL: DEVSTREAM_FAULT */
     const char *fault;
-    /** NULL: items go to standard error when DEVSTREAM_LOG asks for them */
+    /** log callback; NULL: items go to standard error if DEVSTREAM_LOG is set */
     ds_log_fn log_fn;
-    void *log_user; /**< handed to log_fn */
-    /** with log_fn: the highest level wanted; 0: warnings and errors */
+    void *log_user; /**< passed to log_fn */
+    /** highest level passed to log_fn; 0: warnings and errors */
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
     uint64_t reserved[8];   /**< 0 */
 } ds_init_desc;
 
-/** The version of the library that runs, as DEVSTREAM_VERSION, which is that of the headers.
-    Starts nothing. Callable anywhere. */
+/** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the
+    headers). Does not initialise devstream. Callable anywhere. */
 DSDEF int ds_version_get(void);
 
-/** Configures devstream before its first use. Not needed: everything initialises itself at the
-    first call. Nothing is started here. DS_ERR_ILLEGAL_STATE when devstream is in use already;
-    DS_ERR_INVALID_VALUE for an unknown layer. */
+/** Configures devstream before its first use. Optional: the first call initialises devstream with
+    the defaults. Starts no driver or thread. Errors: DS_ERR_ILLEGAL_STATE if devstream is already
+    initialised, DS_ERR_INVALID_VALUE for an unknown layer. */
 DSDEF DS_MUST_USE ds_result ds_init(const ds_init_desc *desc);
 
-/** Waits for all work (blocks), reports every object that was not destroyed by label through the
-    log (level warning), ends the threads and frees everything. A capture that is still open, of
-    any thread, is reported in the same way and ended. All handles become invalid; the next call
-    starts afresh. Does nothing when devstream is not in use. No other thread may be
-    inside of devstream. At process exit it is not needed: then nothing is drained or joined. A
-    shared object that holds devstream must call it before dlclose. A positive result never
-    occurs; DS_ERR_FAILED reports that a device had failed (everything is freed all the same). */
+/** Waits for all work (blocks), ends the threads and frees everything. Logs a warning with the
+    label of each object that was not destroyed. Also logs and ends the open captures of all
+    threads. Invalidates all handles; the next call initialises devstream again. Does nothing if
+    devstream is not initialised. No other thread may be inside a devstream call.
+
+    Process exit does not need this call: pending work is then neither waited for nor joined. A
+    shared object that contains devstream must call it before dlclose. Returns 0 or an error, never
+    a positive result. DS_ERR_FAILED: a device had failed; everything is freed nevertheless. */
 DSDEF DS_MUST_USE ds_result ds_shutdown(void);
 
-/** What happens when a call is about to make the host wait for work of a device. */
+/** Behaviour of calls that would make the host wait for work of a device. */
 typedef enum ds_sync_debug_mode {
-    DS_SYNC_DEBUG_DEFAULT = 0, /**< it waits */
-    DS_SYNC_DEBUG_WARN = 1,    /**< and a warning names it and its place in the program */
-    DS_SYNC_DEBUG_ERROR = 2    /**< it does nothing and returns DS_ERR_WOULD_SYNCHRONIZE */
+    DS_SYNC_DEBUG_DEFAULT = 0, /**< the call waits */
+    DS_SYNC_DEBUG_WARN = 1,    /**< the call waits; a warning names the call and its call site */
+    DS_SYNC_DEBUG_ERROR = 2    /**< the call does nothing and returns DS_ERR_WOULD_SYNCHRONIZE */
 } ds_sync_debug_mode;
 
-/** Sets the sync debug mode of the process, until ds_shutdown: with it the waits of a program
-    are found that keep its devices from being busy. It is about ds_stream_synchronize,
-    ds_event_synchronize and their timed forms (unless the time is 0), copies and fills of
-    pageable memory, ds_device_free, ds_pinned_free, ds_pinned_unregister, ds_mem_empty_cache,
-    ds_mem_trim, ds_pool_empty_cache and collectives with tensors in pageable memory, and counts
-    what may wait, whether or not there is anything to wait for just now. As in torch,
-    ds_device_synchronize is left alone, which nobody calls by mistake, and so are ds_device_reset
-    and ds_shutdown; what devstream waits for by itself, as an allocation may when memory is short,
-    is too, and so is what a capturing stream takes as a node. A warning is a log item with id
-    DS_ERR_WOULD_SYNCHRONIZE; without a log_fn it goes to standard error, whatever DEVSTREAM_LOG
-    says. DS_ERR_INVALID_VALUE: not a mode. */
+/** Sets the sync debug mode of the process until ds_shutdown. The mode finds host waits that keep
+    devices idle.
+
+    Applies to calls that may wait, even if no work is pending:
+    - ds_stream_synchronize, ds_event_synchronize and their timed forms with a time above 0
+    - copies and fills of pageable memory, and collectives with tensors in pageable memory
+    - ds_device_free, ds_pinned_free, ds_pinned_unregister
+    - ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache
+
+    Does not apply to ds_device_synchronize (as in torch), ds_device_reset and ds_shutdown. Nor does
+    it apply to internal waits (an allocation if memory is short) or to calls captured as graph
+    nodes. A warning is a log item with id DS_ERR_WOULD_SYNCHRONIZE. Without a log_fn it goes to
+    standard error, regardless of DEVSTREAM_LOG. DS_ERR_INVALID_VALUE: unknown mode. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode(ds_sync_debug_mode mode);
-/** The same by torch's words, "default", "warn" or "error" (or "0", "1", "2"), as in the
-    environment variable DEVSTREAM_SYNC_DEBUG. */
+/** Sets the sync debug mode by torch's words: "default", "warn", "error", or "0", "1", "2". The
+    environment variable DEVSTREAM_SYNC_DEBUG accepts the same words. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_set_mode_text(const char *text);
-/** The mode in effect, for all threads. */
+/** Returns the sync debug mode of the process. */
 DSDEF DS_MUST_USE ds_result ds_sync_debug_get_mode(ds_sync_debug_mode *out);
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -346,56 +359,55 @@ typedef struct ds_device {
     int32_t index; /**< from 0 */
 } ds_device;
 
-/** Longest text that ds_device_format writes, with the terminating zero. */
+/** Size in bytes of the longest text written by ds_device_format, with the terminating zero. */
 #define DS_DEVICE_NAME_SIZE 32
-/** Number of backends: CUDA and CPU, in the order in which they are tried. A program can use the
-    devices of both. */
+/** Number of backends: CUDA and CPU, in the order of their start. A program may use the devices of
+    both. */
 #define DS_BACKEND_COUNT 2
 
-/** What was tried and why it was or was not taken. */
+/** State of a backend, with the reason. */
 typedef struct ds_backend_info {
     const char *name;     /**< "cuda", "cpu" */
     ds_device_type type;  /**< type of its devices */
-    int available;        /**< 1 when its devices can be used */
-    int device_count;     /**< number of devices, 0 when not available */
+    int available;        /**< 1 if its devices can be used */
+    int device_count;     /**< number of devices; 0 if not available */
     char reason[192];     /**< one sentence */
     uint64_t reserved[4]; /**< 0 */
 } ds_backend_info;
 
-/** Fills *out for backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
+/** Returns the state of backend 0 .. DS_BACKEND_COUNT-1. DS_ERR_INVALID_VALUE for another index. */
 DSDEF DS_MUST_USE ds_result ds_backend_get_info(int index, ds_backend_info *out);
-/** Writes the whole report, one line per backend, into out (at most size bytes, always
+/** Writes the states of all backends, one line each, into out (at most size bytes, always
     terminated). */
 DSDEF DS_MUST_USE ds_result ds_backend_format(char *out, size_t size);
-/** 1 when there is a device of the type that can be used, else 0 (the host is none);
-    ds_backend_get_info has the reason. Starts devstream. */
+/** Returns 1 if a device of the type can be used, else 0. The host is not a device: 0.
+    ds_backend_get_info returns the reason. Initialises devstream. */
 DSDEF int ds_backend_is_available(ds_device_type type); /* takes a call site */
-/** 1 from the first call that starts devstream until ds_shutdown, else 0. Starts nothing.
-    Callable anywhere. */
+/** Returns 1 from the first call that initialises devstream until ds_shutdown, else 0. Does not
+    initialise devstream. Callable anywhere. */
 DSDEF int ds_is_initialized(void);
-/** What devstream's own device code runs on, words with blanks between them, into out (at most
-    size bytes, always terminated). On CUDA devices: the architectures known to this version,
-    "sm_60" and so on, and last the one that the embedded PTX is written for, "compute_60": newer
-    GPUs than those that are listed run it too. "" when CUDA is not compiled in. On CPU devices:
-    the processor's architecture, and "avx2" where sums use it. DS_ERR_INVALID_VALUE: the words
-    do not fit. */
+/** Writes the architectures of devstream's own device code into out, separated by blanks (at most
+    size bytes, always terminated). CUDA: the compiled architectures ("sm_60" and so on), then the
+    architecture of the embedded PTX ("compute_60"). Newer GPUs run the PTX. "" if CUDA is not
+    compiled in. CPU: the processor's architecture, and "avx2" if reductions use AVX2.
+    DS_ERR_INVALID_VALUE: the text does not fit. */
 DSDEF DS_MUST_USE ds_result ds_backend_format_arch_list(ds_device_type type, char *out,
                                                         size_t size);
 
-/** What a device is. Fields that a driver does not know are 0 or "". */
+/** Properties of a device. Fields unknown to the driver are 0 or "". */
 typedef struct ds_device_properties {
     char name[128];         /**< e.g. the model name */
     int major;              /**< compute capability, first number; 0 on a CPU device */
     int minor;              /**< compute capability, second number */
     size_t total_memory;    /**< bytes */
-    int multiprocessors;    /**< GPU: multiprocessors; CPU: worker threads that serve it */
-    unsigned char uuid[16]; /**< identifies the device across processes; ds_uuid_format writes it */
+    int multiprocessors;    /**< GPU: multiprocessors; CPU: worker threads of the device */
+    unsigned char uuid[16]; /**< unique across processes; ds_uuid_format formats it */
     char pci[20];           /**< "domain:bus:device.function", "" on a CPU device */
-    int unified_addressing; /**< 1 when host and device pointers share one address space */
+    int unified_addressing; /**< 1 if host and device pointers share one address space */
     uint64_t reserved[16];  /**< 0 */
 } ds_device_properties;
 
-/** The device cpu:index. */
+/** Returns the device cpu:index. */
 DSINLINE ds_device ds_cpu(int index) {
     ds_device d;
     d.type = DS_DEVICE_CPU;
@@ -403,7 +415,7 @@ DSINLINE ds_device ds_cpu(int index) {
     return d;
 }
 
-/** The device cuda:index. */
+/** Returns the device cuda:index. */
 DSINLINE ds_device ds_cuda(int index) {
     ds_device d;
     d.type = DS_DEVICE_CUDA;
@@ -411,7 +423,7 @@ DSINLINE ds_device ds_cuda(int index) {
     return d;
 }
 
-/** The calling thread's current device. */
+/** Returns the placeholder for the calling thread's current device. */
 DSINLINE ds_device ds_device_current(void) {
     ds_device d;
     d.type = DS_DEVICE_CURRENT;
@@ -419,92 +431,98 @@ DSINLINE ds_device ds_device_current(void) {
     return d;
 }
 
-/** Number of devices of a type. DS_DEVICE_CURRENT counts the type of the thread's current
-    device. A type without any gives 0 and DS_OK; the host counts as one. A number that is no
-    type is DS_ERR_INVALID_DEVICE. */
+/** Returns the number of devices of a type. DS_DEVICE_CURRENT: the type of the thread's current
+    device. DS_DEVICE_HOST: 1. If no device of the type exists, sets *out_count to 0 and returns
+    DS_OK. DS_ERR_INVALID_DEVICE: unknown type. */
 DSDEF DS_MUST_USE ds_result ds_device_get_count(ds_device_type type, int *out_count);
-/** Reads a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
-    [blanks]; the words in any case except custom_cpu. Without an index: the thread's current
-    index when its device has that type, else 0. "host" takes no index but 0.
-    DS_ERR_INVALID_DEVICE: malformed; DS_ERR_NO_DEVICE: no device of that type here;
-    DS_ERR_DEVICE_RANGE: index too large. */
+/** Parses a device name: [blanks] ("cpu" | "custom_cpu" | "cuda" | "gpu" | "host") [":" index]
+    [blanks]. All words except custom_cpu are case-insensitive. Without an index: the thread's
+    current index if its current device has that type, else 0. "host" accepts only the index 0.
+    Errors: DS_ERR_INVALID_DEVICE (malformed), DS_ERR_NO_DEVICE (no device of that type),
+    DS_ERR_DEVICE_RANGE (index too large). */
 DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
-/** Writes "cpu:0", "cuda:1" or "host"; the current device is resolved first.
-    DS_ERR_INVALID_VALUE when size is too small (DS_DEVICE_NAME_SIZE always suffices). */
+/** Writes "cpu:0", "cuda:1" or "host" into out. A zeroed device is resolved to the current device
+    first. DS_ERR_INVALID_VALUE if size is too small (DS_DEVICE_NAME_SIZE always suffices). */
 DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
-/** The thread's current device; at first cuda:0 when there is one, else cpu:0. */
+/** Returns the thread's current device. Initially cuda:0 if available, else cpu:0. */
 DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
-/** Makes a device current for the calling thread. A zeroed device or a negative index changes
-    nothing. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
+/** Sets the current device of the calling thread. A zeroed device or a negative index has no
+    effect. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
-/** As ds_device_set_current, and remembers the device that was current; ds_device_pop returns to
-    exactly that one, whatever was set in between. Frames belong to the thread. A push that fails
-    leaves no frame. */
+/** Saves the thread's current device, then sets it as ds_device_set_current does. ds_device_pop
+    restores the saved device, regardless of calls in between. Each thread has its own stack. A
+    failed push leaves no entry. */
 DSDEF DS_MUST_USE ds_result ds_device_push(ds_device device);
-/** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE without one, or when a stream
-    was pushed after it. */
+/** Undoes the thread's latest ds_device_push. DS_ERR_ILLEGAL_STATE if no push is open, or if a
+    stream was pushed after the device. */
 DSDEF DS_MUST_USE ds_result ds_device_pop(void);
-/** What a device is. Puts nothing on a GPU and waits for nothing. */
+/** Returns the properties of a device. Enqueues no work and does not wait. */
 DSDEF DS_MUST_USE ds_result ds_device_get_properties(ds_device device, ds_device_properties *out);
-/** The name among the properties, copied into out (at most size bytes, always terminated). */
+/** Copies the device's name (ds_device_properties.name) into out (at most size bytes, always
+    terminated). */
 DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size_t size);
-/** The compute capability among the properties; 0 and 0 on a CPU device. Either pointer may be
+/** Returns the compute capability of a device; 0 and 0 on a CPU device. Either pointer may be
     NULL. */
 DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
                                                      int *out_minor);
-/** Writes a uuid as 36 characters and a zero; size must be at least 37. Callable anywhere. */
+/** Writes a UUID as 36 characters and a terminating zero; size must be at least 37. Callable
+    anywhere. */
 DSDEF DS_MUST_USE ds_result ds_uuid_format(const unsigned char uuid[16], char *out, size_t size);
-/** Free and total bytes of a device; either pointer may be NULL. On a GPU other processes count
-    too. */
+/** Returns the free and total bytes of a device; either pointer may be NULL. On a GPU, free memory
+    also depends on other processes. */
 DSDEF DS_MUST_USE ds_result ds_device_get_memory_info(ds_device device, size_t *out_free,
                                                       size_t *out_total);
-/** Blocks until all work of all streams of the device, as of the call, is done. Does not change
-    the current device. */
+/** Waits (blocks) until all work enqueued on the device's streams before the call is complete. Does
+    not change the current device. */
 DSDEF DS_MUST_USE ds_result ds_device_synchronize(ds_device device);
-/** Clears the sticky failure of a CPU device: waits (blocks) until its streams are drained,
-    after which they can be used again. Events recorded in work that failed stay failed until
-    they are recorded anew. DS_ERR_UNSUPPORTED on CUDA, where only the process can start afresh. */
+/** Clears the sticky failure of a CPU device. Waits (blocks) until its streams are drained; then
+    they can be used again. Events recorded in failed work stay failed until they are recorded
+    again. DS_ERR_UNSUPPORTED on CUDA: only a new process can use a failed context again. */
 DSDEF DS_MUST_USE ds_result ds_device_reset(ds_device device);
-/** 1 in *out when `device` can reach the memory of `peer` directly; a device can reach its own.
-    Access is switched on by the first copy or the first such question; where it is 0, copies are
+/** Sets *out to 1 if `device` can access the memory of `peer` directly, else to 0. A device can
+    access its own memory. The first copy or query enables the access. Without access, copies are
     staged through host memory. */
 DSDEF DS_MUST_USE ds_result ds_device_can_access_peer(ds_device device, ds_device peer, int *out);
-/** Lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a device. */
+/** Returns the lowest (least urgent, 0) and highest (most urgent, negative) stream priority of a
+    device, as cudaDeviceGetStreamPriorityRange does. */
 DSDEF DS_MUST_USE ds_result ds_device_get_priority_range(ds_device device, int *out_least,
                                                          int *out_greatest);
-/** How busy a GPU was in the driver's last sampling period: percent of the time in which a
-    kernel ran, and in which its memory was read or written. Either pointer may be NULL. Asks
-    NVML, the library of NVIDIA's driver, which is loaded by the first such question
-    (DEVSTREAM_NVML: another name of libnvidia-ml.so.1) and kept until ds_shutdown.
-    DS_ERR_UNSUPPORTED: the device is no GPU, there is no NVML, or it does not know that of this
-    device, as of most parts of a GPU (MIG); DS_ERR_DRIVER: NVML failed. */
+/** Returns the utilization of a GPU in the driver's last sampling period. *out_gpu_percent:
+    percentage of time in which a kernel ran. *out_memory_percent: percentage of time in which
+    memory was read or written. Either pointer may be NULL. Uses NVML, the management library of
+    NVIDIA's driver. The first such call loads NVML (DEVSTREAM_NVML: another name of
+    libnvidia-ml.so.1); ds_shutdown unloads it. DS_ERR_UNSUPPORTED: the device is not a GPU, NVML is
+    missing, or NVML does not support the query, as for most MIG instances. DS_ERR_DRIVER: NVML
+    failed. */
 DSDEF DS_MUST_USE ds_result ds_device_get_utilization(ds_device device, unsigned *out_gpu_percent,
                                                       unsigned *out_memory_percent);
-/** Temperature of a GPU in degrees Celsius. Else as ds_device_get_utilization. */
+/** Returns the temperature of a GPU in degrees Celsius. Errors as for ds_device_get_utilization. */
 DSDEF DS_MUST_USE ds_result ds_device_get_temperature(ds_device device, unsigned *out_celsius);
-/** What a GPU draws, in milliwatts. Else as ds_device_get_utilization. */
+/** Returns the power draw of a GPU in milliwatts. Errors as for ds_device_get_utilization. */
 DSDEF DS_MUST_USE ds_result ds_device_get_power_draw(ds_device device, unsigned *out_milliwatts);
-/** Present clocks of a GPU's multiprocessors and of its memory, in MHz; either pointer may be
-    NULL. Else as ds_device_get_utilization. */
+/** Returns the current clock rates of a GPU's multiprocessors and memory in MHz; either pointer may
+    be NULL. Errors as for ds_device_get_utilization. */
 DSDEF DS_MUST_USE ds_result ds_device_get_clock_rate(ds_device device, unsigned *out_sm_mhz,
                                                      unsigned *out_memory_mhz);
-/** Gives the device a label, for messages and timelines, of which 63 characters are copied;
-    NULL: none. It stays until ds_shutdown. On a GPU, NVIDIA's tools get it too. */
+/** Sets the device's label for messages and timelines until ds_shutdown. At most 63 characters are
+    copied; NULL removes the label. NVIDIA's tools also show the label of a GPU. */
 DSDEF DS_MUST_USE ds_result ds_device_set_label(ds_device device, const char *label);
-/** The device's label, copied into out (at most size bytes, always terminated); "" without one. */
+/** Copies the device's label into out (at most size bytes, always terminated); "" without a
+    label. */
 DSDEF DS_MUST_USE ds_result ds_device_get_label(ds_device device, char *out, size_t size);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/** A stream. Zeroed: no stream (it is not the default stream). */
+/** A stream: a queue of work on a device. A zeroed handle names no stream, not the default
+    stream. */
 typedef struct ds_stream {
     uint64_t id; /**< index and generation; 0: none */
 } ds_stream;
 
 enum {
-    /** takes no part in the legacy stream's ordering: the default, as in torch */
+    /** not ordered with the legacy stream: the default, as in torch */
     DS_STREAM_NON_BLOCKING = 0,
-    /** ordered with the device's legacy stream, as cudaStreamDefault */
+    /** ordered with the device's legacy stream, as cudaStreamDefault is */
     DS_STREAM_BLOCKING = 1
 };
 
@@ -515,19 +533,19 @@ enum {
     DS_PRIORITY_LOWEST = 1000000    /**< clamped to the device's least urgent */
 };
 
-/** What ds_stream_create takes; zero means default. */
+/** Parameters of ds_stream_create; zero means default. */
 typedef struct ds_stream_desc {
-    /** zeroed: the thread's current device; a negative index: the current one of its type, else
-        the type's first */
+    /** zeroed: the thread's current device; a negative index: the current device of the type, or
+        the type's first device */
     ds_device device;
-    /** lower is more urgent; outside of the range it is clamped, as CUDA does */
+    /** lower is more urgent; clamped to the device's range, as CUDA does */
     int priority;
     unsigned flags;       /**< DS_STREAM_BLOCKING or 0 */
     const char *label;    /**< for messages and reports; copied; may be NULL */
     uint64_t reserved[4]; /**< 0 */
 } ds_stream_desc;
 
-/** The defaults of torch.cuda.Stream: non-blocking, priority 0. */
+/** Returns the defaults of torch.cuda.Stream: non-blocking, priority 0. */
 DSINLINE ds_stream_desc ds_stream_desc_torch(void) {
     ds_stream_desc d;
     d.device = ds_device_current();
@@ -539,377 +557,387 @@ DSINLINE ds_stream_desc ds_stream_desc_torch(void) {
     return d;
 }
 
-/** The defaults of paddle.device.Stream: non-blocking, normal priority (Paddle's 2). */
+/** Returns the defaults of paddle.device.Stream: non-blocking, normal priority (Paddle's 2). */
 DSINLINE ds_stream_desc ds_stream_desc_paddle(void) {
     return ds_stream_desc_torch();
 }
 
-/** The defaults of cupy.cuda.Stream and of cudaStreamCreate: blocking with respect to the legacy
-    stream. */
+/** Returns the defaults of cupy.cuda.Stream and cudaStreamCreate: blocking with respect to the
+    legacy stream. */
 DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
     ds_stream_desc d = ds_stream_desc_torch();
     d.flags = DS_STREAM_BLOCKING;
     return d;
 }
 
-/** The defaults of mindspore.hal.Stream: priority 0; MindSpore leaves the rest to its backend,
-    here non-blocking. */
+/** Returns the defaults of mindspore.hal.Stream: priority 0. MindSpore leaves the flags to its
+    backend; here the stream is non-blocking. */
 DSINLINE ds_stream_desc ds_stream_desc_mindspore(void) {
     return ds_stream_desc_torch();
 }
 
-/** Paddle's priority numbers (1 high, 2 normal; -1 and 0 are taken as Paddle's Python does) as
-    ours. Anything else is DS_ERR_INVALID_VALUE: Paddle turns it into normal without a word. */
+/** Converts Paddle's priority numbers (1 high, 2 normal; -1 and 0 as in Paddle's Python API).
+    DS_ERR_INVALID_VALUE for other numbers; Paddle silently uses the normal priority for them. */
 DSDEF DS_MUST_USE ds_result ds_stream_priority_from_paddle(int paddle_priority, int *out_priority);
 
-/** Creates a stream, which is the caller's to destroy. desc NULL: non-blocking, of priority 0,
-    on the current device. */
+/** Creates a stream. The caller must destroy it. desc NULL: non-blocking, priority 0, current
+    device. */
 DSDEF DS_MUST_USE ds_result ds_stream_create(const ds_stream_desc *desc, ds_stream *out);
-/** Gives one more owner to a stream that was created or wrapped; each needs its own
+/** Adds an owner to a stream created or wrapped by the caller. Each owner must call
     ds_stream_destroy. DS_ERR_INVALID_VALUE: a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_ref(ds_stream stream);
-/** Ends one ownership. With the last one the handle is invalid at once, pending work still runs,
-    and the stream is freed after it. Returns at once. The legacy and per-thread streams are not
-    yours: DS_ERR_INVALID_VALUE. */
+/** Removes an owner. If no owner remains, the handle becomes invalid at once. Pending work still
+    runs; then the stream is freed. Does not block. DS_ERR_INVALID_VALUE: a legacy or per-thread
+    stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_destroy(ds_stream stream);
-/** DS_OK when all work so far is done, DS_NOT_READY when not, DS_ERR_FAILED after a failure.
-    Never blocks. On the legacy stream this counts the work of the device's blocking streams too:
-    of those that devstream knows, and of the per-thread streams the caller's only. It need not
-    count the pending work of destroyed streams, nor that of other threads' per-thread streams;
-    ds_device_synchronize waits for all. */
+/** Returns DS_OK if all work enqueued so far is complete, DS_NOT_READY if work is pending,
+    DS_ERR_FAILED after a failure. Does not block. On the legacy stream, the query includes the
+    device's blocking streams and the calling thread's per-thread stream. Destroyed streams, other
+    threads' per-thread streams and streams unknown to devstream may be left out.
+    ds_device_synchronize waits for all of them. */
 DSDEF DS_MUST_USE ds_result ds_stream_query(ds_stream stream);
-/** Blocks until all work put on the stream before the call is done. The caller may run
-    operations that this work depends on (kernels, copies, fills), never a host function. On the
-    legacy stream it waits for the work that ds_stream_query counts there, and need not wait for
-    that of destroyed streams or of other threads' per-thread streams. */
+/** Waits (blocks) until all work enqueued on the stream before the call is complete. On CPU
+    devices, the calling thread may run kernels, copies and fills of the awaited work, but no host
+    function. On the legacy stream, waits for the same streams as ds_stream_query. */
 DSDEF DS_MUST_USE ds_result ds_stream_synchronize(ds_stream stream);
-/** As ds_stream_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. Runs nothing
-    itself. */
+/** Waits as ds_stream_synchronize does, for at most timeout_ns nanoseconds. Returns DS_NOT_READY
+    after that time. The calling thread runs no work itself. */
 DSDEF DS_MUST_USE ds_result ds_stream_synchronize_for(ds_stream stream, uint64_t timeout_ns);
-/** The device's legacy null stream: its work starts after everything put earlier on the device's
-    blocking streams, and their later work starts after it. Non-blocking streams take no part.
-    (CUDA's stream 0.) */
+/** Returns the device's legacy null stream (CUDA's stream 0). Its work starts after all work
+    enqueued earlier on the device's blocking streams. Later work of blocking streams starts after
+    the legacy stream's work. Non-blocking streams are not ordered with it. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_legacy(ds_device device, ds_stream *out);
-/** The calling thread's own default stream on the device (CUDA's stream 2): blocking with
-    respect to the legacy stream, independent of others. The handle means this thread's stream;
-    it goes with the thread, after its work is done. Other threads may use it on CPU devices; on
-    CUDA they get DS_ERR_UNSUPPORTED, since CUDA has no name for it. */
+/** Returns the calling thread's default stream on the device (CUDA's stream 2). The stream is
+    blocking with respect to the legacy stream and independent of other streams. The handle names
+    this thread's stream and is freed after the thread has ended and the work is complete. Other
+    threads may use the handle on CPU devices. DS_ERR_UNSUPPORTED if another thread uses it on CUDA,
+    since CUDA cannot name another thread's stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_per_thread(ds_device device, ds_stream *out);
-/** The legacy stream, or the per-thread one when that was opted for
-    (DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro or the environment variable
-    DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1). */
+/** Returns the legacy stream. Returns the per-thread stream instead if
+    DS_INIT_PER_THREAD_DEFAULT_STREAM, the macro, or the environment variable
+    DEVSTREAM_PER_THREAD_DEFAULT_STREAM=1 selects it. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_default(ds_device device, ds_stream *out);
 
-/** Who ends a wrapped native stream. */
+/** Ownership of a wrapped native stream. */
 typedef enum ds_ownership {
-    DS_BORROW = 0, /**< the caller; it must outlive the wrapper */
-    DS_OWN = 1     /**< devstream, with the last ds_stream_destroy */
+    DS_BORROW = 0, /**< owned by the caller; must outlive the wrapper */
+    DS_OWN = 1     /**< owned by devstream; destroyed by the last ds_stream_destroy */
 } ds_ownership;
 
-/** The exchange format for streams of other libraries (Python's __cuda_stream__ protocol has the
-    same two numbers). */
+/** Exchange format for streams of other libraries. Python's __cuda_stream__ protocol has the same
+    two numbers. */
 typedef struct ds_stream_native {
     int version;      /**< 0 */
-    ds_device device; /**< zeroed when wrapping: the thread's current device */
-    /** cudaStream_t, or the CPU driver's stream; 0 and 1 legacy, 2 the calling thread's */
+    ds_device device; /**< if zeroed when wrapping: the thread's current device */
+    /** cudaStream_t or the CPU driver's stream; 0 and 1: legacy, 2: the calling thread's */
     void *handle;
 } ds_stream_native;
 
-/** Makes a stream of a native handle. On CUDA that is a cudaStream_t, which must be valid:
-    cudart does not check it. release_fn, when given, runs once with user when the wrapper is
-    freed (it keeps the foreign owner alive until then), on the thread that freed it; it also
-    runs when the call fails. DS_ERR_INVALID_VALUE: unknown version, a handle the driver does not
-    know, DS_OWN of a default stream. */
+/** Wraps a native stream handle. On CUDA the handle is a cudaStream_t and must be valid: cudart
+    does not check it. If release_fn is set, it is invoked once with user, on the thread that frees
+    the wrapper. Use it to keep the native stream's owner alive. If the call fails, release_fn is
+    invoked too. DS_ERR_INVALID_VALUE: unknown version, a handle unknown to the CPU driver, or
+    DS_OWN for a default stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_wrap(const ds_stream_native *native, ds_ownership ownership,
                                            void (*release_fn)(void *user), void *user,
                                            ds_stream *out);
-/** The native form of a stream; ownership stays. The legacy stream exports handle 0, the calling
-    thread's own 2. */
+/** Returns the native form of a stream without changing its ownership. The legacy stream has the
+    handle 0, the calling thread's per-thread stream has 2. */
 DSDEF DS_MUST_USE ds_result ds_stream_export(ds_stream stream, ds_stream_native *out);
-/** As ds_stream_export, and gives the native stream to the caller: the handle becomes invalid
-    and nothing is freed until someone wraps it with DS_OWN. Only for a stream with one owner
-    that devstream owns: else DS_ERR_ILLEGAL_STATE. */
+/** Returns the native form of a stream and transfers ownership to the caller. The devstream handle
+    becomes invalid. The native stream is not freed until ds_stream_wrap takes it with DS_OWN.
+    DS_ERR_ILLEGAL_STATE: the stream has several owners, or devstream does not own the native
+    stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_unwrap(ds_stream stream, ds_stream_native *out);
 
-/** A number that no other stream of this process ever had. */
+/** Returns the stream's number, unique in the process and never reused. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_id(ds_stream stream, uint64_t *out);
-/** The stream's device. */
+/** Returns the stream's device. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_device(ds_stream stream, ds_device *out);
-/** DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. The legacy and per-thread streams count as
+/** Returns DS_STREAM_BLOCKING or DS_STREAM_NON_BLOCKING. Legacy and per-thread streams are
     blocking. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_flags(ds_stream stream, unsigned *out);
-/** The priority in effect and the one asked for; either pointer may be NULL. */
+/** Returns the effective and the requested priority; either pointer may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_priority(ds_stream stream, int *out_effective,
                                                    int *out_requested);
-/** The stream's label, copied into out (at most size bytes, always terminated). */
+/** Copies the stream's label into out (at most size bytes, always terminated). */
 DSDEF DS_MUST_USE ds_result ds_stream_get_label(ds_stream stream, char *out, size_t size);
-/** Gives the stream another label, for messages, reports and timelines, of which 255 characters
-    are copied; NULL: none. On a GPU, NVIDIA's tools get it too. */
+/** Sets the stream's label for messages, reports and timelines. At most 255 characters are copied;
+    NULL removes the label. NVIDIA's tools also show the label of a GPU stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_set_label(ds_stream stream, const char *label);
-/** 1 when both handles name the same queue of the same device (a wrapper equals what it wraps),
-    else 0; an invalid handle equals nothing. */
+/** Returns 1 if both handles name the same queue of the same device, else 0. A wrapper equals the
+    stream it wraps. An invalid handle equals no handle. */
 DSDEF int ds_stream_equal(ds_stream a, ds_stream b);
 
 /* ---- the current stream ---------------------------------------------------------------------- */
 
 enum {
-    /** refuse a stream whose device is not the current one (CuPy's rule): DS_ERR_DEVICE_MISMATCH */
+    /** refuses a stream of a device other than the current one (CuPy's rule):
+        DS_ERR_DEVICE_MISMATCH */
     DS_PUSH_STRICT = 1,
-    /** on entry the pushed stream waits for the stream that was current on its device */
+    /** at the push, the pushed stream waits for the device's current stream */
     DS_PUSH_WAIT_PREV = 2,
-    /** on exit the stream restored on that device waits for the pushed one */
+    /** at the pop, the restored stream of the device waits for the pushed stream */
     DS_POP_WAIT_BACK = 4
 };
 
-/** The thread's current stream on a device; a new thread begins with ds_stream_get_default. If it
-    was destroyed meanwhile, the handle comes back all the same and every use of it says
-    DS_ERR_INVALID_HANDLE. */
+/** Returns the thread's current stream on a device, initially ds_stream_get_default. If the stream
+    was destroyed, the handle is still returned; its use returns DS_ERR_INVALID_HANDLE. */
 DSDEF DS_MUST_USE ds_result ds_stream_get_current(ds_device device, ds_stream *out);
-/** Makes a stream current on its device and that device current for the thread (torch). flags:
-    DS_PUSH_STRICT or 0. *out_previous (may be NULL) is the stream that was current on that
+/** Sets the thread's current stream on the stream's device, and that device as current (torch).
+    flags: DS_PUSH_STRICT or 0. *out_previous (may be NULL): the stream that was current on the
     device. */
 DSDEF DS_MUST_USE ds_result ds_stream_set_current(ds_stream stream, unsigned flags,
                                                   ds_stream *out_previous);
-/** As ds_stream_set_current, and remembers the current device and that device's current stream;
-    ds_stream_pop restores exactly that state, whatever was used in between. A zeroed stream
-    pushes a frame that changes nothing. A push that fails leaves no frame. flags: DS_PUSH_*,
-    DS_POP_WAIT_BACK. */
+/** Saves the thread's current device and that device's current stream, then acts as
+    ds_stream_set_current. ds_stream_pop restores the saved state, regardless of calls in between. A
+    zeroed stream pushes an entry without changing the state. A failed push leaves no entry. flags:
+    DS_PUSH_*, DS_POP_WAIT_BACK. */
 DSDEF DS_MUST_USE ds_result ds_stream_push(ds_stream stream, unsigned flags);
-/** Undoes the thread's latest ds_stream_push. DS_ERR_ILLEGAL_STATE without one, or when a device
-    was pushed after it. */
+/** Undoes the thread's latest ds_stream_push. DS_ERR_ILLEGAL_STATE if no push is open, or if a
+    device was pushed after the stream. */
 DSDEF DS_MUST_USE ds_result ds_stream_pop(void);
 
 /** State of DS_STREAM_SCOPE and DS_DEVICE_SCOPE. */
 typedef struct ds_scope {
-    int pushed; /**< 1: to be popped */
-    int once;   /**< 1: the block is still to run */
+    int pushed; /**< 1: the scope must be popped */
+    int once;   /**< 1: the block has not run yet */
 } ds_scope;
 
-/** Enters a scope; used by DS_STREAM_SCOPE. */
+/** Enters a stream scope; used by DS_STREAM_SCOPE. */
 DSDEF ds_scope ds_stream_scope_enter(ds_stream stream, unsigned flags);
-/** Leaves it; used by DS_STREAM_SCOPE. */
+/** Leaves a stream scope; used by DS_STREAM_SCOPE. */
 DSDEF void ds_stream_scope_leave(ds_scope *scope);
-/** Enters a scope; used by DS_DEVICE_SCOPE. */
+/** Enters a device scope; used by DS_DEVICE_SCOPE. */
 DSDEF ds_scope ds_device_scope_enter(ds_device device);
-/** Leaves it; used by DS_DEVICE_SCOPE. */
+/** Leaves a device scope; used by DS_DEVICE_SCOPE. */
 DSDEF void ds_device_scope_leave(ds_scope *scope);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/** An event: a point in a stream's work. Zeroed: none. */
+/** An event: a point in a stream's work. A zeroed handle names no event. */
 typedef struct ds_event {
     uint64_t id; /**< index and generation; 0: none */
 } ds_event;
 
 enum {
-    DS_EVENT_DEFAULT = 0, /**< no timing: the cheapest */
-    DS_EVENT_TIMING = 1,  /**< keeps the time at which the record is reached */
+    DS_EVENT_DEFAULT = 0, /**< without timing: the cheapest */
+    DS_EVENT_TIMING = 1,  /**< stores the time at which the stream reaches the record */
     /** ds_event_synchronize sleeps at once instead of spinning first */
     DS_EVENT_BLOCKING_WAIT = 2,
-    /** may be shared between processes (ds_event_export); not with DS_EVENT_TIMING. On CPU
-        devices a process can have 65,536 that were recorded or exported: of one more the first
-        record or export is DS_ERR_LIMIT_EXCEEDED */
+    /** can be shared between processes (ds_event_export); excludes DS_EVENT_TIMING. On CPU devices,
+        a process can record or export at most 65,536 such events. DS_ERR_LIMIT_EXCEEDED: the first
+        record or export of a further event. */
     DS_EVENT_INTERPROCESS = 4,
-    DS_EVENT_CUPY = 1 /**< CuPy's default: timing on */
+    DS_EVENT_CUPY = 1 /**< CuPy's default: with timing */
 };
 
-/** Creates an event; it belongs to no device until it is recorded. label may be NULL; it is
-    copied. DS_ERR_INVALID_VALUE: an interprocess event with timing. */
+/** Creates an event. The first record binds it to a device. label is copied and may be NULL.
+    DS_ERR_INVALID_VALUE: DS_EVENT_INTERPROCESS with DS_EVENT_TIMING. */
 DSDEF DS_MUST_USE ds_result ds_event_create(unsigned flags, const char *label, ds_event *out);
-/** The handle becomes invalid; streams that wait for the event still do. Returns at once. Graphs
-    keep the events of their nodes. */
+/** Destroys an event; the handle becomes invalid. Streams still wait for earlier records. Does not
+    block. Graphs keep the events of their nodes. */
 DSDEF DS_MUST_USE ds_result ds_event_destroy(ds_event event);
-/** Marks the present end of the stream's work. A later record replaces it for later waits only.
-    The first record binds the event to the stream's device; recording on another one is
-    DS_ERR_DEVICE_MISMATCH. */
+/** Records the end of the work enqueued on the stream so far. A new record replaces the old one for
+    later waits only. The first record binds the event to the stream's device.
+    DS_ERR_DEVICE_MISMATCH: a stream of another device. */
 DSDEF DS_MUST_USE ds_result ds_event_record(ds_event event, ds_stream stream);
-/** Creates an event with these flags and records it on the stream; it is the caller's to
-    destroy. */
+/** Creates an event with the flags and records it on the stream. The caller must destroy it. */
 DSDEF DS_MUST_USE ds_result ds_stream_record_event(ds_stream stream, unsigned flags, ds_event *out);
-/** Later work on the stream starts after the event's record as of this call, whatever is
-    recorded afterwards. The stream may be on another device of the same driver; one of another
-    driver is DS_ERR_CROSS_DRIVER. An unrecorded event is complete. Returns at once. */
+/** Makes later work on the stream wait for the event's record as of this call. Later records do not
+    affect this wait. An event that was never recorded is complete. The stream may belong to another
+    device of the same driver. Does not block. DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event(ds_stream stream, ds_event event);
-/** Later work on the stream starts after all work put on `other` before this call. Needs no
-    event; returns at once. A stream of another driver is DS_ERR_CROSS_DRIVER. */
+/** Makes later work on the stream wait for all work enqueued on `other` before the call. Does not
+    block. DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_stream(ds_stream stream, ds_stream other);
-/** As ds_event_record, but on a capturing stream it becomes a node of the graph, and each launch
-    records the event (as of the launch: who waits for it after that call waits for this launch's
-    record). */
+/** Records the event as ds_event_record does; on a capturing stream, adds a record node to the
+    graph instead. Each launch records the event: a wait enqueued after a launch waits for that
+    launch's record. */
 DSDEF DS_MUST_USE ds_result ds_event_record_external(ds_event event, ds_stream stream);
-/** As ds_stream_wait_event, but on a capturing stream it becomes a node of the graph: each
-    launch waits for the event's record as of the launch. DS_ERR_CROSS_DRIVER: an event of
-    another driver, here too. */
+/** Waits as ds_stream_wait_event does; on a capturing stream, adds a wait node to the graph
+    instead. Each launch waits for the event's record as of the launch. DS_ERR_CROSS_DRIVER: an
+    event of another driver. */
 DSDEF DS_MUST_USE ds_result ds_stream_wait_event_external(ds_stream stream, ds_event event);
-/** DS_OK when the record is reached (or there is none), DS_NOT_READY, or DS_ERR_FAILED. Never
-    blocks. */
+/** Returns DS_OK if the stream has reached the record or the event was never recorded. Returns
+    DS_NOT_READY if work is pending, DS_ERR_FAILED after a failure. Does not block. */
 DSDEF DS_MUST_USE ds_result ds_event_query(ds_event event);
-/** Blocks until the record as of the call is reached; see ds_stream_synchronize. */
+/** Waits (blocks) until the stream reaches the event's record as of the call. The calling thread
+    may run work as in ds_stream_synchronize. */
 DSDEF DS_MUST_USE ds_result ds_event_synchronize(ds_event event);
-/** As ds_event_synchronize, for at most timeout_ns nanoseconds; then DS_NOT_READY. */
+/** Waits as ds_event_synchronize does, for at most timeout_ns nanoseconds. Returns DS_NOT_READY
+    after that time. */
 DSDEF DS_MUST_USE ds_result ds_event_synchronize_for(ds_event event, uint64_t timeout_ns);
-/** Milliseconds from one record to another, negative when they are the other way round. Checked
-    in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED),
-    both reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond
-    clock, read when the stream reaches the record. */
+/** Returns the milliseconds between two records; negative if end was reached before start. Checks
+    in torch's order: both with timing (DS_ERR_NO_TIMING), both recorded (DS_ERR_NOT_RECORDED), both
+    reached (DS_NOT_READY), same device (DS_ERR_DEVICE_MISMATCH). CPU driver: nanosecond clock, read
+    when the stream reaches the record. */
 DSDEF DS_MUST_USE ds_result ds_event_get_elapsed_ms(ds_event start, ds_event end, double *out_ms);
-/** The device of the first record; a zeroed device before it. */
+/** Returns the device of the first record; a zeroed device if the event was never recorded. */
 DSDEF DS_MUST_USE ds_result ds_event_get_device(ds_event event, ds_device *out);
-/** The flags it was created with. */
+/** Returns the flags of the event's creation. */
 DSDEF DS_MUST_USE ds_result ds_event_get_flags(ds_event event, unsigned *out);
 
-/** An event for other processes: bytes to send to them. */
+/** Handle of an event for other processes: bytes that can be sent to them. */
 typedef struct ds_ipc_event_handle {
-    unsigned char bytes[64]; /**< of meaning to ds_event_import only */
+    unsigned char bytes[64]; /**< opaque; read by ds_event_import only */
 } ds_ipc_event_handle;
 
-/** Writes the handle with which other processes import the event; as often as wanted, always the
-    same bytes. An event that was never recorded belongs to the thread's current device from now
-    on. It must live as long as others use it. DS_ERR_INVALID_VALUE: it was created without
-    DS_EVENT_INTERPROCESS, or it was imported itself. */
+/** Writes the handle by which other processes import the event. Repeated calls write the same
+    bytes. An event that was never recorded is bound to the thread's current device. The event must
+    live as long as other processes use it. DS_ERR_INVALID_VALUE: the event was created without
+    DS_EVENT_INTERPROCESS or was imported. */
 DSDEF DS_MUST_USE ds_result ds_event_export(ds_event event, ds_ipc_event_handle *out);
-/** Makes an event of another process's handle, on a device of the same kind; it can be recorded,
-    waited for, asked and synchronized with like the process's own, and is destroyed here like
-    one. Every process sees the latest record of any. What a wait means is fixed at its call, in
-    all processes. If the process that made a record ends before its stream came to it (and only
-    then), waits for that record are over with DS_ERR_PEER_DIED: a stream that waits has failed
-    with it, like after a failure of its own work, until ds_device_reset or its end; other
-    streams go on. That is so on CPU devices; what CUDA does then is not documented.
-    DS_ERR_PEER_DIED: the exporting process has ended. DS_ERR_INVALID_HANDLE: it has destroyed
-    the event. DS_ERR_ILLEGAL_STATE: it is this process. */
+/** Imports an event of another process, on a device of the same type. The event supports records,
+    waits, queries and synchronization, and must be destroyed in this process. Every process sees
+    the latest record of all processes; a wait takes the record as of its call.
+
+    CPU devices: if a process ends before its stream reaches its record, waits for that record end
+    with DS_ERR_PEER_DIED. A waiting stream then has failed until ds_device_reset or its
+    destruction; other streams continue. CUDA does not document this case.
+
+    Errors: DS_ERR_PEER_DIED (the exporting process has ended), DS_ERR_INVALID_HANDLE (the event was
+    destroyed), DS_ERR_ILLEGAL_STATE (the event was exported by this process). */
 DSDEF DS_MUST_USE ds_result ds_event_import(ds_device device, const ds_ipc_event_handle *handle,
                                             ds_event *out);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/** Kinds of memory a pointer may point to. */
+/** Kinds of memory that a pointer may point to. */
 typedef enum ds_memory_kind {
     DS_MEMORY_PAGEABLE = 0,   /**< ordinary host memory */
     DS_MEMORY_PINNED = 1,     /**< host memory from ds_pinned_alloc */
-    DS_MEMORY_REGISTERED = 2, /**< host memory given to ds_pinned_register */
+    DS_MEMORY_REGISTERED = 2, /**< host memory passed to ds_pinned_register */
     DS_MEMORY_DEVICE = 3      /**< memory from ds_device_alloc */
 } ds_memory_kind;
 
-/** What ds_pointer_get_info tells. */
+/** Result of ds_pointer_get_info. */
 typedef struct ds_pointer_info {
     ds_memory_kind kind; /**< kind of memory */
-    ds_device device;    /**< device memory: its device; else host */
+    ds_device device;    /**< device memory: its device; host memory: the host */
     /** start of the allocation or registered range; NULL for pageable memory */
     void *base;
-    size_t size;          /**< its size in bytes; 0 for pageable memory */
+    size_t size;          /**< size of that range in bytes; 0 for pageable memory */
     uint64_t reserved[4]; /**< 0 */
 } ds_pointer_info;
 
-/** Allocates size bytes of device memory, aligned to 512 (on CUDA: as cudaMalloc does, to 256 at
-    least). Does not wait for any work. size 0 gives NULL and DS_OK. Uninitialised.
-    DS_ERR_OUT_OF_MEMORY: the device is full. (Plain; devstream_alloc.h has the caching
-    allocator.) */
+/** Allocates size bytes of uninitialised device memory, aligned to 512 bytes (CUDA: as cudaMalloc
+    aligns, at least 256). Does not wait for work. size 0 sets *out to NULL and returns DS_OK.
+    DS_ERR_OUT_OF_MEMORY: the device is full. Uncached; devstream_alloc.h has the caching
+    allocator. */
 DSDEF DS_MUST_USE ds_result ds_device_alloc(ds_device device, size_t size, void **out);
-/** Allocates height rows of width bytes; *out_pitch is the distance of rows in bytes.
-    DS_ERR_INVALID_VALUE: more bytes than a size_t counts. Else as ds_device_alloc. */
+/** Allocates height rows of width bytes as ds_device_alloc does. *out_pitch is the distance between
+    rows in bytes. DS_ERR_INVALID_VALUE: the size exceeds size_t. */
 DSDEF DS_MUST_USE ds_result ds_device_alloc_pitch(ds_device device, size_t width, size_t height,
                                                   void **out, size_t *out_pitch);
-/** Frees device memory. Blocks until all work of its device is done, as cudaFree does; not that
-    of other devices whose streams copy to or from it. NULL is allowed. Anything that is not the
-    start of an allocation is DS_ERR_INVALID_VALUE. */
+/** Frees device memory. Blocks until all work of its device is complete, as cudaFree does. Does not
+    wait for other devices' streams that copy to or from the memory. NULL is allowed.
+    DS_ERR_INVALID_VALUE: any other pointer that is not the start of an allocation. */
 DSDEF DS_MUST_USE ds_result ds_device_free(void *ptr);
-/** Allocates pinned host memory, which copies of all devices reach without blocking, and kernels
-    of GPUs at the same address; aligned to 512. All its pages are there when the call returns.
-    size 0 gives NULL and DS_OK. */
+/** Allocates pinned host memory, aligned to 512 bytes. Copies between pinned memory and any device
+    do not block, and GPU kernels can use the same address. All pages are resident when the call
+    returns. size 0 sets *out to NULL and returns DS_OK. */
 DSDEF DS_MUST_USE ds_result ds_pinned_alloc(size_t size, void **out);
-/** Frees it; blocks until the work of all devices is done, as cudaFreeHost may. NULL is allowed. */
+/** Frees pinned memory. Blocks until the work of all devices is complete, as cudaFreeHost may. NULL
+    is allowed. */
 DSDEF DS_MUST_USE ds_result ds_pinned_free(void *ptr);
-/** Pins memory of the caller's, which must stay until ds_pinned_unregister. A range that touches a
-    known one is DS_ERR_INVALID_VALUE. */
+/** Pins memory of the caller. The memory must stay valid until ds_pinned_unregister.
+    DS_ERR_INVALID_VALUE: the range overlaps a known range. */
 DSDEF DS_MUST_USE ds_result ds_pinned_register(void *ptr, size_t size);
-/** Undoes ds_pinned_register; ptr is the start of the range. Blocks until the work of all devices
-    is done. */
+/** Unpins memory; ptr is the start of the range passed to ds_pinned_register. Blocks until the work
+    of all devices is complete. */
 DSDEF DS_MUST_USE ds_result ds_pinned_unregister(void *ptr);
-/** Tells what a pointer points to. Unknown addresses, NULL included, are pageable host memory. */
+/** Returns the kind, device and range of the memory at ptr. Unknown addresses, NULL included, are
+    pageable host memory. */
 DSDEF DS_MUST_USE ds_result ds_pointer_get_info(const void *ptr, ds_pointer_info *out);
-/** The device of the memory at ptr, any address inside of an allocation; for host memory, of any
-    kind, the host. */
+/** Returns the device of the memory at ptr, which may lie anywhere inside an allocation. For host
+    memory of any kind, returns the host. */
 DSDEF DS_MUST_USE ds_result ds_pointer_get_device(const void *ptr, ds_device *out);
 /** Enters a scope; used by DS_DEVICE_OF_SCOPE. */
 DSDEF ds_scope ds_device_of_scope_enter(const void *ptr);
 
 /* ---- copies and fills ------------------------------------------------------------------------ */
 
-/** Copies size bytes, in stream order, between any memory: host and device, within and between
-    devices (directly where the devices can reach each other, else staged through host memory),
-    also between a GPU and a CPU device, on a stream of either. Ranges must not overlap. A copy
-    that touches pageable host memory may block until it is done: on CPU devices it does; on CUDA
-    one to the host does, one from the host returns when the source may be changed. Others return
-    at once, and both ranges must stay valid until the stream has passed the copy. On CUDA a copy
-    between pinned memory, or between a GPU and a CPU device, is a host function as to what may
-    hold it up (ds_stream_launch_host_func). On CPU devices up to 16 KiB on an idle stream may be
-    done before the call returns. Memory that cudart or other libraries allocated is taken as what
-    it is. A range that leaves an allocation of ds_device_alloc or ds_pinned_alloc is
-    DS_ERR_INVALID_VALUE. size 0 does nothing. */
+/** Copies size bytes in stream order between any two ranges of host or device memory. The devices
+    may differ, also in their driver; the stream may belong to either. Copies between devices are
+    direct if the devices can access each other, else staged through host memory. Ranges must not
+    overlap. size 0 does nothing.
+
+    A copy of pageable host memory may block: on CPU devices, and on CUDA for a copy to the host,
+    until the copy is complete. On CUDA, a copy from pageable memory returns when the source may be
+    changed. Other copies do not block; both ranges must stay valid until the stream has passed the
+    copy. On CPU devices, copies of up to 16 KiB on an idle stream may complete before the call
+    returns.
+
+    On CUDA, a copy within pinned memory, or between a GPU and a CPU device, runs as a host
+    function. The rules of ds_stream_launch_host_func for delays apply. Memory allocated by cudart
+    or other libraries is recognised. DS_ERR_INVALID_VALUE: a range exceeds an allocation of
+    ds_device_alloc or ds_pinned_alloc. */
 DSDEF DS_MUST_USE ds_result ds_copy(void *dst, const void *src, size_t size, ds_stream stream);
 
 enum {
-    /** pageable memory stays valid, at its place, as long as a graph that has captured the copy */
+    /** the pageable memory remains valid at its address as long as a graph that has captured the
+        copy */
     DS_COPY_HOST_STABLE = 1
 };
 
-/** As ds_copy, with flags (DS_COPY_HOST_STABLE or 0). */
+/** Copies as ds_copy does, with flags (DS_COPY_HOST_STABLE or 0). */
 DSDEF DS_MUST_USE ds_result ds_copy_with(void *dst, const void *src, size_t size, unsigned flags,
                                          ds_stream stream);
-/** Copies height rows of width bytes; pitches are the distances of rows in bytes and at least
-    width. Else as ds_copy. */
+/** Copies height rows of width bytes as ds_copy does. The pitches are the distances between rows in
+    bytes, at least width. */
 DSDEF DS_MUST_USE ds_result ds_copy_2d(void *dst, size_t dst_pitch, const void *src,
                                        size_t src_pitch, size_t width, size_t height,
                                        ds_stream stream);
-/** As ds_copy, and says between which devices; a pointer that is not on the device named is
-    DS_ERR_DEVICE_MISMATCH. */
+/** Copies as ds_copy does between two named devices. DS_ERR_DEVICE_MISMATCH: a pointer is not on
+    its named device. */
 DSDEF DS_MUST_USE ds_result ds_copy_peer(void *dst, ds_device dst_device, const void *src,
                                          ds_device src_device, size_t size, ds_stream stream);
-/** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream
-    order. Device or pinned memory: returns at once; pageable memory: blocks. ptr must be a
-    multiple of value_size. Device memory must belong to the driver of the stream: else
-    DS_ERR_CROSS_DRIVER. On CUDA a fill of host memory is a host function as to what may hold it
-    up. */
+/** Sets count elements of value_size (1, 2 or 4) bytes to the low bytes of value, in stream order.
+    ptr must be a multiple of value_size. Does not block for device or pinned memory; blocks for
+    pageable memory. On CUDA, a fill of host memory runs as a host function (see
+    ds_stream_launch_host_func for delays). DS_ERR_CROSS_DRIVER: device memory of another driver
+    than the stream's. */
 DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size, size_t count,
                                     ds_stream stream);
-/** The same for height rows of width elements; pitch is the distance of rows in bytes, a
-    multiple of value_size. */
+/** Fills height rows of width elements as ds_fill does. pitch is the distance between rows in
+    bytes, a multiple of value_size. */
 DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size,
                                        size_t width, size_t height, ds_stream stream);
 
 /* ---- host functions -------------------------------------------------------------------------- */
 
-/** Runs on a thread of devstream's. */
+/** Host function; runs on a thread of devstream. */
 typedef void (*ds_host_fn)(void *user);
-/** Gets the stream, DS_OK or the failure of the stream, and the user's pointer. */
+/** Callback; receives the stream, DS_OK or the stream's failure, and the user pointer. */
 typedef void (*ds_callback_fn)(ds_stream stream, ds_result status, void *user);
 
-/** Runs fn(user) once when the stream reaches it; later work on the stream waits for it, other
-    streams do not (but CUDA may run the host functions of a device one after another, so that
-    one that blocks holds up those of others). Skipped after a failure. dtor_fn(user), when
-    given, runs exactly once in every case: after fn and before the stream goes on, when fn is
-    skipped, and also when this call fails (then before it returns, on the caller's thread). */
+/** Enqueues fn(user), which runs once in stream order. Later work on the stream waits for fn; other
+    streams do not. CUDA may run the host functions of a device one after another, so a blocking
+    function may delay other streams. After a failure of the stream, fn is skipped. If dtor_fn is
+    set, dtor_fn(user) runs exactly once: after fn and before the stream continues, or if fn is
+    skipped. If the call fails, dtor_fn runs on the caller's thread before the call returns. */
 DSDEF DS_MUST_USE ds_result ds_stream_launch_host_func(ds_stream stream, ds_host_fn fn, void *user,
                                                        ds_host_fn dtor_fn);
-/** Runs fn(stream, status, user) exactly once when the stream reaches it, after a failure too;
-    else as ds_stream_launch_host_func. When the call itself fails, fn does not run, dtor_fn does.
-    */
+/** Enqueues fn(stream, status, user), which runs exactly once in stream order, also after a failure
+    of the stream. Other rules as for ds_stream_launch_host_func. If the call fails, only dtor_fn
+    runs. */
 DSDEF DS_MUST_USE ds_result ds_stream_add_callback(ds_stream stream, ds_callback_fn fn, void *user,
                                                    ds_host_fn dtor_fn);
 
 /* ---- data types ------------------------------------------------------------------------------ */
 
-/** What an element is, with DLPack's numbers. */
+/** Kinds of elements; the values are DLPack's. */
 typedef enum ds_type_code {
     DS_CODE_INT = 0,     /**< signed integers */
     DS_CODE_UINT = 1,    /**< unsigned integers */
     DS_CODE_FLOAT = 2,   /**< IEEE floats of 16, 32, 64 bits */
-    DS_CODE_OPAQUE = 3,  /**< handles, of which nothing is known */
+    DS_CODE_OPAQUE = 3,  /**< opaque handles */
     DS_CODE_BFLOAT = 4,  /**< bfloat16 */
-    DS_CODE_COMPLEX = 5, /**< two floats, of which bits counts both */
+    DS_CODE_COMPLEX = 5, /**< two floats; bits counts both */
     DS_CODE_BOOL = 6,    /**< 0 or 1 in a byte */
-    /** the following: bits of exponent (E) and mantissa (M); FN: no infinities; UZ: no negative
-        zero; B11: bias 11; E8M0FNU: a power of two without a sign */
+    /** this and the following: bits of exponent (E) and mantissa (M); FN: no infinities; UZ: no
+        negative zero; B11: bias 11; E8M0FNU: a power of two without a sign */
     DS_CODE_FLOAT8_E3M4 = 7,
     DS_CODE_FLOAT8_E4M3 = 8,        /**< see DS_CODE_FLOAT8_E3M4 */
     DS_CODE_FLOAT8_E4M3B11FNUZ = 9, /**< see DS_CODE_FLOAT8_E3M4 */
@@ -923,15 +951,14 @@ typedef enum ds_type_code {
     DS_CODE_FLOAT4_E2M1FN = 17      /**< see DS_CODE_FLOAT8_E3M4 */
 } ds_type_code;
 
-/** A data type; the same bytes as DLPack's DLDataType. */
+/** A data type with the layout of DLPack's DLDataType. */
 typedef struct ds_dtype {
     uint8_t code;   /**< a ds_type_code */
-    uint8_t bits;   /**< of one lane */
+    uint8_t bits;   /**< bits of one lane */
     uint16_t lanes; /**< 1, or more for vectors */
 } ds_dtype;
 
-/** X(name, code, bits, lanes): torch's types and their names, and the rest of DLPack's 8-bit
-    ones. */
+/** X(name, code, bits, lanes): torch's types and names, and DLPack's other 8-bit types. */
 /* clang-format off */
 #define DS_DTYPES(X) \
     X(bool, DS_CODE_BOOL, 8, 1) \
@@ -973,38 +1000,38 @@ typedef struct ds_dtype {
 DS_DTYPES(DS_DTYPE_FUNCTION_)
 #undef DS_DTYPE_FUNCTION_
 
-/** Bytes of an element; 0 when that is no whole number. Callable anywhere. */
+/** Returns the size of an element in bytes; 0 if it is not a whole number. Callable anywhere. */
 DSDEF size_t ds_dtype_get_size(ds_dtype dtype);
-/** 1 when both are the same type. Callable anywhere. */
+/** Returns 1 if both types are the same, else 0. Callable anywhere. */
 DSDEF int ds_dtype_equal(ds_dtype a, ds_dtype b);
-/** Longest text that ds_dtype_format writes, with the terminating zero. */
+/** Size in bytes of the longest text written by ds_dtype_format, with the terminating zero. */
 #define DS_DTYPE_NAME_SIZE 32
-/** Writes torch's name ("float32"); a type without one is written as "code:bits:lanes".
-    DS_ERR_INVALID_VALUE when size is too small. */
+/** Writes torch's name of the type ("float32"), or "code:bits:lanes" if it has no name.
+    DS_ERR_INVALID_VALUE: size is too small. */
 DSDEF DS_MUST_USE ds_result ds_dtype_format(ds_dtype dtype, char *out, size_t size);
-/** Reads such a name, or one of torch's others: float, double, half, short, int, long, chalf,
-    cfloat, cdouble. */
+/** Parses a name of ds_dtype_format, or one of torch's aliases: float, double, half, short, int,
+    long, chalf, cfloat, cdouble. */
 DSDEF DS_MUST_USE ds_result ds_dtype_parse(const char *text, ds_dtype *out);
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/** A kernel: a function over many items. Zeroed: none. */
+/** A kernel: a function over many items. A zeroed handle names no kernel. */
 typedef struct ds_kernel {
     uint64_t id; /**< index and generation; 0: none */
 } ds_kernel;
 
-/** The CPU form: handles items first .. first+count-1 with the arguments given at launch. May be
-    called for parts of the range from several threads at once, like the threads of a GPU; a
-    launch of one item is one call. args is the copy of the struct, aligned to 16. Returns 0;
-    anything else fails the device, as a fault on a GPU does. */
+/** CPU form: processes items first .. first+count-1 with the arguments of the launch. Several
+    threads may call the function concurrently for parts of the range, like the threads of a GPU. A
+    launch of one item is one call. args is the copy of the struct, aligned to 16 bytes. Returns 0;
+    another value fails the device, as a fault on a GPU does. */
 typedef int (*ds_kernel_fn)(size_t first, size_t count, const void *args);
 
-/** What a parameter is. */
+/** Kinds of parameters. */
 typedef enum ds_param_kind {
     DS_PARAM_VALUE = 0,      /**< a value */
     DS_PARAM_READ = 1,       /**< a pointer to memory that is read */
     DS_PARAM_WRITE = 2,      /**< a pointer to memory that is written */
-    DS_PARAM_READ_WRITE = 3, /**< both */
+    DS_PARAM_READ_WRITE = 3, /**< a pointer to memory that is read and written */
     /** CUDA form only: index of the first item (size 4 or 8); not in the struct */
     DS_PARAM_FIRST = 4,
     /** CUDA form only: number of items (size 4 or 8); not in the struct */
@@ -1013,282 +1040,285 @@ typedef enum ds_param_kind {
 
 /** One parameter of a kernel, in the order of the CUDA form. */
 typedef struct ds_param {
-    ds_param_kind kind; /**< what it is */
-    size_t offset;      /**< in the argument struct */
-    size_t size;        /**< in bytes; a pointer's is sizeof(void *) */
+    ds_param_kind kind; /**< use of the parameter */
+    size_t offset;      /**< offset in the argument struct, in bytes */
+    size_t size;        /**< size in bytes; sizeof(void *) for a pointer */
 } ds_param;
 
-/** Where the CUDA form of a kernel comes from; unused on the CPU driver. It gets the listed
-    parameters, in order, and no others. PTX is compiled by the GPU's driver when the kernel is
-    first launched on a device, or by ds_kernel_load. */
+/** Source of a kernel's CUDA form; unused on the CPU driver. The function gets exactly the listed
+    parameters, in order. The GPU's driver compiles PTX at the first launch on a device, or in
+    ds_kernel_load. */
 typedef struct ds_kernel_cuda {
     const void *image;     /**< PTX text, cubin or fatbin; must outlive the kernel */
     size_t image_size;     /**< its size in bytes; 0: PTX text with a terminating zero */
     const char *entry;     /**< name of the function in the image */
-    const void *native_fn; /**< or: a function that nvcc registered */
-    /** threads of a block when launched over items; 0: 256. Item i is thread i, counted block by
-        block; the last block may have more threads than there are items */
+    const void *native_fn; /**< alternative to image: a function registered by nvcc */
+    /** threads per block of a launch over items; 0: 256. Item i is thread i, counted block by
+        block. The last block may have more threads than items */
     unsigned block;
-    unsigned shared_bytes; /**< dynamic shared memory of a block when launched over items */
-    /** items that one block handles at a time; 0: one per thread */
+    unsigned shared_bytes; /**< dynamic shared memory per block of a launch over items, in bytes */
+    /** items per block at a time; 0: one per thread */
     unsigned items_per_block;
-    /** most blocks per multiprocessor: the kernel goes over the items in steps of its number of
-        blocks; 0: as many blocks as the items need */
+    /** maximum of blocks per multiprocessor; the kernel then strides over the items by its number
+        of blocks. 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
     uint64_t reserved[4]; /**< 0 */
 } ds_kernel_cuda;
 
-/** Most parameters of a kernel. */
+/** Maximum number of parameters of a kernel. */
 #define DS_KERNEL_MAX_PARAMS 256
 
 /** Largest argument struct in bytes. */
 #define DS_KERNEL_MAX_ARGS 4096
 
-/** What ds_kernel_create takes. */
+/** Parameters of ds_kernel_create. */
 typedef struct ds_kernel_desc {
     const char *name;       /**< for messages; copied; required */
     ds_kernel_fn cpu_fn;    /**< the CPU form; NULL: the kernel cannot run on CPU devices */
-    size_t args_size;       /**< size of the argument struct, 0 to DS_KERNEL_MAX_ARGS */
-    const ds_param *params; /**< its parameters; copied */
-    size_t param_count;     /**< number of them */
+    size_t args_size;       /**< size of the argument struct in bytes, 0 to DS_KERNEL_MAX_ARGS */
+    const ds_param *params; /**< parameters; copied */
+    size_t param_count;     /**< number of parameters */
     ds_kernel_cuda cuda;    /**< the CUDA form */
-    /** CPU: fewest items worth a call of cpu_fn, 0: 1; SIZE_MAX: never split a launch */
+    /** CPU: minimum of items per call of cpu_fn; 0: 1; SIZE_MAX: launches are never split */
     size_t grain;
-    /** CPU driver with a virtual clock (ds_cpu_fabric): bytes that a launch reads and writes,
-        which give its time; NULL: it takes none */
+    /** CPU driver with a virtual clock (ds_cpu_fabric): returns the bytes read and written by a
+        launch, which determine its duration. NULL: duration 0 */
     uint64_t (*bytes_fn)(size_t items, const void *args);
     uint64_t reserved[8]; /**< 0 */
 } ds_kernel_desc;
 
-/** An explicit launch configuration. Both drivers refuse a grid that no GPU takes (CUDA C++
-    Programming Guide, "Compute Capabilities"). */
+/** An explicit launch configuration. Both drivers refuse a grid that exceeds the limits of all GPUs
+    (CUDA C++ Programming Guide, "Compute Capabilities"). */
 typedef struct ds_grid {
-    /** blocks in x (1 to 2^31 - 1), y and z (at most 65,535); 0 counts as 1 in y and z */
+    /** blocks in x (1 to 2^31 - 1), y and z (at most 65,535); 0 means 1 in y and z */
     unsigned grid[3];
-    /** threads of a block in x, y, z, at most 1,024 together and 64 in z; 0 counts as 1 */
+    /** threads per block in x, y, z; at most 1,024 in total and 64 in z; 0 means 1 */
     unsigned block[3];
-    unsigned shared_bytes; /**< dynamic shared memory of a block, at most 227 KiB */
+    unsigned shared_bytes; /**< dynamic shared memory per block in bytes, at most 227 KiB */
 } ds_grid;
 
-/** Creates a kernel, for all devices; loads and compiles nothing yet. DS_ERR_INVALID_VALUE: it
-    has no name or no form, an image without the name of its function, or a parameter outside of
+/** Creates a kernel for all devices without loading or compiling it. The caller must destroy it.
+    DS_ERR_INVALID_VALUE: no name, no form, an image without a function name, or a parameter outside
     the argument struct. */
 DSDEF DS_MUST_USE ds_result ds_kernel_create(const ds_kernel_desc *desc, ds_kernel *out);
-/** Makes the kernel ready on a device now (blocks: PTX is compiled for the GPU) instead of at
-    its first launch there. DS_ERR_UNSUPPORTED when it has no form for the device;
-    DS_ERR_INVALID_VALUE when the driver refuses the image: the sentence has the driver's
-    message. On a CPU device there is nothing to do. */
+/** Loads the kernel on a device before its first launch there. Blocks while PTX is compiled; does
+    nothing on a CPU device. DS_ERR_UNSUPPORTED: the kernel has no form for the device.
+    DS_ERR_INVALID_VALUE: the driver refused the image; ds_error_get_last() has the driver's
+    message. */
 DSDEF DS_MUST_USE ds_result ds_kernel_load(ds_kernel kernel, ds_device device);
-/** The handle becomes invalid; launches that are pending still run. The code of an image stays
-    on a GPU until no kernel of it is left and the device has been waited for
+/** Destroys a kernel; the handle becomes invalid at once. Pending launches still run. The code of
+    an image remains on a GPU until all its kernels are destroyed and the device was waited for
     (ds_device_synchronize, ds_device_free, ds_shutdown). */
 DSDEF DS_MUST_USE ds_result ds_kernel_destroy(ds_kernel kernel);
-/** Launches the kernel over items 0 .. items-1 in stream order. args_size must be the one of the
-    desc; the struct is copied before the call returns. items 0 does nothing. DS_ERR_UNSUPPORTED
-    when the kernel has no form for the stream's device. On CUDA more items than a grid holds are
-    launched in parts if the kernel takes DS_PARAM_FIRST and DS_PARAM_COUNT in 8 bytes, else
-    refused. */
+/** Launches the kernel over items 0 .. items-1 in stream order. args_size must equal the desc's;
+    the struct is copied by the call. items 0 does nothing. On CUDA, more items than a grid holds
+    are launched in parts. Such a launch needs DS_PARAM_FIRST and DS_PARAM_COUNT in 8 bytes;
+    otherwise it is refused. DS_ERR_UNSUPPORTED: the kernel has no form for the stream's device. */
 DSDEF DS_MUST_USE ds_result ds_kernel_launch(ds_kernel kernel, size_t items, const void *args,
                                              size_t args_size, ds_stream stream);
-/** Launches the kernel over an explicit grid. The CPU form gets the linear index of the thread,
-    block by block (x fastest), as its item. */
+/** Launches the kernel over an explicit grid, else as ds_kernel_launch does. In the CPU form, an
+    item is the linear index of a thread, block by block (x fastest). */
 DSDEF DS_MUST_USE ds_result ds_kernel_launch_grid(ds_kernel kernel, const ds_grid *grid,
                                                   const void *args, size_t args_size,
                                                   ds_stream stream);
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* A graph is work with its dependencies, an executable is a copy of it that can be launched
-   again and again. A launch is one operation of its stream: it starts after all that was put on
-   the stream before it and after every earlier launch of the same executable, and later work on
-   the stream starts when all its nodes are done. Every node runs once per launch, after those it
-   depends on; nodes that do not depend on each other run side by side. Calls about one graph or
-   one executable wait for each other; different ones may be used by different threads at once. */
+/* A graph is work with dependencies. An executable is a copy of a graph that can be launched
+   repeatedly. A launch is one operation of its stream. It starts after all earlier work of the
+   stream and all earlier launches of the same executable. Later work on the stream starts after all
+   nodes are complete.
 
-/** A graph. Zeroed: none. */
+   Each node runs once per launch, after its dependencies. Independent nodes run concurrently. Calls
+   on one graph or executable are serialised; different ones may be used by different threads
+   concurrently. */
+
+/** A graph. A zeroed handle names no graph. */
 typedef struct ds_graph {
     uint64_t id; /**< index and generation; 0: none */
 } ds_graph;
 
-/** A node of one graph. Zeroed: none. */
+/** A node of one graph. A zeroed handle names no node. */
 typedef struct ds_graph_node {
     uint64_t id; /**< number of the graph and index of the node; 0: none */
 } ds_graph_node;
 
-/** An executable graph. Zeroed: none. */
+/** An executable graph. A zeroed handle names no executable. */
 typedef struct ds_graph_exec {
     uint64_t id; /**< index and generation; 0: none */
 } ds_graph_exec;
 
 /** Kinds of nodes. */
 typedef enum ds_node_kind {
-    DS_NODE_EMPTY = 0,        /**< does nothing; for dependencies of many on many */
-    DS_NODE_KERNEL = 1,       /**< a launch */
+    DS_NODE_EMPTY = 0,        /**< no work; joins many dependencies */
+    DS_NODE_KERNEL = 1,       /**< a kernel launch */
     DS_NODE_COPY = 2,         /**< a copy */
     DS_NODE_FILL = 3,         /**< a fill */
     DS_NODE_HOST = 4,         /**< a host function */
     DS_NODE_EVENT_RECORD = 5, /**< records an event at each launch */
     DS_NODE_EVENT_WAIT = 6,   /**< waits for an event's record as of the launch */
     DS_NODE_CHILD = 7,        /**< a graph within the graph */
-    /** captured on CUDA from calls of others (cuBLAS, kernels of nvcc, ...): devstream does not
-        know what */
+    /** captured on CUDA from calls of other libraries (cuBLAS, kernels of nvcc, ...); contents
+        unknown to devstream */
     DS_NODE_NATIVE = 8
 } ds_node_kind;
 
-/** A launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
+/** A kernel launch as a node; see ds_kernel_launch and ds_kernel_launch_grid. */
 typedef struct ds_kernel_node {
     ds_kernel kernel;     /**< the graph keeps it alive */
-    size_t items;         /**< items, at least 1; with a grid: ignored */
-    const ds_grid *grid;  /**< an explicit grid, copied; NULL: over items */
+    size_t items;         /**< number of items, at least 1; ignored with a grid */
+    const ds_grid *grid;  /**< explicit grid, copied; NULL: launch over items */
     const void *args;     /**< argument struct, copied */
-    size_t args_size;     /**< its size */
+    size_t args_size;     /**< size of the argument struct in bytes */
     uint64_t reserved[3]; /**< 0 */
 } ds_kernel_node;
 
-/** A copy as a node; see ds_copy_2d. Pageable memory must stay valid and at its place as long as
-    the graph. */
+/** A copy as a node; see ds_copy_2d. Pageable memory must stay valid at its address as long as the
+    graph. */
 typedef struct ds_copy_node {
     void *dst;            /**< destination */
     const void *src;      /**< source */
-    size_t width;         /**< bytes of a row */
-    size_t height;        /**< rows; 0 counts as 1 */
-    size_t dst_pitch;     /**< distance of rows in bytes; unused for one row */
-    size_t src_pitch;     /**< the same of the source */
+    size_t width;         /**< bytes per row */
+    size_t height;        /**< rows; 0 means 1 */
+    size_t dst_pitch;     /**< distance between rows in bytes; unused for one row */
+    size_t src_pitch;     /**< distance between rows of the source */
     uint64_t reserved[2]; /**< 0 */
 } ds_copy_node;
 
 /** A fill as a node; see ds_fill_2d. */
 typedef struct ds_fill_node {
     void *ptr;            /**< destination */
-    uint32_t value;       /**< its low bytes are written */
+    uint32_t value;       /**< value; its low bytes are written */
     size_t value_size;    /**< 1, 2 or 4 bytes */
-    size_t width;         /**< elements of a row */
-    size_t height;        /**< rows; 0 counts as 1 */
-    size_t pitch;         /**< distance of rows in bytes; unused for one row */
+    size_t width;         /**< elements per row */
+    size_t height;        /**< rows; 0 means 1 */
+    size_t pitch;         /**< distance between rows in bytes; unused for one row */
     uint64_t reserved[2]; /**< 0 */
 } ds_fill_node;
 
 /** A host function as a node; see ds_stream_launch_host_func. */
 typedef struct ds_host_node {
     ds_host_fn fn; /**< runs at every launch */
-    void *user;    /**< its argument */
-    /** runs once with user when the last graph, executable or launch that has the node is gone;
-        may be NULL. After ds_graph_exec_update CUDA may keep what was replaced until earlier
-        launches are over */
+    void *user;    /**< argument of fn and dtor_fn */
+    /** runs once with user after the last graph, executable and launch with the node has ended; may
+        be NULL. After ds_graph_exec_update, CUDA may keep the replaced user until earlier launches
+        are complete */
     ds_host_fn dtor_fn;
     uint64_t reserved[5]; /**< 0 */
 } ds_host_node;
 
-/** What a node does, by its kind. */
+/** Work of a node, by its kind. */
 typedef union ds_node_work {
     ds_kernel_node kernel; /**< DS_NODE_KERNEL */
     ds_copy_node copy;     /**< DS_NODE_COPY */
     ds_fill_node fill;     /**< DS_NODE_FILL */
     ds_host_node host;     /**< DS_NODE_HOST */
-    /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT; the graph keeps it alive, and binds it to
-        the device if it was never recorded */
+    /** DS_NODE_EVENT_RECORD, DS_NODE_EVENT_WAIT. The graph keeps the event alive; if it was never
+        recorded, the graph binds it to the device */
     ds_event event;
-    ds_graph child; /**< DS_NODE_CHILD; copied as it is now */
+    ds_graph child; /**< DS_NODE_CHILD; copied by the call */
 } ds_node_work;
 
-/** What a node does. */
+/** Description of a node. */
 typedef struct ds_node_desc {
-    ds_node_kind kind; /**< which member of u holds */
-    const char *label; /**< for messages and pictures; copied; may be NULL */
-    /** of a kernel or an event's record; zeroed: the graph's. Others go by their memory */
+    ds_node_kind kind; /**< selects the member of u */
+    const char *label; /**< for messages and drawings; copied; may be NULL */
+    /** device of a kernel or an event record; zeroed: the graph's. Other nodes take the device of
+        their memory */
     ds_device device;
-    /** counts with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's */
+    /** used with DS_GRAPH_USE_NODE_PRIORITY; captured nodes have their stream's priority */
     int priority;
-    ds_node_work u; /**< by kind */
+    ds_node_work u; /**< work of the node */
 
     uint64_t reserved[4]; /**< 0 */
 } ds_node_desc;
 
-/** What ds_graph_create takes; zero means default. */
+/** Parameters of ds_graph_create; zero means default. */
 typedef struct ds_graph_desc {
-    /** where its kernels run unless a node says otherwise, and which driver; zeroed: the current
-        device */
+    /** driver of the graph and default device of its kernels; zeroed: the current device */
     ds_device device;
     const char *label;    /**< for messages; copied; may be NULL */
     uint64_t reserved[4]; /**< 0 */
 } ds_graph_desc;
 
-/** Creates an empty graph. desc NULL: of the current device. */
+/** Creates an empty graph. desc NULL: on the current device. The caller must destroy it. */
 DSDEF DS_MUST_USE ds_result ds_graph_create(const ds_graph_desc *desc, ds_graph *out);
-/** The handle becomes invalid at once. Executables and launches made from the graph live on.
-    DS_ERR_ILLEGAL_STATE while a capture makes it. */
+/** Destroys a graph; the handle becomes invalid at once. Its executables and launches continue.
+    DS_ERR_ILLEGAL_STATE: a capture is adding nodes to the graph. */
 DSDEF DS_MUST_USE ds_result ds_graph_destroy(ds_graph graph);
-/** Makes a copy with the same nodes in the same order, which shares what the graph keeps (user
-    objects, payloads). */
+/** Copies a graph with the same nodes in the same order. The copy shares the objects kept by the
+    graph (user objects, payloads). */
 DSDEF DS_MUST_USE ds_result ds_graph_clone(ds_graph graph, ds_graph *out);
-/** The node of a clone that a node of its original became. DS_ERR_INVALID_VALUE: it is no clone
-    of the graph that has the node. */
+/** Returns the node of a clone that corresponds to a node of the original. DS_ERR_INVALID_VALUE:
+    not a clone of the node's graph. */
 DSDEF DS_MUST_USE ds_result ds_graph_find_in_clone(ds_graph clone, ds_graph_node node,
                                                    ds_graph_node *out);
-/** Adds a node that starts after `dependencies` (count of them). On failure nothing is added,
-    and a host node's dtor_fn has run. */
+/** Adds a node that depends on the `count` nodes of `dependencies`. On failure, the graph is
+    unchanged and a host node's dtor_fn has run. */
 DSDEF DS_MUST_USE ds_result ds_graph_add(ds_graph graph, const ds_node_desc *desc,
                                          const ds_graph_node *dependencies, size_t count,
                                          ds_graph_node *out);
-/** Adds dependencies: to[i] starts after from[i]. All or none. DS_ERR_INVALID_VALUE for one that
-    is there already or would close a circle. */
+/** Adds dependencies: to[i] starts after from[i]. On failure, adds none. DS_ERR_INVALID_VALUE: a
+    dependency already exists or would close a cycle. */
 DSDEF DS_MUST_USE ds_result ds_graph_add_edges(ds_graph graph, const ds_graph_node *from,
                                                const ds_graph_node *to, size_t count);
-/** Writes the nodes, in the order in which they were added, at most room of them; *out_count is
-    how many there are. */
+/** Writes the nodes in the order of their addition, at most `room` nodes. *out_count is their total
+    number. */
 DSDEF DS_MUST_USE ds_result ds_graph_get_nodes(ds_graph graph, ds_graph_node *out, size_t room,
                                                size_t *out_count);
-/** Writes the dependencies as pairs, at most room of them; *out_count is how many there are. */
+/** Writes the dependencies as pairs, at most `room` pairs. *out_count is their total number. */
 DSDEF DS_MUST_USE ds_result ds_graph_get_edges(ds_graph graph, ds_graph_node *out_from,
                                                ds_graph_node *out_to, size_t room,
                                                size_t *out_count);
-/** What a node does and where it was made (out_site may be NULL). Pointers in *out are the
-    graph's, until it is changed; dtor_fn and the handle of a child are 0. */
+/** Returns the description of a node and its call site (out_site may be NULL). Pointers in *out
+    belong to the graph and are valid until it changes. dtor_fn and the handle of a child are set to
+    0. */
 DSDEF DS_MUST_USE ds_result ds_graph_get_node(ds_graph graph, ds_graph_node node, ds_node_desc *out,
                                               ds_site *out_site);
-/** Changes what a node does, not its kind; for executables made later, and ds_graph_exec_update.
-    On failure nothing has changed, and a host node's dtor_fn has run. */
+/** Changes the work of a node, but not its kind. Affects executables created later, and
+    ds_graph_exec_update. On failure, the graph is unchanged and a host node's dtor_fn has run. */
 DSDEF DS_MUST_USE ds_result ds_graph_set_node(ds_graph graph, ds_graph_node node,
                                               const ds_node_desc *desc);
-/** Hands the graph something to keep: dtor_fn(user) runs once, when the graph and all clones,
-    executables and launches made from it since are gone; on whichever thread that happens, so it
-    must not block, and no function of devstream may be called there. Also when the call fails. */
+/** Attaches a user object to the graph. dtor_fn(user) runs once, after the end of the graph and of
+    all later clones, executables and launches of it. dtor_fn runs on any thread, must not block and
+    must not call devstream. If the call fails, dtor_fn runs too. */
 DSDEF DS_MUST_USE ds_result ds_graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn);
 
-/** What ds_graph_write_dot shows; the numbers are cudaGraphDebugDotFlags'. */
+/** Contents of ds_graph_write_dot; the values are those of cudaGraphDebugDotFlags. */
 enum {
     DS_DOT_PLAIN = 0,        /**< kinds and names */
-    DS_DOT_VERBOSE = 1,      /**< everything below */
+    DS_DOT_VERBOSE = 1,      /**< all of the contents below */
     DS_DOT_KERNEL = 1 << 2,  /**< items, grid and arguments of kernels */
     DS_DOT_COPY = 1 << 3,    /**< operands of copies */
     DS_DOT_FILL = 1 << 4,    /**< operands of fills */
-    DS_DOT_HOST = 1 << 5,    /**< functions and their argument */
+    DS_DOT_HOST = 1 << 5,    /**< functions and their arguments */
     DS_DOT_EVENT = 1 << 6,   /**< events */
-    DS_DOT_HANDLES = 1 << 10 /**< numbers of the nodes and where they were made */
+    DS_DOT_HANDLES = 1 << 10 /**< numbers of the nodes and their call sites */
 };
 
-/** Takes a piece of text; not 0: stop, which makes the call fail with DS_ERR_SYSTEM. May not
-    call devstream. */
+/** Receives a piece of text. Returns 0 to continue; another value stops, and the calling function
+    returns DS_ERR_SYSTEM. Must not call devstream. */
 typedef int (*ds_write_fn)(const char *text, size_t size, void *user);
-/** Writes the graph in Graphviz' language, by calls of write_fn on this thread. */
+/** Writes the graph in Graphviz' DOT language. Invokes write_fn on the calling thread. */
 DSDEF DS_MUST_USE ds_result ds_graph_write_dot(ds_graph graph, unsigned flags, ds_write_fn write_fn,
                                                void *user);
-/** The same into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
+/** Writes the graph in DOT to a file and replaces an existing file. DS_ERR_SYSTEM: the file cannot
+    be written. */
 DSDEF DS_MUST_USE ds_result ds_graph_write_dot_file(ds_graph graph, unsigned flags,
                                                     const char *path);
 
 /** Flags of executables; the first four have CUDA's numbers. */
 enum {
-    /** CUDA: memory that native nodes allocate and do not free is freed at the next launch */
+    /** CUDA: memory allocated and not freed by native nodes is freed at the next launch */
     DS_GRAPH_AUTO_FREE_ON_LAUNCH = 1,
-    DS_GRAPH_UPLOAD = 2,        /**< upload at once, on upload_stream */
-    DS_GRAPH_DEVICE_LAUNCH = 4, /**< not offered: DS_ERR_UNSUPPORTED */
-    /** each node has its own priority instead of the launching stream's */
+    DS_GRAPH_UPLOAD = 2,        /**< upload at instantiation, on upload_stream */
+    DS_GRAPH_DEVICE_LAUNCH = 4, /**< not supported: DS_ERR_UNSUPPORTED */
+    /** each node has its own priority instead of the launch stream's */
     DS_GRAPH_USE_NODE_PRIORITY = 8,
-    DS_GRAPH_REPLACE_POINTERS = 256 /**< ds_graph_exec_replace_pointers may be used */
+    DS_GRAPH_REPLACE_POINTERS = 256 /**< allows ds_graph_exec_replace_pointers */
 };
 
-/** What ds_graph_instantiate takes; zero means default. */
+/** Parameters of ds_graph_instantiate; zero means default. */
 typedef struct ds_graph_exec_desc {
     unsigned flags;          /**< DS_GRAPH_* */
     ds_stream upload_stream; /**< with DS_GRAPH_UPLOAD */
@@ -1296,67 +1326,66 @@ typedef struct ds_graph_exec_desc {
     uint64_t reserved[4];    /**< 0 */
 } ds_graph_exec_desc;
 
-/** Makes an executable copy of the graph as it is now. desc may be NULL. The sentence of an
-    error names the node. */
+/** Creates an executable copy of the graph. desc may be NULL. If the call fails,
+    ds_error_get_last() names the node. The caller must destroy the executable. */
 DSDEF DS_MUST_USE ds_result ds_graph_instantiate(ds_graph graph, const ds_graph_exec_desc *desc,
                                                  ds_graph_exec *out);
-/** Prepares the executable on the device, in stream order; runs none of it. Not needed: the
-    first launch does it. DS_ERR_CROSS_DRIVER: a stream of the other driver. */
+/** Prepares the executable on the device in stream order without running it. Optional: the first
+    launch does the same. DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_graph_upload(ds_graph_exec exec, ds_stream stream);
-/** Puts a launch on a stream of the same driver; returns at once. Launches of one executable run
-    one after another, also on different streams. On a capturing stream it becomes a child node.
-    DS_ERR_CROSS_DRIVER: a stream of the other driver. */
+/** Enqueues a launch on a stream of the same driver. Does not block. Launches of one executable run
+    one after another, also on different streams. On a capturing stream, adds a child node.
+    DS_ERR_CROSS_DRIVER: a stream of another driver. */
 DSDEF DS_MUST_USE ds_result ds_graph_launch(ds_graph_exec exec, ds_stream stream);
-/** The handle becomes invalid at once; launches that are pending still run. */
+/** Destroys an executable; the handle becomes invalid at once. Pending launches still run. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_destroy(ds_graph_exec exec);
 
-/** Why an executable does not take over a graph; the numbers are cudaGraphExecUpdateResult's. */
+/** Reason for a failed update; the values are those of cudaGraphExecUpdateResult. */
 typedef enum ds_graph_update_reason {
-    DS_GRAPH_UPDATE_SUCCESS = 0,           /**< it has */
-    DS_GRAPH_UPDATE_ERROR = 1,             /**< something else, which the sentence says */
-    DS_GRAPH_UPDATE_TOPOLOGY_CHANGED = 2,  /**< other nodes or dependencies */
-    DS_GRAPH_UPDATE_NODE_TYPE_CHANGED = 3, /**< a node of another kind */
-    DS_GRAPH_UPDATE_FUNCTION_CHANGED = 4,  /**< another kernel, where the driver cannot do that */
-    /** a copy or fill of another kind of memory or device */
+    DS_GRAPH_UPDATE_SUCCESS = 0,           /**< the update succeeded */
+    DS_GRAPH_UPDATE_ERROR = 1,             /**< another reason, named by ds_error_get_last() */
+    DS_GRAPH_UPDATE_TOPOLOGY_CHANGED = 2,  /**< nodes or dependencies differ */
+    DS_GRAPH_UPDATE_NODE_TYPE_CHANGED = 3, /**< a node has another kind */
+    DS_GRAPH_UPDATE_FUNCTION_CHANGED = 4,  /**< another kernel, not supported by the driver */
+    /** a copy or fill has another kind of memory or device */
     DS_GRAPH_UPDATE_PARAMETERS_CHANGED = 5,
-    DS_GRAPH_UPDATE_NOT_SUPPORTED = 6,               /**< something about the node */
-    DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE = 7, /**< a kernel on another device */
-    /** an attribute: with DS_GRAPH_USE_NODE_PRIORITY a kernel's priority */
+    /** the change of the node is not supported */
+    DS_GRAPH_UPDATE_NOT_SUPPORTED = 6,
+    DS_GRAPH_UPDATE_UNSUPPORTED_FUNCTION_CHANGE = 7, /**< a kernel has another device */
+    /** an attribute differs: with DS_GRAPH_USE_NODE_PRIORITY, a kernel's priority */
     DS_GRAPH_UPDATE_ATTRIBUTES_CHANGED = 8
 } ds_graph_update_reason;
 
-/** What ds_graph_exec_update tells. */
+/** Result of ds_graph_exec_update. */
 typedef struct ds_graph_update_info {
-    ds_graph_update_reason reason; /**< why not */
-    /** the first node of the given graph with that reason; zeroed: none in particular */
+    ds_graph_update_reason reason; /**< result of the comparison */
+    /** first node of the given graph with that reason; zeroed: no single node */
     ds_graph_node node;
     uint64_t reserved[4]; /**< 0 */
 } ds_graph_update_info;
 
-/** Makes later launches do what `graph` does, which must have the same nodes in the same order
-    with the same dependencies; launches that are pending do what they did. DS_ERR_GRAPH_UPDATE:
-    the executable is unchanged, *out (may be NULL) says why. Nodes are still named by the graph
-    from which the executable was made. */
+/** Replaces the work of later launches by the work of `graph`. `graph` must have the same nodes in
+    the same order with the same dependencies. Pending launches are not changed. Nodes are still
+    named by the graph of the instantiation. DS_ERR_GRAPH_UPDATE: the executable is unchanged; *out
+    (may be NULL) has the reason. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_update(ds_graph_exec exec, ds_graph graph,
                                                  ds_graph_update_info *out);
-/** Changes what one node does in later launches; `node` is of the graph from which the
-    executable was made. Neither the kind of the node nor, of copies and fills, the kind of
-    memory and its device may change; the priority stays. A child's graph must have the same
-    nodes and dependencies. */
+/** Changes the work of one node in later launches; `node` belongs to the graph of the
+    instantiation. The node's kind and priority, and the memory kind and device of a copy or fill,
+    cannot change. A child's graph must have the same nodes and dependencies. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node(ds_graph_exec exec, ds_graph_node node,
                                                    const ds_node_desc *desc);
-/** Switches a kernel, copy or fill node off (0) or on for later launches; one that is off is
-    passed as if it were empty. Other nodes are DS_ERR_INVALID_VALUE. */
+/** Enables (1) or disables (0) a kernel, copy or fill node for later launches. A disabled node acts
+    as an empty node. DS_ERR_INVALID_VALUE: a node of another kind. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_set_node_enabled(ds_graph_exec exec, ds_graph_node node,
                                                            int enabled);
-/** 1 in *out when the node is on. */
+/** Sets *out to 1 if the node is enabled, else to 0. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_get_node_enabled(ds_graph_exec exec, ds_graph_node node,
                                                            int *out);
-/** For later launches: wherever a kernel's parameter that is a pointer, or an operand of a copy
-    or fill, is old_pointers[i], puts new_pointers[i]; all at once, also in children.
-    *out_replaced (may be NULL) counts the places. DS_ERR_ILLEGAL_STATE without
-    DS_GRAPH_REPLACE_POINTERS. Pointers inside of arguments that are DS_PARAM_VALUE, and native
-    nodes, are not looked at. */
+/** Replaces old_pointers[i] by new_pointers[i] in later launches. Replaces pointer parameters of
+    kernels and operands of copies and fills, all at once and also in children. Does not change
+    pointers inside DS_PARAM_VALUE arguments, or native nodes. *out_replaced (may be NULL): number
+    of replacements. DS_ERR_ILLEGAL_STATE without DS_GRAPH_REPLACE_POINTERS. */
 DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec,
                                                            void *const *old_pointers,
                                                            void *const *new_pointers, size_t count,
@@ -1364,116 +1393,119 @@ DSDEF DS_MUST_USE ds_result ds_graph_exec_replace_pointers(ds_graph_exec exec,
 
 /* ---- capture --------------------------------------------------------------------------------- */
 
-/* While a stream captures, what is put on it becomes nodes of a graph and does not run. Waiting
-   for an event that was recorded in the capture brings a stream into it (fork), on any device of
-   the driver; before the end all such streams must be joined, by waits on the stream where it
-   began. A call that does not fit invalidates the capture: from then on everything on its
-   streams is DS_ERR_CAPTURE_INVALIDATED until ds_capture_end, whose sentence names the first
-   such call. docs/capture.md has the table. */
+/* While a stream captures, work enqueued on the stream becomes nodes of a graph and does not run. A
+   stream that waits for an event recorded in the capture joins the capture (fork). The stream may
+   belong to any device of the driver. Before the end of the capture, waits on the origin stream
+   must join all forked streams.
 
-/** Which calls of other kinds an open capture forbids; the numbers are CUDA's. Such calls are
-    those that may wait for the device or touch the legacy stream: ds_device_alloc, ds_device_free,
-    ds_pinned_alloc, ds_pinned_free, ds_pinned_register, ds_pinned_unregister,
-    ds_device_synchronize. (ds_device_synchronize and ds_device_reset of a device with a stream that
-    captures are refused in every mode.) */
+   A call that is not allowed invalidates the capture. Later calls on its streams return
+   DS_ERR_CAPTURE_INVALIDATED until ds_capture_end; its error names the first such call.
+   docs/capture.md has the table of allowed calls. */
+
+/** Scope in which an open capture forbids unsafe calls. The values and rules are CUDA's
+    (cudaStreamCaptureMode). Unsafe calls may wait for the device or use the legacy stream:
+    ds_device_alloc, ds_device_free, ds_pinned_alloc, ds_pinned_free, ds_pinned_register,
+    ds_pinned_unregister, ds_device_synchronize. If a stream of the device captures,
+    ds_device_synchronize and ds_device_reset fail in every mode. */
 typedef enum ds_capture_mode {
-    DS_CAPTURE_GLOBAL = 0,       /**< in every thread whose own mode is global, as it is at first */
+    /** in every thread with global mode (initial mode of a thread) */
+    DS_CAPTURE_GLOBAL = 0,
     DS_CAPTURE_THREAD_LOCAL = 1, /**< in the thread that began the capture */
-    DS_CAPTURE_RELAXED = 2       /**< nowhere; and any thread may end the capture */
+    DS_CAPTURE_RELAXED = 2       /**< in no thread; any thread may end the capture */
 } ds_capture_mode;
 
-/** Whether a stream captures. */
+/** Capture state of a stream. */
 typedef enum ds_capture_status {
-    DS_CAPTURE_NONE = 0,   /**< it does not */
-    DS_CAPTURE_ACTIVE = 1, /**< it does */
-    /** it did, until a call that did not fit; the capture must be ended */
+    DS_CAPTURE_NONE = 0,   /**< the stream does not capture */
+    DS_CAPTURE_ACTIVE = 1, /**< the stream captures */
+    /** a call has invalidated the capture; it must be ended */
     DS_CAPTURE_INVALIDATED = 2
 } ds_capture_status;
 
-/** What ds_capture_get_info tells. */
+/** Result of ds_capture_get_info. */
 typedef struct ds_capture_info {
-    ds_capture_status status; /**< the rest is 0 unless it is DS_CAPTURE_ACTIVE */
-    ds_capture_mode mode;     /**< as it was begun */
-    uint64_t id;              /**< a number that no other capture of this process ever had */
-    ds_graph graph;           /**< the graph that is being made; nodes may be added to it by hand */
-    size_t dependency_count;  /**< nodes after which the stream's next one will start */
-    ds_site begun;            /**< where the capture began */
+    ds_capture_status status; /**< other members are 0 unless DS_CAPTURE_ACTIVE */
+    ds_capture_mode mode;     /**< mode of ds_capture_begin */
+    uint64_t id;              /**< number of the capture, unique in the process and never reused */
+    ds_graph graph;           /**< the graph under construction; nodes may be added to it */
+    size_t dependency_count;  /**< number of dependencies of the stream's next node */
+    ds_site begun;            /**< call site of ds_capture_begin */
     uint64_t reserved[4];     /**< 0 */
 } ds_capture_info;
 
-/** Begins a capture. The legacy stream cannot capture: DS_ERR_CAPTURE_UNSUPPORTED. A stream that
-    captures already: DS_ERR_ILLEGAL_STATE, and that capture goes on. On CUDA it may block for 0.1 s
-    while another thread waits for a device in ds_device_free, ds_pinned_free or
-    ds_pinned_unregister, since that wait would invalidate the capture. */
+/** Begins a capture on the stream. On CUDA, may block for up to 0.1 s while another thread waits
+    for a device in ds_device_free, ds_pinned_free or ds_pinned_unregister; such a wait would
+    invalidate the capture. Errors: DS_ERR_CAPTURE_UNSUPPORTED (legacy stream), DS_ERR_ILLEGAL_STATE
+    (the stream already captures; its capture continues). */
 DSDEF DS_MUST_USE ds_result ds_capture_begin(ds_stream stream, ds_capture_mode mode);
-/** As ds_capture_begin, into a graph that is there; the first node will start after
-    `dependencies`. ds_capture_end gives the same graph; if the capture fails, the nodes that it
-    added stay. On CUDA it needs 12.3. DS_ERR_CROSS_DRIVER: a graph of the other driver. */
+/** Begins a capture into an existing graph; the first node depends on `dependencies`.
+    ds_capture_end returns the same graph. If the capture fails, its nodes remain in the graph.
+    CUDA: 12.3 or newer. DS_ERR_CROSS_DRIVER: a graph of another driver. */
 DSDEF DS_MUST_USE ds_result ds_capture_begin_to_graph(ds_stream stream, ds_graph graph,
                                                       const ds_graph_node *dependencies,
                                                       size_t count, ds_capture_mode mode);
-/** Ends the capture that began on this stream and gives its graph, which is the caller's. Errors
-    that leave the capture open: DS_ERR_ILLEGAL_STATE (the stream does not capture),
-    DS_ERR_CAPTURE_UNMATCHED (it was forked into the capture, which is invalid now),
-    DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). Errors that end it without a graph:
+/** Ends the capture begun on the stream and returns its graph. The caller must destroy the graph.
+    Errors that leave the capture open: DS_ERR_ILLEGAL_STATE (the stream does not capture),
+    DS_ERR_CAPTURE_UNMATCHED (the stream was forked into the capture; the capture is now invalid),
+    DS_ERR_CAPTURE_WRONG_THREAD (unless relaxed). Errors that end the capture without a graph:
     DS_ERR_CAPTURE_INVALIDATED, DS_ERR_CAPTURE_UNJOINED. */
 DSDEF DS_MUST_USE ds_result ds_capture_end(ds_stream stream, ds_graph *out);
-/** Whether the stream captures; never changes anything. On the legacy stream while a blocking
-    stream of the device captures: DS_ERR_CAPTURE_IMPLICIT. */
+/** Returns the capture state of the stream without changing it. DS_ERR_CAPTURE_IMPLICIT: the legacy
+    stream, while a blocking stream of the device captures. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_status(ds_stream stream, ds_capture_status *out);
-/** The same with all that is known of the capture. */
+/** Returns the capture state of the stream and the properties of the capture. Errors as for
+    ds_capture_get_status. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_info(ds_stream stream, ds_capture_info *out);
-/** Writes the nodes after which the stream's next one will start, at most room of them;
-    *out_count is how many there are. DS_ERR_ILLEGAL_STATE when the stream does not capture. */
+/** Writes the dependencies of the stream's next node, at most `room` nodes. *out_count is their
+    total number. DS_ERR_ILLEGAL_STATE: the stream does not capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_get_dependencies(ds_stream stream, ds_graph_node *out,
                                                         size_t room, size_t *out_count);
 
 enum {
-    DS_CAPTURE_ADD_DEPENDENCIES = 0, /**< besides those there are */
-    /** instead of them; nodes that go this way need not be joined */
+    DS_CAPTURE_ADD_DEPENDENCIES = 0, /**< adds to the present dependencies */
+    /** replaces the present dependencies; removed nodes need not be joined */
     DS_CAPTURE_SET_DEPENDENCIES = 1
 };
 
-/** Changes after which nodes of the capture's graph the stream's next one will start.
-    DS_ERR_ILLEGAL_STATE when the stream does not capture. */
+/** Adds or replaces the dependencies of the stream's next node. DS_ERR_ILLEGAL_STATE: the stream
+    does not capture. */
 DSDEF DS_MUST_USE ds_result ds_capture_update_dependencies(ds_stream stream,
                                                            const ds_graph_node *nodes, size_t count,
                                                            unsigned how);
-/** Exchanges the calling thread's mode, DS_CAPTURE_GLOBAL at first: a thread that is
-    thread-local cares for its own captures only, a relaxed one for none. Exchange again to
-    restore it. */
+/** Exchanges the calling thread's mode, initially DS_CAPTURE_GLOBAL. A thread-local thread obeys
+    its own captures only, a relaxed thread no captures. Exchange again to restore the mode
+    (cudaThreadExchangeStreamCaptureMode). */
 DSDEF DS_MUST_USE ds_result ds_capture_exchange_mode(ds_capture_mode *mode);
-/** Puts work on the stream; returns a negative result to give up. */
+/** Enqueues work on the stream. A negative result ends the capture. */
 typedef ds_result (*ds_capture_fn)(ds_stream stream, void *user);
-/** Captures what fn(stream, user) puts on the stream, thread-local: calls that would spoil the
-    capture are refused in this thread and other threads are left alone. If fn fails the capture
-    is ended and its result returned; the stream is as before in any case. ds_error_get_last is then
-    the sentence of the call that failed inside of fn, or names the result of fn. */
+/** Captures the work that fn(stream, user) enqueues on the stream. Uses the thread-local mode:
+    other threads are not restricted. If fn fails, ends the capture and returns the result of fn.
+    The stream never captures after the call. ds_error_get_last has the error of the call that
+    failed inside fn, or names the result of fn. */
 DSDEF DS_MUST_USE ds_result ds_capture_function(ds_stream stream, ds_capture_fn fn, void *user,
                                                 ds_graph *out);
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* What the program is doing, in words, for a timeline: marks, nested ranges of a thread, ranges
-   from anywhere to anywhere. They go to NVIDIA's tools (NVTX) where those are compiled in and
-   running, and to the program's own hook, on machines without a GPU too. All functions on ranges
-   are callable anywhere, in host functions and kernels as well; they start no device, allocate
-   nothing, take no lock and, with neither tool nor hook, do next to nothing. Their results may
-   be ignored: a program runs on without its marks. */
+/* Ranges annotate a timeline: marks, nested ranges of a thread, and ranges between any two places.
+   They are sent to NVIDIA's tools (NVTX) if compiled in and running, and to the program's hook,
+   also without a GPU. All range functions are callable anywhere, also in host functions and
+   kernels. They start no device, allocate no memory and take no lock. Without a tool and a hook,
+   their cost is negligible. Their results may be ignored. */
 
-/** Ranges of a library, apart from those of others; a zeroed one is the default domain. */
+/** A domain: a library's ranges, separate from others. A zeroed handle names the default domain. */
 typedef struct ds_domain {
     uint64_t id; /**< index and generation; 0: the default domain */
 } ds_domain;
 
-/** A range that was started. Zeroed: none. */
+/** A range that was started. A zeroed handle names no range. */
 typedef struct ds_range {
     uint64_t id; /**< index and generation; 0: none */
 } ds_range;
 
-/** Kinds of a payload: which member of the union counts. */
+/** Kinds of a payload, which select the member of the union. */
 typedef enum ds_payload_kind {
-    DS_PAYLOAD_NONE = 0, /**< none: there is no payload */
+    DS_PAYLOAD_NONE = 0, /**< no payload */
     DS_PAYLOAD_U64 = 1,  /**< u64 */
     DS_PAYLOAD_I64 = 2,  /**< i64 */
     DS_PAYLOAD_F64 = 3   /**< f64 */
@@ -1486,186 +1518,187 @@ typedef union ds_payload_value {
     double f64;   /**< DS_PAYLOAD_F64 */
 } ds_payload_value;
 
-/** A number that a range carries: a size, a step, a loss. */
+/** A number attached to a range: a size, a step, a loss. */
 typedef struct ds_payload {
-    ds_payload_kind kind;   /**< which one */
+    ds_payload_kind kind;   /**< selects the member of value */
     ds_payload_value value; /**< the number */
 } ds_payload;
 
-/** What the functions with _with take; zero means default, but for the text. */
+/** Parameters of the functions with _with; zero means default, except for the text. */
 typedef struct ds_range_desc {
-    const char *text;     /**< must not be NULL; whoever keeps it copies it */
+    const char *text;     /**< must not be NULL; tools and the hook must copy it */
     ds_domain domain;     /**< zeroed: the default domain */
-    uint32_t color;       /**< 0xAARRGGBB; 0: the tool's choice */
-    uint32_t category;    /**< a number of the program's by which tools can filter; 0: none */
+    uint32_t color;       /**< 0xAARRGGBB; 0: chosen by the tool */
+    uint32_t category;    /**< number by which tools can filter; 0: none */
     ds_payload payload;   /**< zeroed: none */
     uint64_t reserved[4]; /**< 0 */
 } ds_range_desc;
 
-/** Gives the domain of this name, of at most 63 characters, and makes it if there is none yet;
-    at most 63 of them (DS_ERR_LIMIT_EXCEEDED). It ends with ds_shutdown, after which the handle
-    is DS_ERR_INVALID_HANDLE. Takes a lock. Callable anywhere. */
+/** Returns the domain of a name (at most 63 characters), and creates it if necessary. ds_shutdown
+    destroys it: the handle then is DS_ERR_INVALID_HANDLE. Takes a lock. DS_ERR_LIMIT_EXCEEDED: 63
+    domains exist. Callable anywhere. */
 DSDEF ds_result ds_domain_create(const char *name, ds_domain *out);
-/** Marks this moment. DS_ERR_INVALID_VALUE: the text is NULL. Callable anywhere. */
+/** Marks the present moment. DS_ERR_INVALID_VALUE: the text is NULL. Callable anywhere. */
 DSDEF ds_result ds_range_mark(const char *text);
-/** The same with everything that a mark may have. Callable anywhere. */
+/** Marks the present moment, with further attributes. Callable anywhere. */
 DSDEF ds_result ds_range_mark_with(const ds_range_desc *desc);
-/** Begins a range of the calling thread, inside of those that it has begun and not ended. Gives
-    its level, from 0, as nvtxRangePush does, or a negative ds_result. Callable anywhere. */
+/** Begins a nested range of the calling thread. Returns its level, from 0, as nvtxRangePush does,
+    or a negative ds_result. Callable anywhere. */
 DSDEF int ds_range_push(const char *text); /* takes a call site */
-/** The same with everything that a range may have. Each domain has levels of its own. Callable
+/** Begins a nested range with further attributes. Each domain has its own levels. Callable
     anywhere. */
 DSDEF int ds_range_push_with(const ds_range_desc *desc); /* takes a call site */
-/** Ends the thread's innermost range of the default domain and gives its level.
-    DS_ERR_ILLEGAL_STATE without one. Callable anywhere. */
+/** Ends the thread's innermost range of the default domain and returns its level.
+    DS_ERR_ILLEGAL_STATE if no range is open. Callable anywhere. */
 DSDEF int ds_range_pop(void); /* takes a call site */
-/** The same in any domain. Callable anywhere. */
+/** Ends the thread's innermost range of a domain, as ds_range_pop does. Callable anywhere. */
 DSDEF int ds_range_pop_in(ds_domain domain); /* takes a call site */
-/** Starts a range that any thread may end, and that nests with no other. At most 4,096 are open
-    at a time (DS_ERR_LIMIT_EXCEEDED). Callable anywhere. */
+/** Starts a range that does not nest; any thread may end it. DS_ERR_LIMIT_EXCEEDED: 4,096 ranges
+    are open. Callable anywhere. */
 DSDEF ds_result ds_range_start(const char *text, ds_range *out);
-/** The same with everything that a range may have. Callable anywhere. */
+/** Starts a range, as ds_range_start does, with further attributes. Callable anywhere. */
 DSDEF ds_result ds_range_start_with(const ds_range_desc *desc, ds_range *out);
-/** Ends it. DS_ERR_INVALID_HANDLE: it has ended already, or was never started. Callable
+/** Ends a started range. DS_ERR_INVALID_HANDLE: the range has ended or was never started. Callable
     anywhere. */
 DSDEF ds_result ds_range_end(ds_range range);
 
-/** What a range event tells of. */
+/** Kinds of a range event. */
 typedef enum ds_range_kind {
     DS_RANGE_MARK = 0,         /**< a mark */
     DS_RANGE_PUSH = 1,         /**< a nested range begins */
     DS_RANGE_POP = 2,          /**< the thread's innermost range of the domain ends */
     DS_RANGE_START = 3,        /**< a range starts */
-    DS_RANGE_END = 4,          /**< and ends */
-    DS_RANGE_STREAM_LABEL = 5, /**< a stream has a label: at its creation, or from now on */
-    DS_RANGE_DEVICE_LABEL = 6, /**< a device has a label from now on */
-    DS_RANGE_THREAD_LABEL = 7  /**< the calling thread has one */
+    DS_RANGE_END = 4,          /**< a started range ends */
+    DS_RANGE_STREAM_LABEL = 5, /**< a stream was created with a label or gets another label */
+    DS_RANGE_DEVICE_LABEL = 6, /**< a device gets a label */
+    DS_RANGE_THREAD_LABEL = 7  /**< the calling thread gets a label */
 } ds_range_kind;
 
-/** What the hook gets. The strings live until it returns. */
+/** Argument of the hook. The strings are valid until the hook returns. */
 typedef struct ds_range_event {
-    ds_range_kind kind;      /**< what happens */
+    ds_range_kind kind;      /**< kind of the event */
     int level;               /**< push, pop: the range's level in its thread and domain */
     ds_domain domain;        /**< zeroed: the default domain */
     const char *domain_name; /**< its name; "" for the default domain */
-    const char *text;        /**< the text or label; NULL where a range ends */
+    const char *text;        /**< text or label; NULL at the end of a range */
     uint32_t color;          /**< as in ds_range_desc */
     uint32_t category;       /**< as in ds_range_desc */
     ds_payload payload;      /**< as in ds_range_desc */
     const char *file;        /**< the caller's file, or NULL */
     int line;                /**< the caller's line, or 0 */
-    ds_device device;        /**< label of a stream or device: the device; else zeroed */
-    /** start, end: the range's id; label of a stream: ds_stream_get_id; else 0 */
+    ds_device device;        /**< label of a stream or device: the device; otherwise zeroed */
+    /** start, end: the range's id; label of a stream: ds_stream_get_id; otherwise 0 */
     uint64_t id;
-    /** a number of the calling thread, from 1; no other thread of the process ever has it */
+    /** number of the calling thread, from 1; unique in the process and never reused */
     uint64_t thread;
     uint64_t time_ns; /**< CLOCK_MONOTONIC */
 } ds_range_event;
 
-/** Receives range events, on whichever thread they happen, on several at once. Must not call
-    devstream, but for functions on ranges, of which the hook is not told then. */
+/** Receives range events on the threads that cause them, also concurrently. Must not call
+    devstream, except range functions; the hook is not invoked for those. */
 typedef void (*ds_range_fn)(const ds_range_event *event, void *user);
-/** Sets the hook, which takes the place of the one before; fn NULL: none. When this returns, no
-    thread is inside of the former one, so it must not be called with a lock held that the hook
-    takes. What was labelled before is not told. Starts no device. Stays over ds_shutdown. */
+/** Sets the hook and replaces the former hook; fn NULL: no hook. Returns after all threads have
+    left the former hook: call it without locks that the former hook takes. Earlier labels are not
+    reported to the new hook. Starts no device. The hook remains set after ds_shutdown. */
 DSDEF DS_MUST_USE ds_result ds_range_set_hook(ds_range_fn fn, void *user);
 
-/** Labels the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is NULL.
-    Callable anywhere. */
+/** Sets the label of the calling thread in tools and timelines. DS_ERR_INVALID_VALUE: the text is
+    NULL. Callable anywhere. */
 DSDEF ds_result ds_thread_set_label(const char *label);
 
 /** State of DS_RANGE_SCOPE. */
 typedef struct ds_range_scope {
-    ds_domain domain; /**< where it was pushed */
-    int pushed;       /**< 1: to be popped */
-    int once;         /**< 1: the block is still to run */
+    ds_domain domain; /**< domain of the range */
+    int pushed;       /**< 1: the range must be popped */
+    int once;         /**< 1: the block has not run yet */
 } ds_range_scope;
 
-/** Enters a scope; used by DS_RANGE_SCOPE. */
+/** Enters a range scope; used by DS_RANGE_SCOPE. */
 DSDEF ds_range_scope ds_range_scope_enter(const char *text);
-/** Enters a scope; used by DS_RANGE_SCOPE_WITH. */
+/** Enters a range scope; used by DS_RANGE_SCOPE_WITH. */
 DSDEF ds_range_scope ds_range_scope_enter_with(const ds_range_desc *desc);
-/** Leaves it; used by DS_RANGE_SCOPE. */
+/** Leaves a range scope; used by DS_RANGE_SCOPE. */
 DSDEF void ds_range_scope_leave(ds_range_scope *scope);
 
-/** Most virtual devices. */
+/** Maximum number of virtual devices. */
 #define DS_CPU_MAX_DEVICES 160
 
 enum {
-    /** every call runs its work before it returns, for debugging [DEVSTREAM_CPU_INLINE=1] */
+    /** each call runs its work before it returns, for debugging [DEVSTREAM_CPU_INLINE=1] */
     DS_CPU_INLINE = 1,
-    /** threads sleep at once instead of spinning for a few tens of microseconds first */
+    /** threads sleep at once, without spinning for some tens of microseconds first */
     DS_CPU_NO_SPIN = 2,
-    /** calls that a capture forbids on a GPU although the CPU driver could do them
-        (ds_device_alloc, ds_device_free, ...: see ds_capture_mode) are allowed */
+    /** allows calls that a capture forbids on a GPU but the CPU driver supports (ds_device_alloc,
+        ds_device_free, ...: see ds_capture_mode) */
     DS_CPU_LAX_CAPTURE = 4
 };
 
-/* A fabric describes a machine that is not here: the links between devices and how fast they are.
-   With one the driver has a virtual clock, in nanoseconds from 0. Everything is done as without, in
-   an order and at times that follow from the description alone, so that schedules can be measured
-   exactly and the same on every run, for machines of any kind.
+/* A fabric describes a modelled machine: the links between devices and their rates. With a fabric,
+   the driver has a virtual clock in nanoseconds from 0. Results are the same as without a fabric.
+   Order and times follow from the description alone. Schedules of any machine can thus be measured
+   exactly and reproducibly.
 
-   When work runs. It is held back until a thread of the program waits for something (also
-   ds_event_query and ds_stream_query do, until nothing more can be done without the program). Then
-   operations run, one at a time, until that is done, and the clock goes on to the moment at which
-   it was. What is submitted counts as submitted at the clock of the call, so all that is submitted
-   between two waits begins together. When nothing more can run although somebody waits, the clock
-   goes on to the end of all that ran. Work is not held back for ever: when for some tenths of a
-   second no call has come, or more than a million operations are queued, all of it runs.
+   When work runs. Work is held back until a thread of the program waits. ds_event_query and
+   ds_stream_query count as waits, until all work that can run has run. Then operations run one at
+   a time until the awaited work is complete, and the clock advances to its completion. Work is
+   submitted at the clock of its call, so all work submitted between two waits begins together. If
+   no work can run while a thread waits, the clock advances to the end of all completed work. Held
+   work also runs if no call has come for some tenths of a second, or if more than a million
+   operations are queued.
 
-   In which order. An operation is ready when the one before it on its stream is done, and what that
-   stream waited for, but not before it was submitted. Of all ready operations the one that was
-   ready first comes next, of several the one whose stream was created first. It starts when all
-   that it needs is free of operations that came earlier, and nothing that comes later can delay it.
+   In which order. An operation is ready after its submission, the operation before it on its
+   stream, and the awaited work of that stream. The operation that was ready first runs next; among
+   equals, the one of the oldest stream. It starts when all its resources are free of earlier
+   operations. Later operations cannot delay it.
 
    How long it takes.
    - A copy from a to b, either of which may be the host, needs a copy engine of its stream's device
-     and every link of the route from a to b. It starts when one of the engines and all the links
-     are free. It holds the engine for engine_ns + bytes / the slowest link's bytes_per_s, each link
-     for bytes / its own bytes_per_s (so two copies share a fast link ahead of two slow ones), and
-     is done latency_ns after it gives the engine back: the latency holds nothing, and a copy on
-     another stream overlaps it.
-   - Without a direct route between two devices the copy is two, one after the other, from a to the
-     host by an engine of a and from there to b by one of b.
-   - Copies within a device, fills of its memory, and kernels with ds_kernel_desc.bytes_fn, which
-     the library's own have, take the bytes that they read and write / memory_bytes_per_s; one at a
-     time on a device, without engine or link. Other kernels take no time.
-   - Host functions, records, waits, and what only touches host memory take no time. While a host
-     function runs the clock stands, unless it takes longer than some hundredths of a second: then
-     it may be waiting for something, others go on, and times depend on it.
-   Bytes / a speed is the nearest number of nanoseconds to bytes * 1e9 / bytes_per_s, at least 1.
-   Times of events (ds_event_get_elapsed_ms) are the clock's. One worker runs everything, so kernels
-   that wait for each other never end. */
+     and every link of the route from a to b. It starts when one of the engines and all links are
+     free. It occupies the engine for engine_ns + bytes / the slowest link's bytes_per_s, and each
+     link for bytes / the link's bytes_per_s. So two copies share a fast link ahead of two slow
+     links. The copy is complete latency_ns after it releases the engine. The latency occupies no
+     resource, and a copy on another stream overlaps it.
+   - Without a direct route between two devices, a copy becomes two successive copies: from a to the
+     host by an engine of a, then to b by an engine of b.
+   - Copies within a device, fills of its memory, and kernels with ds_kernel_desc.bytes_fn (such as
+     the library's own) take (bytes read + bytes written) / memory_bytes_per_s. They run one at a
+     time on a device and need neither engine nor link. Other kernels take no time.
+   - Host functions, records, waits, and operations on host memory only take no time. The clock
+     stops while a host function runs. If a host function takes longer than some hundredths of a
+     second, other operations continue, and times depend on it.
+   Bytes / a rate is bytes * 1e9 / bytes_per_s, rounded to nanoseconds, at least 1. Times of events
+   (ds_event_get_elapsed_ms) are the clock's. One worker runs all work, so kernels that wait for
+   each other never end. */
 
-/** The way of a copy from one device, or from the host, to another. */
+/** Route of copies from one device, or from the host, to another. */
 typedef struct ds_cpu_route {
-    int64_t latency_ns; /**< from the end of the transfer until the copy is done */
-    /** between devices: 1: the first reaches the second (ds_device_can_access_peer); 0: copies
-        go through the host */
+    int64_t latency_ns; /**< from the end of the transfer to the completion of the copy */
+    /** between devices: 1: the first can access the second (ds_device_can_access_peer); 0: copies
+        are staged through the host */
     int direct;
-    size_t hops;     /**< links on the way */
-    const int *link; /**< their indices, each once */
+    size_t hops;     /**< links of the route */
+    const int *link; /**< indices of the links, each at most once */
 } ds_cpu_route;
 
 enum {
-    /** copies, fills, and kernels with bytes_fn take their time but do nothing; device memory is
-        address space that costs nothing until it is touched, and without a memory_limit each
-        device has 256 GiB of it */
+    /** copies, fills, and kernels with bytes_fn take their time but have no effect. Device memory
+        is address space without cost until it is accessed; without a memory_limit, each device has
+        256 GiB */
     DS_CPU_DRY = 1
 };
 
 /** The links between devices; see above. */
 typedef struct ds_cpu_fabric {
-    int devices;                    /**< of which it is; ds_cpu_desc.devices is the same or 0 */
-    size_t links;                   /**< number of links, each of one direction */
-    const double *link_bytes_per_s; /**< of each link, at least 1 */
+    /** number of devices; ds_cpu_desc.devices must be equal or 0 */
+    int devices;
+    size_t links;                   /**< number of links, each in one direction */
+    const double *link_bytes_per_s; /**< rate of each link, at least 1 */
     /** (devices + 1) x (devices + 1), row: from, column: to; index `devices` is host memory */
     const ds_cpu_route *route;
     int engines; /**< copy engines of each device, up to 64; 0: 3 */
-    /** for which a copy holds its engine besides the transfer; 0: 1500 */
+    /** time that a copy occupies its engine besides the transfer; 0: 1500 */
     int64_t engine_ns;
-    double memory_bytes_per_s; /**< of a device's memory, read and written; 0: 2e12 */
+    double memory_bytes_per_s; /**< rate of a device's memory for reads and writes; 0: 2e12 */
     unsigned flags;            /**< DS_CPU_DRY or 0 */
     uint64_t reserved[4];      /**< 0 */
 } ds_cpu_fabric;
@@ -1674,53 +1707,54 @@ typedef struct ds_cpu_fabric {
 typedef struct ds_cpu_desc {
     /** virtual devices, 1 to DS_CPU_MAX_DEVICES; 0: 1 [DEVSTREAM_CPU_DEVICES] */
     int devices;
-    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least 2; less
-        processors count where the affinity mask or cpu.max of a control group says so
+    /** threads that run copies, fills and kernels, 1 to 256; 0: one per processor, at least
+        2. The affinity mask and cpu.max of the control group limit the processors
         [DEVSTREAM_CPU_WORKERS] */
     int workers;
-    /** bytes of each device; 0: the machine's memory, or the smallest memory.max of the
+    /** memory of each device in bytes; 0: the machine's memory, or the smallest memory.max of the
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
-    /** devices x devices, row = device that reaches, 1 = can; NULL: all can */
+    /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
+        access */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
-    /** not 0: a scheduler that takes ready streams in a random order drawn from this seed, one
-        operation at a time, to bring out ordering bugs [DEVSTREAM_CPU_SEED] */
+    /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to
+        expose ordering bugs [DEVSTREAM_CPU_SEED] */
     uint64_t seed;
-    /** NULL: none; else a virtual clock with modelled links: workers and what the environment
-        says of devices, inline mode and seed have no effect, and peer_access, DS_CPU_INLINE and
-        seed must not be given; copied by ds_init */
+    /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. workers
+        and the environment variables for devices, inline mode and seed have no effect. peer_access,
+        DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
     uint64_t reserved[8]; /**< 0 */
 } ds_cpu_desc;
 
-/** Counters of the CPU driver since it was initialised, for tests and reports. */
+/** Counters of the CPU driver since its initialisation, for tests and reports. */
 typedef struct ds_cpu_stats {
     uint64_t operations;    /**< operations finished */
-    uint64_t staged_copies; /**< copies between devices that cannot reach each other */
-    /** operations that the calling thread ran at once on an idle stream */
+    uint64_t staged_copies; /**< copies between devices without direct access */
+    /** operations run at once by the calling thread on an idle stream */
     uint64_t inline_operations;
-    uint64_t helped;  /**< times a waiting host thread ran a stream */
+    uint64_t helped;  /**< number of times that a waiting host thread ran a stream */
     int workers;      /**< worker threads */
-    int host_threads; /**< threads for host functions, so far */
-    /** streams alive, with destroyed ones that have work or wait to be reclaimed (64 at a time) */
+    int host_threads; /**< threads created for host functions so far */
+    /** live streams, and destroyed streams with pending work or not yet reclaimed (64 at a time) */
     int streams;
-    size_t queue_bytes;   /**< memory that holds pending operations, spare blocks included */
+    size_t queue_bytes;   /**< memory of pending operations and spare blocks */
     uint64_t reserved[8]; /**< 0 */
 } ds_cpu_stats;
 
-/** Reads the counters; zeros before first use. Any thread, also while work runs. */
+/** Returns the counters; 0 before first use. Any thread may call it, also while work runs. */
 DSDEF DS_MUST_USE ds_result ds_cpu_get_stats(ds_cpu_stats *out);
 
-/** The virtual time now, in nanoseconds: all that the program has waited for so far was done by
-    then. Runs nothing itself. DS_ERR_UNSUPPORTED without a fabric. */
+/** Returns the virtual time in nanoseconds: all work awaited so far was complete by then. Runs no
+    work. DS_ERR_UNSUPPORTED without a fabric. */
 DSDEF DS_MUST_USE ds_result ds_cpu_get_clock(int64_t *out_ns);
 
 /* ---- call sites ------------------------------------------------------------------------------ */
 
-/** Sets the place that errors, reports and graphs name for the thread's next call. The macros of
-    the verbs do it; bindings of other languages may do it before a plain call. The file's name
-    is not copied. NULL: not known. Callable anywhere. */
+/** Sets the call site that errors, reports and graphs name for the thread's next call. The macros
+    of the verbs call it; bindings of other languages may call it before a plain call. The file name
+    is not copied. NULL: unknown. Callable anywhere. */
 DSDEF void ds_site_set(const char *file, int line);
 
 #ifdef __cplusplus
@@ -1800,32 +1834,33 @@ struct ds_range_guard_ {
 #else
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
-/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device; for host memory the
-    current device stays. */
+/** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device. For host memory, the
+    current device does not change. */
 #define DS_DEVICE_OF_SCOPE(ptr)                                                \
     DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_scope_enter(ptr), \
               ds_device_scope_leave)
 #define DS_RANGE_SCOPE_(var, enter)                                                           \
     for (ds_range_scope var __attribute__((cleanup(ds_range_scope_leave))) = enter; var.once; \
          var.once = 0)
-/** DS_STREAM_SCOPE with flags of ds_stream_push. */
+/** DS_STREAM_SCOPE with the flags of ds_stream_push. */
 #define DS_STREAM_SCOPE_FLAGS(stream, flags)                                       \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_stream_scope_enter(stream, flags), \
               ds_stream_scope_leave)
-/** DS_DEVICE_SCOPE(device) { ... }: ds_device_push before the block and ds_device_pop however it
-    is left. When the push fails the block is not entered, and ds_error_get_last() says why. */
+/** DS_DEVICE_SCOPE(device) { ... }: calls ds_device_push before the block and ds_device_pop at its
+    end, by any exit. If the push fails, the block does not run, and ds_error_get_last() has the
+    error. */
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
-/** DS_STREAM_SCOPE(stream) { ... }: ds_stream_push before the block and ds_stream_pop however it
-    is left (break, return and goto included). When the push fails the block is not entered, and
-    ds_error_get_last() says why. */
+/** DS_STREAM_SCOPE(stream) { ... }: calls ds_stream_push before the block and ds_stream_pop at its
+    end, by any exit (also break, return and goto). If the push fails, the block does not run, and
+    ds_error_get_last() has the error. */
 #define DS_STREAM_SCOPE(stream) DS_STREAM_SCOPE_FLAGS(stream, 0u)
-/** DS_RANGE_SCOPE("step") { ... }: ds_range_push before the block and its pop however it is
-    left. The block runs in any case. */
+/** DS_RANGE_SCOPE("step") { ... }: calls ds_range_push before the block and pops the range at its
+    end, by any exit. If the push fails, the block still runs. */
 #define DS_RANGE_SCOPE(text) \
     DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter(text))
-/** The same with ds_range_push_with. */
+/** DS_RANGE_SCOPE with the attributes of ds_range_push_with. */
 #define DS_RANGE_SCOPE_WITH(desc) \
     DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
 
@@ -2760,7 +2795,7 @@ typedef struct ds__cgroup_limit {
     uint64_t memory;     /* bytes; UINT64_MAX: no limit */
 } ds__cgroup_limit;
 
-/* Reads a line and drops what does not fit; 0: there is no line any more. */
+/* Reads a line and drops the part that does not fit. Returns 0 at the end of the file. */
 static int ds__cgroup_line(FILE *f, char *line, int size) {
     if (!fgets(line, size, f))
         return 0;
@@ -2773,7 +2808,7 @@ static int ds__cgroup_line(FILE *f, char *line, int size) {
     return 1;
 }
 
-/* Whether a list with commas has the name. */
+/* Returns 1 if the name is in a list with commas. */
 static int ds__cgroup_lists(const char *list, const char *name) {
     size_t n = strlen(name);
     for (;;) {
@@ -2786,8 +2821,8 @@ static int ds__cgroup_lists(const char *list, const char *name) {
     }
 }
 
-/* The process's group in the hierarchy of a controller of version 1, or in that of version 2 (""),
-   as its path from the top of the hierarchy. 0: it has none. */
+/* Finds the process's group in the hierarchy of a controller of version 1, or in that of version 2
+   (""), as a path from the top of the hierarchy. Returns 0 if there is none. */
 static int ds__cgroup_of_process(const char *root, const char *controller, char *out) {
     char line[DS__CGROUP_PATH];
     int found = 0;
@@ -2808,7 +2843,7 @@ static int ds__cgroup_of_process(const char *root, const char *controller, char 
     return found;
 }
 
-/* The one or two numbers of a file; the first is UINT64_MAX if there is no limit. */
+/* Reads one or two numbers from a file. The first one is UINT64_MAX if there is no limit. */
 static void ds__cgroup_numbers(const char *folder, const char *name, uint64_t out[2]) {
     char text[2 * DS__CGROUP_PATH];
     char *end = text;
@@ -2824,7 +2859,7 @@ static void ds__cgroup_numbers(const char *folder, const char *name, uint64_t ou
         fclose(f);
 }
 
-/* Takes the limits of one group into account. */
+/* Lowers *limit to the limits of one group. */
 static void ds__cgroup_look(const char *folder, int version, ds__cgroup_limit *limit) {
     uint64_t cpu[2];
     uint64_t memory[2];
@@ -2844,7 +2879,7 @@ static void ds__cgroup_look(const char *folder, int version, ds__cgroup_limit *l
         limit->memory = memory[0];
 }
 
-/* Takes the limits of a group and of all groups above it into account. `top` is the group at the
+/* Lowers *limit to the limits of a group and of all groups above it. `top` is the group at the
    mount point. */
 static void ds__cgroup_climb(const char *root, const char *point, const char *top,
                              const char *group, int version, ds__cgroup_limit *limit) {
@@ -2867,8 +2902,8 @@ static void ds__cgroup_climb(const char *root, const char *point, const char *to
     }
 }
 
-/* The smallest limits of all groups of the process. `root` stands before the paths of all files:
-   "" except in tests. */
+/* Returns the smallest limits of all groups of the process. `root` is a prefix of the paths of all
+   files, "" except in tests. */
 static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     static const char *const controllers[] = { "cpu", "memory" };
     ds__cgroup_limit limit = { UINT64_MAX, UINT64_MAX };
@@ -2979,7 +3014,7 @@ static inline double ds__sqrt64(double x) {
 
 /* ---- >>os: all that depends on Linux, the C library and the processor ------------------------ */
 
-/* What strict -std=c11 hides. */
+/* Declarations that strict -std=c11 hides. */
 extern long syscall(long number, ...);
 /* clockid_t is an int in glibc and musl */
 extern int clock_gettime(int clock, struct timespec *out);
@@ -2988,7 +3023,7 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define DS__FOREVER UINT64_MAX
-#define DS__SEAM __attribute__((unused)) /* what only some drivers use */
+#define DS__SEAM __attribute__((unused)) /* for functions that only some drivers or layers use */
 
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
@@ -3001,7 +3036,7 @@ extern int madvise(void *at, size_t size, int advice);
 #endif
 #endif
 
-/* Nanoseconds of the monotonic clock. */
+/* Returns the time of the monotonic clock in nanoseconds. */
 DS__SEAM static uint64_t ds__now_ns(void) {
     struct timespec t;
     clock_gettime(1 /* CLOCK_MONOTONIC */, &t);
@@ -3076,8 +3111,8 @@ DS__SEAM static void ds__os_barrier(void) {
     syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Processors of which this process may use the time: by its affinity mask and by the quota of its
-   control groups. */
+/* Returns the number of processors that this process may use, by its affinity mask and by the quota
+   of its control groups. */
 DS__SEAM static int ds__os_processors(void) {
     unsigned long mask[64];
     long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
@@ -3090,7 +3125,8 @@ DS__SEAM static int ds__os_processors(void) {
     return n > 0 ? n : 1;
 }
 
-/* Bytes of memory that this process may use: the machine's, or less by its control groups. */
+/* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
+   groups. */
 DS__SEAM static size_t ds__os_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
@@ -3099,8 +3135,8 @@ DS__SEAM static size_t ds__os_memory(void) {
     return all > limit ? (size_t)limit : all;
 }
 
-/* Writes what the system calls the processor. Returns 0 if it gives no name, as on many systems
-   with aarch64. */
+/* Writes the system's name of the processor. Returns 0 if there is none, as on many systems with
+   aarch64. */
 DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
     char line[256];
     int found = 0;
@@ -3118,8 +3154,8 @@ DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
     return found;
 }
 
-/* Memory whose address is a multiple of `align`, a power of two; NULL: there is none. The size is
-   rounded up to it. */
+/* Allocates memory at a multiple of `align`, a power of two; the size is rounded up to it. NULL: no
+   memory. */
 DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
     return size > SIZE_MAX - align ? NULL : aligned_alloc(align, (size + align - 1) & ~(align - 1));
 }
@@ -3128,7 +3164,7 @@ DS__SEAM static void ds__os_aligned_free(void *at) {
     free(at);
 }
 
-/* Address space without memory behind it, aligned to a power of two; NULL: there is none. A size
+/* Reserves address space without memory, aligned to a power of two. NULL: there is none. The size
    is a multiple of a page. */
 DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
     const int flags = MAP_PRIVATE | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
@@ -3144,7 +3180,8 @@ DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
     return at + before;
 }
 
-/* Puts zeroed memory there, in large pages where the system has them; 0: it has none. */
+/* Maps zeroed memory at the addresses, in large pages if the system has them. Returns 0 if there is
+   no memory. */
 DS__SEAM static int ds__os_commit(void *at, size_t size) {
     if (mprotect(at, size, PROT_READ | PROT_WRITE))
         return 0;
@@ -3152,8 +3189,8 @@ DS__SEAM static int ds__os_commit(void *at, size_t size) {
     return 1;
 }
 
-/* The memory is the system's again, and whoever touches the addresses dies. When there are too
-   many pieces for the system to remember, they can still be touched. */
+/* Returns the memory to the system; an access to the addresses is a fault then. If the process has
+   too many mappings, the addresses stay accessible. */
 DS__SEAM static void ds__os_decommit(void *at, size_t size) {
     const int flags =
         MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
@@ -3176,9 +3213,9 @@ DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
     return mapped;
 }
 
-/* Memory that other processes can open although it has no name that could stay behind:
-   /proc/PID/fd/N leads to it, and `cookie`, which nothing else has, tells that it does. It has
-   its size for good, but nothing behind it yet; -1: the system refuses (errno). */
+/* Creates memory that other processes can open through /proc/PID/fd/N, and that no file name
+   outlives. `cookie` identifies the memory. Its size is fixed, and no pages are allocated yet.
+   Returns -1 if the system refuses (errno). */
 DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     char name[48];
     snprintf(name, sizeof name, "devstream-%016llx", (unsigned long long)cookie);
@@ -3193,7 +3230,7 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     return fd;
 }
 
-/* Where a symbolic link leads, as it says it; 0: it is none, or longer than there is room. */
+/* Reads a symbolic link. Returns 0 if it is not a link, or too long. */
 DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
     long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, out, size);
     if (n <= 0 || (size_t)n >= size)
@@ -3202,7 +3239,7 @@ DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
     return 1;
 }
 
-/* Whether it is so of one of the names in a folder. */
+/* Returns 1 if is_fn returns 1 for a name in the folder. */
 DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
     DIR *folder = opendir(path);
     int is = 0;
@@ -3220,14 +3257,16 @@ static int ds__os_is_memfd(const char *path, uint64_t cookie) {
     return ds__os_link(path, link, sizeof link) && strncmp(link, name, (size_t)n) == 0;
 }
 
-/* The memory of another process; -1, and errno says why: ENOENT when that has ended or closed
-   it. */
+/* Opens the memory of another process. Returns -1 with errno; ENOENT: the process has ended or has
+   closed the memory. */
 DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
     char path[48];
     char mine[48];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-    errno = 0; /* a link to another file can be read, which leaves errno as it was */
-    if (!ds__os_is_memfd(path, cookie)) { /* so that nothing else is opened: it might be a device */
+    errno = 0; /* reading a link to another file does not set errno */
+
+    /* no other file may be opened, since it might be a device */
+    if (!ds__os_is_memfd(path, cookie)) {
         if (errno != EACCES && errno != EPERM)
             errno = ENOENT;
         return -1;
@@ -3236,7 +3275,7 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     if (got < 0)
         return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
-    /* its size is for good: a page that is cut off later would be a signal */
+    /* the size must be fixed: an access to a page that is cut off later would raise a signal */
     int seals = fcntl(got, 1034 /* F_GET_SEALS */);
     if (ds__os_is_memfd(mine, cookie) && seals >= 0 && (seals & 6) == 6 &&
         (size_t)lseek(got, 0, SEEK_END) == size)
@@ -3250,7 +3289,8 @@ DS__SEAM static void ds__os_close(int fd) {
     close(fd);
 }
 
-/* Puts memory behind these bytes, so that touching them cannot fail; 0: there is none. */
+/* Allocates the pages of these bytes, so that an access cannot fail. Returns 0 if there is no
+   memory. */
 DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
     long r;
     do
@@ -3264,7 +3304,7 @@ DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* A forked child does not get it, nor the open file with it. */
+/* Keeps the mapping, and with it the open file, from forked children. */
 DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
     return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
 }
@@ -3273,8 +3313,8 @@ DS__SEAM static void ds__os_unmap(void *at, size_t size) {
     munmap(at, size);
 }
 
-/* Takes the lock of a byte for the open file, until that is closed, at the latest by the kernel
-   when the process ends. */
+/* Takes the lock of a byte for the open file, until the file is closed; the kernel closes it at the
+   latest when the process ends. */
 static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     struct flock f;
     memset(&f, 0, sizeof f);
@@ -3291,12 +3331,12 @@ DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
     return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0;
 }
 
-/* 1: somebody else holds it. */
+/* Returns 1 if another process holds the lock of the byte. */
 DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
     return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
 }
 
-/* A number that is unlikely to come twice. */
+/* Returns a random number that is unlikely to repeat. */
 DS__SEAM static uint64_t ds__os_cookie(void) {
     uint64_t n = 0;
     if (syscall(SYS_getrandom, &n, sizeof n, 0) != (long)sizeof n || n == 0)
@@ -3304,7 +3344,7 @@ DS__SEAM static uint64_t ds__os_cookie(void) {
     return n ? n : 1;
 }
 
-/* As the two above, between processes. */
+/* Like ds__futex_wake and ds__futex_wait, between processes. */
 DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
 }
@@ -3317,8 +3357,8 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
-/* Sleeps while all words have these values. A system before Linux 5.16 cannot wait for several:
-   there it sleeps for half a millisecond. */
+/* Sleeps while all words have these values. Before Linux 5.16 there is no wait for several words;
+   it sleeps for half a millisecond then. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
@@ -3330,10 +3370,9 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
 
 #define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
 
-/* Prepares a thread of the library. It has a name by which ds__os_program_ended knows it, and it
-   takes no signals: handlers run on the threads of the program. Left open are the C library's own
-   signals (32 to 34: setuid asks every thread with one) and those of a fault, which belong to the
-   thread that has it. */
+/* Prepares a thread of the library. The thread gets a name by which ds__os_program_ended knows it,
+   and blocks signals, so handlers run on threads of the program. The C library's own signals (32 to
+   34, for instance of setuid) and those of faults are not blocked. */
 DS__SEAM static void ds__os_library_thread(void) {
     static const int
         open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
@@ -3345,13 +3384,13 @@ DS__SEAM static void ds__os_library_thread(void) {
     syscall(SYS_prctl, 15 /* PR_SET_NAME */, DS__OS_THREAD_NAME, 0, 0, 0);
 }
 
-/* The calling thread of the library takes all signals from now on. */
+/* Unblocks all signals on the calling thread of the library. */
 DS__SEAM static void ds__os_take_signals(void) {
     uint64_t set = 0;
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
-/* Whether this entry of /proc/self/task is a living thread of the program. */
+/* Returns 1 if the entry of /proc/self/task is a living thread of the program, not the library. */
 static int ds__os_is_program_thread(const char *name) {
     char path[300];
     char line[64];
@@ -3359,15 +3398,18 @@ static int ds__os_is_program_thread(const char *name) {
         return 0;
     snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
     FILE *f = fopen(path, "re");
-    const char *rest = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-    if (f)
-        fclose(f);
-    /* "1 (name) S ...": it has ended, or it is of a devstream of this process */
-    return rest && rest[1] && rest[2] != 'Z' && rest[2] != 'X' &&
-           !strstr(line, "(" DS__OS_THREAD_NAME ")");
+    if (!f)
+        return 0;
+    const char *rest = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    /* "1 (name) S ...": Z and X are ended threads; threads of any devstream in this process have
+       the name */
+    if (!rest || !rest[1] || rest[2] == 'Z' || rest[2] == 'X')
+        return 0;
+    return !strstr(line, "(" DS__OS_THREAD_NAME ")");
 }
 
-/* Whether all threads of the program have ended, the main thread included. */
+/* Returns 1 if all threads of the program have ended, the main thread included. */
 DS__SEAM static int ds__os_program_ended(void) {
     return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
 }
@@ -3403,7 +3445,7 @@ static inline void ds__own_line(const void *line) {
 /* Keeps the compiler from moving or combining memory accesses across this place. */
 #define DS__COMPILER_FENCE() __asm__ __volatile__("" : : : "memory")
 
-/* The processor's clock, which costs half of the system's. Its rate is not known. */
+/* Returns the processor's clock, which costs half of the system's clock. Its rate is not known. */
 static inline uint64_t ds__os_ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -3414,9 +3456,9 @@ static inline uint64_t ds__os_ticks(void) {
 #endif
 }
 
-/* How the calling thread rounds, whether it takes subnormal numbers as zero, and whether it
-   traps. Programs linked by gcc with -ffast-math change that for all threads. In the bits
-   DS__FLOAT_STATE the usual state is DS__FLOAT_USUAL. */
+/* Get and set the calling thread's rounding mode, flushing of subnormal numbers and traps. Programs
+   that gcc links with -ffast-math change them for all threads. In the bits DS__FLOAT_STATE the
+   usual state is DS__FLOAT_USUAL. */
 #if defined(__x86_64__)
 enum { DS__FLOAT_USUAL = 0x1f80, DS__FLOAT_STATE = 0xffc0 };
 #else
@@ -3461,6 +3503,7 @@ static inline int ds__trylock(ds__lock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
+/* Waits for the lock: spins first, then yields. */
 static void ds__lock_slow(ds__lock *lock) {
     for (int spins = 0;; spins++) {
         if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock))
@@ -3644,7 +3687,7 @@ static nvtxEventAttributes_t ds__nvtx_attributes(const ds_range_desc *d) {
     return a;
 }
 
-/* 1: the functions without attributes say all of it. */
+/* Returns 1 if the functions without attributes can express the description. */
 static inline int ds__nvtx_plain(const ds_range_desc *d) {
     return !d->domain.id && !d->color && !d->category && !d->payload.kind;
 }
@@ -3786,13 +3829,12 @@ static inline void ds__nvtx_name_device(int index, const char *label) {
    Locks: none.
    Threads: any. */
 
-/* From this size on copies are faster with stores around the caches; smaller ones are slower. */
+/* From this size on, copies with stores around the caches are faster; below, they are slower. */
 #define DS__STREAM_BYTES ((size_t)32 << 20)
 
-/* Copies with stores that go around the caches; on Intel's processors four pages side by side:
-   more than one row of memory is open then, which is what the hardware prefetchers and the
-   memory controller like best there. AMD's take 4.5 times as long for that as for one line after
-   another. */
+/* Copies with stores around the caches. On Intel's processors four pages are copied side by side,
+   so that more than one row of memory is open, which is fastest there. On AMD's processors that
+   takes 4.5 times as long as one line after another. */
 DS__SEAM static void ds__stream_copy(char *dst, const char *src, size_t n) {
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
     size_t lead = (size_t)(-(uintptr_t)dst & 63);
@@ -3830,9 +3872,9 @@ DS__SEAM static void ds__stream_copy(char *dst, const char *src, size_t n) {
     memcpy(dst, src, n);
 }
 
-/* From one place to bytes `at` and on of several, past the caches; line by line, so that each is
-   read once and the stores of all go on side by side. Returns the bytes that are done: the rest,
-   or all where addresses do not allow it, is the caller's. */
+/* Copies from one source to several destinations with stores around the caches, line by line, so
+   that each line is read once. Returns the number of bytes that were copied. The caller copies the
+   rest, or everything if the addresses are not aligned. */
 DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t at, const char *src,
                                          size_t n) {
     size_t done = 0;
@@ -3995,7 +4037,7 @@ typedef short ds__os_halves_16 __attribute__((vector_size(16)));
 
 typedef struct ds__thread ds__thread;
 
-/* A range of memory as a look-up finds it. */
+/* The result of a look-up in the memory table. */
 typedef struct ds__found {
     uintptr_t base;
     uintptr_t end;
@@ -4006,35 +4048,35 @@ typedef struct ds__found {
 } ds__found;
 
 #define DS__DOMAINS 64 /* of ranges, with the default one */
-#define DS__HITS 12    /* a collective of eight devices looks at nine ranges, again and again */
+#define DS__HITS 12    /* a collective of eight devices looks up nine ranges again and again */
 
-/* What each thread has; the rest of its state hangs on `thread`, which a use of the thread's
-   device or streams makes. */
+/* The state that each thread has without an allocation. `thread` has the rest; the first use of the
+   thread's device or streams creates it. */
 typedef struct ds__tls_block {
     ds_site next_site; /* of the thread's next call (ds_site_set); no file: not known */
     const char *fn;    /* the public function that runs */
     ds_site site;      /* where it was called from */
-    int in_callback;   /* inside of the user's code that devstream runs */
+    int in_callback;   /* 1: inside of user code that devstream runs */
     int nested;        /* CPU driver: streams being run inside of one another */
-    /* memory comes and goes for the allocator, which no open capture forbids: torch makes the
-       thread relaxed for it */
+    /* the allocator maps or releases memory, which no open capture forbids (torch makes the thread
+       relaxed meanwhile) */
     int quiet;
-    ds_capture_mode mode; /* which captures' rules the thread keeps: ds_capture_exchange_mode */
+    ds_capture_mode mode; /* of ds_capture_exchange_mode */
     uint64_t number;      /* of the thread, once asked for */
-    int capture_locked;   /* the thread has the capture lock, where drivers need to know */
-    /* locks are held that ds__modules_stream_end takes, or under which no destructor of the user's
-       may run: nothing is reclaimed */
+    int capture_locked;   /* 1: the thread has the capture lock */
+    /* not 0: nothing is reclaimed, since locks are held that ds__modules_stream_end takes, or under
+       which no destructor of the user may run */
     int upper_locked;
     uint32_t epoch; /* ds__g.epoch for which `thread` is valid */
     ds__thread *thread;
-    uint32_t hit_version;    /* the table's version for which the entries of `hit` are right */
+    uint32_t hit_version;    /* version of the memory table for which `hit` is valid */
     uint32_t hit_next;       /* the entry that is replaced next */
     ds__found hit[DS__HITS]; /* ranges found last */
     ds_result code;          /* of the last failure */
-    /* failures go to `aside` and not to the log: they are not the user's, or not yet */
+    /* not 0: errors go to `aside` and not to the log, since they are not the user's */
     int mute;
     int in_hook;   /* inside of the hook of ranges */
-    int unwatched; /* the waits of calls are the library's own, not the user's */
+    int unwatched; /* not 0: waits are the library's own, not the user's */
     /* the generation of domains for which `level` is valid, but for that of the default domain */
     uint32_t domains;
     int level[DS__DOMAINS]; /* ranges of each domain that were pushed and not popped */
@@ -4139,7 +4181,8 @@ static struct {
     ds__observer_fn fn[DS__OBSERVERS];
 } ds__observers;
 
-/* Who hears of ranges: observers and the hook of the program. Ranges test only this. */
+/* The number of listeners to ranges: observers and the hook of the program. Ranges test only this
+   number. */
 static _Atomic int ds__range_listeners;
 
 static inline int ds__observed(void) {
@@ -4154,7 +4197,7 @@ __attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
         ds__observers.fn[i](&seen);
 }
 
-/* Tells of a wait of the host; returns its result. */
+/* Reports a wait of the host to the observers; returns its result. */
 static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
                                    ds_device device) {
     if (ds__observed())
@@ -4166,7 +4209,8 @@ static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event
     return r;
 }
 
-/* Tells of a hand-over between threads; kind: DS__SEEN_RELEASE or DS__SEEN_ACQUIRE. */
+/* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or
+   DS__SEEN_ACQUIRE. */
 static inline void ds__handed_over(int kind, const void *token) {
     if (ds__observed())
         ds__observe(&(ds__seen){ .kind = kind, .ptr = token });
@@ -4181,7 +4225,7 @@ static inline void ds__handed_over(int kind, const void *token) {
    Locks: none. The program's functions run under all locks of the caller.
    Threads: any. ds_init and ds_shutdown write ds__allocator, while no other call runs. */
 
-static ds_allocator ds__allocator; /* without functions: calloc and free */
+static ds_allocator ds__allocator; /* If it has no functions, calloc and free are used. */
 
 /* Returns zeroed memory, or NULL. */
 static void *ds__alloc(size_t size) {
@@ -4280,14 +4324,14 @@ DSDEF const char *(ds_result_get_text)(ds_result result) {
     case DS_RESULT_FORCE_INT_:
         break;
     }
-    return "not a result of devstream";
+    return "unknown result";
 }
 
 DSDEF const char *(ds_error_get_last)(void) {
     return ds__tls.error;
 }
 
-/* The thread's last error, kept while calls that may fail report errors of their own. */
+/* The last error of a thread, saved while other calls may report errors. */
 typedef struct ds__kept_error {
     ds_result code;
     char text[sizeof ds__tls.error];
@@ -4303,18 +4347,27 @@ DS__SEAM static void ds__error_restore(const ds__kept_error *from) {
     memcpy(ds__tls.error, from->text, sizeof from->text);
 }
 
-/* Stores the thread's sentence, "file:line: ds_copy: ...", and returns the code. */
+/* Returns the length of the text in a buffer of `size` bytes; printed: the result of snprintf. */
+DS__SEAM static size_t ds__text_length(int printed, size_t size) {
+    if (printed < 0)
+        return 0;
+    return (size_t)printed < size ? (size_t)printed : size - 1;
+}
+
+/* Stores the thread's error sentence, "file:line: ds_copy: ...", passes it to the log, and returns
+   the code. */
 __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
                                                                                 const char *format,
                                                                                 ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
     size_t size = sizeof t->error;
-    size_t n = 0;
-    int w = t->site.file ? snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn)
-                         : snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
-    if (w > 0)
-        n = (size_t)w < size ? (size_t)w : size - 1;
+    int w;
+    if (t->site.file)
+        w = snprintf(to, size, "%s:%d: %s: ", t->site.file, t->site.line, t->fn);
+    else
+        w = snprintf(to, size, "%s: ", t->fn ? t->fn : "devstream");
+    size_t n = ds__text_length(w, size);
     va_list args;
     va_start(args, format);
     vsnprintf(to + n, size - n, format, args);
@@ -4339,14 +4392,15 @@ static inline int ds__reserved_clear(const void *words, size_t size) {
     return !any;
 }
 
-/* Refuses a struct with a member that this version lacks: it would be ignored otherwise. */
+/* Refuses a struct with a member that this version does not have, instead of ignoring the
+   member. */
 #define DS__REQUIRE_RESERVED(name, from)                                                  \
     DS__REQUIRE(ds__reserved_clear((from)->reserved, sizeof(from)->reserved),             \
                 name ".reserved is not 0: the struct was not zeroed, or has a member of " \
                      "a later version than %d.%d.%d",                                     \
                 DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
 
-/* Adds to the sentence of an error that was just set; returns its code. */
+/* Appends to the sentence of the thread's last error; returns r. */
 __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
     ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
@@ -4359,7 +4413,7 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
     return r;
 }
 
-/* Adds the label of an object to the sentence of an error; returns its code. */
+/* If r is an error and the object has a label, appends the label to the sentence. Returns r. */
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
     return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
 }
@@ -4391,6 +4445,7 @@ DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const c
 /* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
 _Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
 
+/* Returns a copy of the first `longest` bytes of a text. NULL: no memory. */
 static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)
@@ -4417,7 +4472,7 @@ enum {
     DS__FREE = 0,
     DS__ALIVE = 1,
     DS__DYING = 2,
-    DS__ZOMBIE = 3 /* dying, without references, in the list to be freed */
+    DS__ZOMBIE = 3 /* destroyed, without references, in the list to be freed */
 };
 
 #define DS__REFS(word) ((uint32_t)(word)&0x3fffffffu)
@@ -4438,18 +4493,19 @@ typedef struct ds__table {
     const char *what; /* "stream" */
     size_t element;   /* size of the object, which begins with a ds__slot */
     void (*free_fn)(void *object);
-    /* NULL, or: takes an object over that no call uses any more, and calls ds__table_free later */
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_free later */
     void (*defer_fn)(void *object);
     /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
     int (*batched_fn)(const void *object);
     ds__lock lock;
-    uint32_t generation; /* before that of a new slot: another one after each shutdown */
+    uint32_t generation; /* the generation of unused slots; differs after each shutdown */
     uint32_t used;
     uint32_t free_head;
     uint32_t zombies;
     _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
 } ds__table;
 
+/* Returns the slot with this index, or NULL if its chunk is not allocated. */
 static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
     uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
     if (DS__UNLIKELY(c >= 25))
@@ -4466,41 +4522,53 @@ static inline uint64_t ds__handle(const ds__slot *slot) {
     return (word & 0xffffffff00000000u) | (slot->index + 1);
 }
 
-/* A slot for a new object, alive with one reference but reachable only by the handle returned
-   later; NULL: no memory. */
-static void *ds__table_add(ds__table *t) {
+/* Allocates a chunk of slots, if it is not there. The table's lock is held. */
+static void ds__table_grow(ds__table *t, uint32_t c) {
+    if (atomic_load_explicit(&t->chunk[c], memory_order_relaxed))
+        return;
+    size_t count = (size_t)DS__FIRST_CHUNK << c;
+    char *chunk = ds__alloc(count * t->element);
+    for (uint32_t i = 0; chunk && i < count; i++)
+        ((ds__slot *)(void *)(chunk + i * t->element))->index =
+            (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
+    atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
+}
+
+/* Takes a free slot; NULL: no memory. The table's lock is held. */
+static ds__slot *ds__table_take(ds__table *t) {
     ds__slot *slot = NULL;
-    ds__lock_take(&t->lock);
     if (t->free_head) {
         slot = ds__slot_at(t, t->free_head - 1);
         t->free_head = slot->next;
-    } else {
-        uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
-        if (c < 25 && !atomic_load_explicit(&t->chunk[c], memory_order_relaxed)) {
-            size_t count = (size_t)DS__FIRST_CHUNK << c;
-            char *chunk = ds__alloc(count * t->element);
-            if (chunk)
-                for (uint32_t i = 0; i < count; i++)
-                    ((ds__slot *)(void *)(chunk + i * t->element))->index =
-                        (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
-            atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
-        }
-        if (c < 25 && (slot = ds__slot_at(t, t->used)) != NULL)
-            t->used++;
+        return slot;
     }
+    uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
+    if (c >= 25)
+        return NULL;
+    ds__table_grow(t, c);
+    slot = ds__slot_at(t, t->used);
+    if (slot)
+        t->used++;
+    return slot;
+}
+
+/* Returns a slot for a new object, alive with one reference. No other thread reaches the object
+   before it has the handle. NULL: no memory. */
+static void *ds__table_add(ds__table *t) {
+    ds__lock_take(&t->lock);
+    ds__slot *slot = ds__table_take(t);
     ds__lock_give(&t->lock);
-    if (slot) {
-        memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
-        uint32_t generation =
-            DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
-        /* never used */
-        if (generation == 0)
-            generation = t->generation;
-        if (++generation == 0)
-            generation = 1;
-        atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1),
-                              memory_order_release);
-    }
+    if (!slot)
+        return NULL;
+
+    memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
+    uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
+    /* never used */
+    if (generation == 0)
+        generation = t->generation;
+    if (++generation == 0)
+        generation = 1;
+    atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
     return slot;
 }
 
@@ -4524,7 +4592,7 @@ static void *ds__table_add(ds__table *t) {
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
 
-/* What pins: at most this many nested in one call. */
+/* The most pins that a thread has at a time. */
 #define DS__PINS 8
 
 typedef struct ds__pins {
@@ -4545,7 +4613,7 @@ static struct {
     ds__lock lock;     /* of the list */
     ds__caller *list;  /* of all threads that have a state */
     _Atomic int count; /* those that live */
-    /* called when the last one ends; it may only wake a thread */
+    /* called when the last thread ends; may only wake a thread */
     void (*_Atomic gone_fn)(void);
 } ds__callers;
 
@@ -4556,7 +4624,7 @@ static void ds__count_dead(int n) {
     atomic_fetch_add(&ds__dead, n);
 }
 
-/* The calling thread; NULL: it has no state. */
+/* Returns the state of the calling thread, or NULL if it has none. */
 static inline ds__caller *ds__my_caller(void) {
     return (ds__caller *)(void *)ds__tls.thread;
 }
@@ -4570,6 +4638,7 @@ DS__SEAM static ds_device ds__thread_device(void) {
     return ds__tls.thread ? ((ds__caller *)(void *)ds__tls.thread)->device : ds_cpu(0);
 }
 
+/* Returns 1 if a thread has pinned the object. */
 static int ds__is_pinned(const void *object) {
     int found = 0;
     ds__lock_take(&ds__callers.lock);
@@ -4598,7 +4667,7 @@ static inline void ds__unpin_inline(ds__table *t, void *object) {
         pins->count--;
 }
 
-/* The object of a handle, safe from being freed until ds__unpin; NULL: the handle is stale or
+/* Returns the object of a handle, which is not freed until ds__unpin. NULL: the handle is stale or
    was never valid. */
 static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     if (DS__UNLIKELY((uint32_t)id == 0))
@@ -4624,13 +4693,13 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     return NULL;
 }
 
-/* Whether the slot is still that of the handle; for who knows otherwise that the slot is there. */
+/* Returns 1 if the slot still belongs to the handle. The caller knows that the slot exists. */
 static inline int ds__slot_is(ds__slot *slot, uint64_t id) {
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
     return DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE;
 }
 
-/* The same as calls: only launches are worth the inlined code. */
+/* The functions without _inline are calls, for callers other than launches. */
 __attribute__((noinline)) static void ds__unpin(ds__table *t, void *object) {
     ds__unpin_inline(t, object);
 }
@@ -4644,13 +4713,15 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
    at its next call. */
 #define DS__RECLAIM_BATCH 64
 
-/* The share of a batch for which the object counts. The same from its retirement to its end. */
+/* Returns the share of a batch for which the object counts. The share does not change between the
+   object's retirement and its end. */
 static int ds__reclaim_share(const ds__table *t, const void *object) {
     return t->batched_fn && t->batched_fn(object) ? 1 : DS__RECLAIM_BATCH;
 }
 
 /* Moves a dying slot without references to the list of those to be freed. */
 static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
+    int share = ds__reclaim_share(t, slot); /* the object may be freed after the exchange */
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
                                           DS__WORD(DS__GENERATION(word), DS__ZOMBIE, 0)))
@@ -4659,12 +4730,12 @@ static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
         slot->next = t->zombies;
         t->zombies = slot->index + 1;
         ds__lock_give(&t->lock);
-        ds__count_dead(ds__reclaim_share(t, slot));
+        ds__count_dead(share);
         return;
     }
 }
 
-/* One more reference; the caller has a pin or another reference. */
+/* Adds a reference; the caller has a pin or another reference. */
 static void ds__ref(void *object) {
     atomic_fetch_add(&((ds__slot *)object)->word, 1);
 }
@@ -4674,8 +4745,8 @@ static void ds__unref(ds__table *t, void *object) {
     ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
 }
 
-/* Makes the handle stale and drops the owners' reference. The caller has a pin, or is the owner.
-   0: it was done before. */
+/* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
+   owner. Returns 0 if the handle was stale. */
 static int ds__table_kill(ds__table *t, void *object) {
     ds__slot *slot = object;
     uint64_t word = atomic_load(&slot->word);
@@ -4700,7 +4771,7 @@ static void ds__table_free(ds__table *t, ds__slot *slot) {
     ds__lock_give(&t->lock);
 }
 
-/* Frees or defers the zombies that nobody is inside of. */
+/* Frees or defers the retired objects that no thread pins. */
 static void ds__table_reap(ds__table *t) {
     ds__lock_take(&t->lock);
     uint32_t list = t->zombies;
@@ -4711,7 +4782,7 @@ static void ds__table_reap(ds__table *t) {
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
-        /* pins first: who is inside may turn its pin into a reference */
+        /* pins are tested first: a thread with a pin may turn it into a reference */
         if (ds__is_pinned(slot) || DS__REFS(atomic_load(&slot->word)) != 0) {
             ds__lock_take(&t->lock);
             slot->next = t->zombies;
@@ -4775,11 +4846,11 @@ typedef struct ds__stream {
     uint8_t kind;      /* DS__STREAM_* */
     uint8_t borrowed;  /* 1: a wrapper that must not end the native stream */
     uint8_t of_legacy; /* 1: a wrapper of the legacy stream */
-    /* a wrapper of a default stream has that one's native form, and a reference to it */
+    /* of a wrapper of a default stream: that stream, with a reference */
     ds_stream base;
     _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
     uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    _Atomic(void *) module[DS__MODULES]; /* what each module has of the stream */
+    _Atomic(void *) module[DS__MODULES]; /* the state that each module keeps for the stream */
     _Atomic int owners;
     char *label;
     void (*release_fn)(void *user);
@@ -4817,9 +4888,9 @@ typedef struct ds__kernel {
     ds_kernel_cuda cuda;
     ds_site made;
     _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
-    int ours;               /* 1: the library's own, whose sentence says what was wrong */
+    int ours; /* 1: a kernel of the library; its own error sentence describes the failure */
     uint64_t (*bytes_fn)(size_t items, const void *args);
-    /* launching threads read what stands above, workers write what stands below */
+    /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
 } ds__kernel;
@@ -4879,16 +4950,16 @@ enum {
     /* copy, fill: submit returns when it is done, because it touches pageable memory */
     DS__OP_BLOCKS = 2,
     DS__OP_GIVEN = 1, /* graph: the body becomes the node's */
-    /* is not to be captured; if the stream captures, submit does nothing and gives DS__CHANGED */
+    /* must not be captured: if the stream captures, submit does nothing and returns DS__CHANGED */
     DS__OP_OUTSIDE = 4,
-    DS__OP_INSIDE = 8, /* kernel: so it is unless the stream captures what u.kernel.capture says */
+    DS__OP_INSIDE = 8, /* kernel: the same unless the stream's capture is u.kernel.capture */
     /* copy, fill: eight bits of `places` from here on say where the destination is */
     DS__OP_DST = 0,
     DS__OP_SRC = 8 /* copy: and where the source is */
 };
 
-/* Where an operand is. A copy on a GPU's stream leaves what devstream did not allocate to
-   cudart, which knows. */
+/* The place of an operand. On a stream of a GPU, cudart finds the place of memory that devstream
+   did not allocate. */
 enum {
     DS__AT_UNKNOWN = 0,
     DS__AT_PAGEABLE,
@@ -4903,8 +4974,8 @@ enum {
 /* within the library only: the stream began or ended a capture since it was asked */
 #define DS__CHANGED ((ds_result)(DS_NOT_READY + 1))
 
-/* A piece of stream work: what the core hands to a driver, what the CPU driver queues, what a
-   layer sees. */
+/* A piece of stream work. The core passes it to a driver through the layers, and the CPU driver
+   queues it. */
 typedef struct ds__op {
     uint8_t kind;
     uint8_t flags;
@@ -4976,13 +5047,14 @@ typedef struct ds__op {
     } u;
 } ds__op;
 
-/* Whether the stream captures something else than the op is for; 0: nothing. */
+/* Returns 1 if the operation is not for the stream's capture; capture 0: the stream does not
+   capture. */
 static inline int ds__op_changed(const ds__op *op, uint64_t capture) {
     return (op->flags & DS__OP_OUTSIDE && capture) ||
            (op->flags & DS__OP_INSIDE && capture != op->u.kernel.capture);
 }
 
-/* The grid with the zeros that mean one. */
+/* Returns the grid with ones in place of zeros. */
 static inline ds_grid ds__grid_whole(const ds_grid *grid) {
     ds_grid g = *grid;
     for (int i = 0; i < 3; i++) {
@@ -5006,23 +5078,23 @@ static inline ds_grid ds__grid_whole(const ds_grid *grid) {
    Threads: any. Shutdown runs in ds_shutdown, while no other thread is inside of devstream. */
 
 typedef struct ds__module {
-    /* before a stream ends, which is pinned or nobody else's; not while the caller has
+    /* called before a stream ends; the caller has pinned the stream or owns it, and has not set
        `upper_locked` */
     void (*stream_end)(ds__stream *s);
-    void (*thread_end)(void *own); /* frees what the module has of an ended thread */
-    void (*shutdown)(void);        /* all work is done, everything else is still there */
+    void (*thread_end)(void *own); /* frees the state that the module keeps for an ended thread */
+    void (*shutdown)(void); /* called when all work is done, before anything of the core is freed */
 } ds__module;
 
 static const ds__module *_Atomic ds__modules[DS__MODULES];
 
-/* What each module has of a device; NULL after ds_shutdown. */
+/* The state that each module keeps for a device; NULL after ds_shutdown. */
 static _Atomic(void *) ds__module_devices[DS__MODULES][DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
 DS__SEAM static _Atomic(void *) *ds__module_device(int module, int backend, int index) {
     return &ds__module_devices[module][backend][index];
 }
 
-/* Enters a module; again: does nothing. */
+/* Adds a module to the list, unless it is there. */
 DS__SEAM static void ds__module_start(int number, const ds__module *module) {
     if (DS__UNLIKELY(!atomic_load_explicit(&ds__modules[number], memory_order_relaxed)))
         atomic_store(&ds__modules[number], module);
@@ -5309,8 +5381,8 @@ typedef struct ds__mapping {
 
 static struct {
     _Atomic int state; /* DS__COLD ... */
-    /* counts initialisations; a thread's state of an earlier one is void */
-    uint32_t epoch;
+    /* counts initialisations; a thread's state of an earlier epoch is invalid */
+    _Atomic uint32_t epoch;
     int configured;        /* ds_init was called */
     ds__mutex mutex;       /* initialisation and shutdown */
     ds__os_thread_key key; /* tells that a thread ends */
@@ -5333,26 +5405,27 @@ static struct {
     ds__capture *captures; /* open ones */
     uint64_t next_capture;
     _Atomic int capture_count;
-    /* held while a capture begins, and by who must know that none is open: never over a wait */
+    /* held while a capture begins, and by code that needs to know that none is open; never held
+       over a wait */
     ds__mutex begin;
     ds_stream *legacy;      /* per device ordinal, made at first use */
     _Atomic int sync_debug; /* a ds_sync_debug_mode */
     ds__lock label_lock;    /* of the labels of streams and devices, which can be replaced */
     char (*label)[64];      /* of each device ordinal */
-    /* memory that is known: readers take no lock, they check `range_version` */
+    /* known memory: readers take no lock and check `range_version` */
     ds__lock range_lock;
     _Atomic(ds__ranges *) ranges;
     _Atomic size_t range_count;
     _Atomic uint32_t range_version; /* odd while it is changed */
     ds__lock mapping_lock;
-    ds__mapping *mappings; /* what is mapped in reserved address space, by address */
+    ds__mapping *mappings; /* the mappings in reserved address space, by address */
     size_t mapping_count;
     size_t mapping_room;
-    /* 1: memory was unmapped, so that pointers into reserved address space may be void */
+    /* 1: memory was unmapped, so pointers into reserved address space may be invalid */
     _Atomic int mapping_taken;
 } ds__g = { .mutex = DS__MUTEX_INIT, .begin = DS__MUTEX_INIT };
 
-/* The place of a device's driver in ds__g.driver, ds__g.backend and other tables. */
+/* Returns the index of a device's driver in ds__g.driver, ds__g.backend and other tables. */
 static inline int ds__backend_of(ds_device device) {
     return device.type == DS_DEVICE_CUDA ? 0 : 1;
 }
@@ -5361,27 +5434,33 @@ static inline const ds__driver *ds__driver_of(ds_device device) {
     return ds__g.driver[ds__backend_of(device)];
 }
 
-/* Devices of a type. */
+/* Returns the number of devices of a type. */
 DS__SEAM static int ds__type_count(int type) {
-    return type == DS_DEVICE_CUDA  ? ds__g.backend[0].device_count
-           : type == DS_DEVICE_CPU ? ds__g.backend[1].device_count
-                                   : 0;
+    if (type == DS_DEVICE_CUDA)
+        return ds__g.backend[0].device_count;
+    return type == DS_DEVICE_CPU ? ds__g.backend[1].device_count : 0;
 }
 
-/* The name of a type of device, for messages. */
+/* Returns the name of a type of device, for messages. */
 DS__SEAM static const char *ds__type_name(int type) {
-    return type == DS_DEVICE_CUDA   ? "cuda"
-           : type == DS_DEVICE_CPU  ? "cpu"
-           : type == DS_DEVICE_HOST ? "host"
-                                    : "?";
+    switch (type) {
+    case DS_DEVICE_CUDA:
+        return "cuda";
+    case DS_DEVICE_CPU:
+        return "cpu";
+    case DS_DEVICE_HOST:
+        return "host";
+    default:
+        return "?";
+    }
 }
 
-/* One number of type and index. */
+/* Returns type and index as one number. */
 DS__SEAM static int64_t ds__device_key(ds_device d) {
     return (int64_t)d.type << 32 | d.index;
 }
 
-/* A number from the environment, 0 when unset or not a number. */
+/* Returns a number from the environment; 0 if it is unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);
     return text && *text && !strchr(text, '-') ? strtoull(text, NULL, 0) : 0;
@@ -5412,7 +5491,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
     va_start(args, format);
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    size_t size = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    size_t size = ds__text_length(n, sizeof text);
     if (p->stopped || !size)
         return;
     int outer = ds__tls.in_callback;
@@ -5421,7 +5500,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
     ds__tls.in_callback = outer;
 }
 
-/* Inside of a quoted string of DOT. */
+/* Prints text inside of a quoted string of DOT. */
 DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;
@@ -5435,7 +5514,9 @@ DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
 }
 
 DS__SEAM static int ds__pen_to_file(const char *text, size_t size, void *user) {
-    return fwrite(text, 1, size, user) == size ? 0 : errno ? errno : EIO;
+    if (fwrite(text, 1, size, user) == size)
+        return 0;
+    return errno ? errno : EIO;
 }
 
 /* base/graph_body.h - shadow graph: nodes, dependencies and attached objects.
@@ -5457,15 +5538,15 @@ DS__SEAM static int ds__pen_to_file(const char *text, size_t size, void *user) {
    Threads: any thread; ds__object_keep and ds__object_drop also run on threads of the
    library. */
 
-/* Called at each launch of an executable that has the object, with its stream: before the launch
-   (DS_NOT_READY), and after it with what came of it. */
+/* Called at each launch of an executable that has the object: before the launch with DS_NOT_READY,
+   and after it with its result. */
 typedef ds_result (*ds__launch_fn)(void *user, ds__stream *s, ds_result how);
 
 struct ds__object {
     _Atomic int owners;
     void *user;
     ds_host_fn dtor_fn;
-    /* what it was attached under (ds__capture_attachment), and in which capture */
+    /* of ds__capture_attachment: its key and its capture */
     const void *key;
     uint64_t capture;
     ds__launch_fn launch_fn; /* or NULL */
@@ -5497,7 +5578,7 @@ struct ds__body {
     ds__object **object;
     size_t object_count;
     size_t object_room;
-    int hooked;   /* 1: it, or a child graph of it, has objects with a launch_fn */
+    int hooked;   /* 1: the body, or a child graph, has objects with a launch_fn */
     void *native; /* the driver's */
 };
 
@@ -5505,6 +5586,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
                                               "fill",       "host function", "event record",
                                               "event wait", "child graph",   "native" };
 
+/* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
     ds__object *o = ds__alloc(sizeof *o);
     if (!o) {
@@ -5523,7 +5605,8 @@ static ds__object *ds__object_keep(ds__object *o) {
     return o;
 }
 
-/* Any thread, the library's own too. */
+/* Drops a reference; the last one runs the destructor. Any thread, also of the library; NULL is
+   allowed. */
 static void ds__object_drop(ds__object *o) {
     if (!o || atomic_fetch_sub(&o->owners, 1) != 1)
         return;
@@ -5538,6 +5621,7 @@ static void ds__object_drop(ds__object *o) {
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
 static void ds__body_free(ds__body *b);
 
+/* Frees a node and drops its references. A destructor of the user may run. NULL is allowed. */
 static void ds__node_free(ds__node *n) {
     if (!n)
         return;
@@ -5557,7 +5641,8 @@ static void ds__node_free(ds__node *n) {
     ds__release(n);
 }
 
-/* One that came to nothing: who gave the payload ends it. */
+/* Frees a node that is not used. The payload's destructor does not run; the caller ends the
+   payload. */
 static void ds__node_discard(ds__node *n) {
     if (n && n->payload)
         n->payload->dtor_fn = NULL;
@@ -5575,9 +5660,37 @@ static void *ds__copy_bytes(const void *from, size_t size) {
     return to ? memcpy(to, from, size) : NULL;
 }
 
-/* Takes copies of what the operation points to, and references; NULL: no memory, and the
+/* Copies the arguments and the grid of a kernel, and keeps the kernel. Returns 0 if there is no
+   memory; the node then has what was copied. */
+static int ds__node_take_kernel(ds__node *n, const ds__op *op) {
+    ds__ref(op->u.kernel.kernel);
+    n->op.u.kernel.args =
+        op->u.kernel.args_size ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size) : NULL;
+    n->op.u.kernel.grid =
+        op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
+    return (!op->u.kernel.args_size || n->op.u.kernel.args) &&
+           (!op->u.kernel.grid || n->op.u.kernel.grid);
+}
+
+/* Makes the payload of a host function with a destructor. Returns 0 if there is no memory, and the
    sentence is set. */
-static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
+static int ds__node_take_host(ds__node *n, const ds__op *op) {
+    n->op.u.host.dtor_fn = NULL;
+    if (!op->u.host.dtor_fn)
+        return 1;
+    n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn);
+    return n->payload != NULL;
+}
+
+/* Takes the child graph, or a copy of it without DS__OP_GIVEN. Returns 0 if there is no memory, and
+   the sentence is set. */
+static int ds__node_take_child(ds__node *n, const ds__op *op) {
+    n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
+    n->op.flags = 0;
+    return n->child != NULL;
+}
+
+static ds_node_kind ds__node_kind_of(int op_kind) {
     static const ds_node_kind kinds[] = { [DS__OP_NOTHING] = DS_NODE_EMPTY,
                                           [DS__OP_KERNEL] = DS_NODE_KERNEL,
                                           [DS__OP_COPY] = DS_NODE_COPY,
@@ -5588,25 +5701,26 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
                                           [DS__OP_EXTERNAL_RECORD] = DS_NODE_EVENT_RECORD,
                                           [DS__OP_EXTERNAL_WAIT] = DS_NODE_EVENT_WAIT,
                                           [DS__OP_GRAPH] = DS_NODE_CHILD };
+    return kinds[op_kind];
+}
+
+/* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
+   or event. Returns NULL if there is no memory, and the sentence is set. */
+static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
     ds__node *n = ds__alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
-    n->kind = kinds[op->kind];
+    n->kind = ds__node_kind_of(op->kind);
     n->device = device;
     n->priority = priority;
     n->enabled = 1;
     n->op = *op;
     n->op.flags = (uint8_t)(op->flags & ~(unsigned)(DS__OP_OUTSIDE | DS__OP_INSIDE));
+
+    int taken = 1;
     switch (n->kind) {
     case DS_NODE_KERNEL:
-        ds__ref(op->u.kernel.kernel);
-        n->op.u.kernel.args = op->u.kernel.args_size
-                                  ? ds__copy_bytes(op->u.kernel.args, op->u.kernel.args_size)
-                                  : NULL;
-        n->op.u.kernel.grid =
-            op->u.kernel.grid ? ds__copy_bytes(op->u.kernel.grid, sizeof *op->u.kernel.grid) : NULL;
-        if ((op->u.kernel.args_size && !n->op.u.kernel.args) ||
-            (op->u.kernel.grid && !n->op.u.kernel.grid))
+        if (!ds__node_take_kernel(n, op))
             return ds__no_node(n);
         break;
     case DS_NODE_COPY:
@@ -5614,33 +5728,28 @@ static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority)
         n->op.flags = (uint8_t)(op->flags & ~(unsigned)DS__OP_BLOCKS);
         break;
     case DS_NODE_HOST:
-        n->op.u.host.dtor_fn = NULL;
-        if (op->u.host.dtor_fn &&
-            !(n->payload = ds__object_new(op->u.host.user, op->u.host.dtor_fn))) {
-            ds__node_free(n);
-            return NULL;
-        }
+        taken = ds__node_take_host(n, op);
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
         ds__ref(op->u.event.object);
         break;
     case DS_NODE_CHILD:
-        n->child = op->flags & DS__OP_GIVEN ? op->u.graph.body : ds__body_copy(op->u.graph.body, 0);
-        n->op.flags = 0;
-        if (!n->child) {
-            ds__node_free(n);
-            return NULL;
-        }
+        taken = ds__node_take_child(n, op);
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_NATIVE:
         break;
     }
+    if (!taken) {
+        ds__node_free(n);
+        return NULL;
+    }
     return n;
 }
 
-/* A copy without dependencies; it shares the payload. */
+/* Returns a copy of a node without its dependencies. Both share the payload. NULL: no memory, and
+   the sentence is set. */
 static ds__node *ds__node_copy(const ds__node *from) {
     ds__op op = from->op;
     if (from->kind == DS_NODE_CHILD)
@@ -5651,7 +5760,9 @@ static ds__node *ds__node_copy(const ds__node *from) {
     n->kind = from->kind;
     n->enabled = from->enabled;
     n->payload = ds__object_keep(from->payload);
-    if (from->label && !(n->label = ds__copy_text(from->label, 255))) {
+    if (from->label)
+        n->label = ds__copy_text(from->label, 255);
+    if (from->label && !n->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a node");
         ds__node_free(n);
         return NULL;
@@ -5659,15 +5770,16 @@ static ds__node *ds__node_copy(const ds__node *from) {
     return n;
 }
 
-/* Room for one more in a list that grows; 0: no memory, and the sentence is set. */
+/* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
+   there is no memory, and the sentence is set. */
 static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
     void *old;
-    void *more;
     if (count < *room)
         return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    if (!(more = ds__alloc(wanted * element))) {
+    void *more = ds__alloc(wanted * element);
+    if (!more) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return 0;
     }
@@ -5686,7 +5798,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
     return 0;
 }
 
-/* One dependency more; one that is there already is left. 0: no memory. */
+/* Adds a dependency, unless the node has it. Returns 0 if there is no memory. */
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
@@ -5696,13 +5808,16 @@ static int ds__node_depend(ds__node *n, uint32_t on) {
     return 1;
 }
 
+/* Returns a number of a graph, never 0. */
 static uint32_t ds__next_serial(void) {
     uint32_t serial;
-    while ((serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1) == 0) {
-    }
+    do
+        serial = atomic_fetch_add(&ds__g.next_graph, 1) + 1;
+    while (serial == 0);
     return serial;
 }
 
+/* Returns an empty body. NULL: no memory, and the sentence is set. */
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
     ds__body *b = ds__alloc(sizeof *b);
     if (!b) {
@@ -5727,13 +5842,14 @@ static void ds__body_free(ds__body *b) {
     ds__release(b);
 }
 
-/* Appends the node, which then belongs to the body, with its dependencies, each once. On failure
-   the node is the caller's. */
+/* Appends a node with its dependencies, each of which occurs once. The body owns the node then; on
+   failure the caller does. */
 static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps, size_t count) {
     if (b->count == UINT32_MAX - 1)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the graph has too many nodes");
-    if (count) { /* else it has those that it has */
-        if (!(n->deps = ds__copy_bytes(deps, count * sizeof *deps)))
+    if (count) { /* otherwise the node keeps its own */
+        n->deps = ds__copy_bytes(deps, count * sizeof *deps);
+        if (!n->deps)
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }
@@ -5745,6 +5861,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
     return DS_OK;
 }
 
+/* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
     if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
@@ -5756,8 +5873,8 @@ static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     return DS_OK;
 }
 
-/* The same nodes, dependencies and kept objects; nothing of the driver's. with_serial: its nodes
-   have the same handles. */
+/* Copies nodes, dependencies and kept objects, but nothing of the driver. with_serial: the nodes of
+   the copy have the same handles. */
 static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     ds__body *b = ds__body_new(from->driver, from->device);
     if (!b)
@@ -5781,8 +5898,8 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
     return NULL;
 }
 
-/* Marks what the nodes depend on, directly or not, themselves included. mark: one byte for each
-   node of the body. 0: no memory. */
+/* Marks the nodes and all nodes that they depend on, directly or not. mark: one byte for each node
+   of the body. Returns 0 if there is no memory. */
 static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
                               unsigned char *mark) {
     uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);
@@ -5849,17 +5966,17 @@ struct ds__capture {
     ds_site begun;
     ds_graph graph;
     ds__body *body;
-    int into;      /* 1: the graph was there before */
+    int into;      /* 1: it adds to a graph of the user */
     void *origin;  /* the driver's stream on which it began */
     void *members; /* the driver's list of streams */
-    /* the first call that did not fit, and where: "ds_stream_query at a.c:7" */
+    /* the first call that the capture does not permit: "ds_stream_query at a.c:7" */
     char culprit[160];
     char rule[128];
 };
 
 static const char *const ds__mode_names[] = { "global", "thread-local", "relaxed" };
 
-/* A number of the calling thread. */
+/* Returns the number of the calling thread. */
 static uint64_t ds__thread_number(void) {
     if (!ds__tls.number)
         ds__tls.number = atomic_fetch_add(&ds__g.next_thread, 1) + 1;
@@ -5867,8 +5984,10 @@ static uint64_t ds__thread_number(void) {
 }
 
 static const char *ds__short_path(const char *file) {
-    size_t n = file ? strlen(file) : 0;
-    return !file ? "?" : n > 70 ? file + n - 70 : file;
+    if (!file)
+        return "?";
+    size_t n = strlen(file);
+    return n > 70 ? file + n - 70 : file;
 }
 
 /* The lock is held. */
@@ -5884,8 +6003,8 @@ static void ds__capture_spoil(ds__capture *c, const char *rule) {
     snprintf(c->rule, sizeof c->rule, "%s", rule);
 }
 
-/* The sentence of a call that does not fit; spoils: the capture is invalid from now on. The lock
-   is held. */
+/* Reports a call that an open capture does not permit, and returns the code. spoils: the call
+   invalidates the capture. The lock is held. */
 __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code, ds__capture *c,
                                                                   int spoils, const char *rule) {
     const char *file = ds__short_path(c->begun.file);
@@ -5894,16 +6013,16 @@ __attribute__((cold, noinline)) static ds_result ds__capture_fail(ds_result code
     if (c->status == DS_CAPTURE_INVALIDATED && !spoils && code == DS_ERR_CAPTURE_INVALIDATED)
         return ds__fail(code, "capture #%llu (%s), begun at %s:%d, was invalidated by %s: %s",
                         (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                        c->culprit[0] ? c->culprit : "a call that devstream did not see",
-                        c->rule[0] ? c->rule : "CUDA does not say why");
+                        c->culprit[0] ? c->culprit : "a call outside devstream",
+                        c->rule[0] ? c->rule : "CUDA reports no reason");
+    const char *state = c->status == DS_CAPTURE_ACTIVE ? "goes on" : "remains invalid";
+    if (spoils)
+        state = "is now invalidated by this call";
     return ds__fail(code, "%s; capture #%llu (%s), begun at %s:%d, %s", rule,
-                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line,
-                    spoils                           ? "is invalid by this first offending call"
-                    : c->status == DS_CAPTURE_ACTIVE ? "goes on"
-                                                     : "stays invalid");
+                    (unsigned long long)c->id, ds__mode_names[c->mode], file, c->begun.line, state);
 }
 
-/* An open capture of the driver by its number; NULL: none. The lock is held. */
+/* Returns the open capture of the driver with this number, or NULL. The lock is held. */
 DS__SEAM static ds__capture *ds__capture_find(const ds__driver *driver, uint64_t id) {
     ds__capture *c = ds__g.captures;
     while (c && (c->id != id || c->driver->type != driver->type))
@@ -5915,7 +6034,7 @@ static int ds__captures_open(void) {
     return atomic_load_explicit(&ds__g.capture_count, memory_order_relaxed);
 }
 
-/* Whether the open capture makes unsafe calls of this thread fail
+/* Returns 1 if the open capture makes unsafe calls of this thread fail
    (cudaThreadExchangeStreamCaptureMode). The lock is held. */
 static int ds__capture_forbids(const ds__capture *c) {
     ds_capture_mode mine = ds__tls.mode;
@@ -5925,8 +6044,8 @@ static int ds__capture_forbids(const ds__capture *c) {
            (mine == DS_CAPTURE_GLOBAL && c->mode == DS_CAPTURE_GLOBAL);
 }
 
-/* Refuses a call that is not safe while a capture of the driver is open, and spoils those
-   captures that made it unsafe. */
+/* Refuses an unsafe call while a capture of the driver forbids it, and invalidates the captures
+   that do. */
 DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char *rule) {
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
@@ -5945,7 +6064,7 @@ DS__SEAM static ds_result ds__capture_guard(const ds__driver *driver, const char
     return r;
 }
 
-/* Gives a capture that has begun its number and enters it. The lock is held. */
+/* Gives a new capture its number and adds it to the list. The lock is held. */
 DS__SEAM static void ds__capture_list(ds__capture *c) {
     c->id = ++ds__g.next_capture;
     c->status = DS_CAPTURE_ACTIVE;
@@ -5954,7 +6073,7 @@ DS__SEAM static void ds__capture_list(ds__capture *c) {
     atomic_fetch_add(&ds__g.capture_count, 1);
 }
 
-/* Takes a capture out of the list. The lock is held. */
+/* Removes a capture from the list. The lock is held. */
 DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     ds__capture **p = &ds__g.captures;
     while (*p && *p != c)
@@ -5965,13 +6084,13 @@ DS__SEAM static void ds__capture_unlist(ds__capture *c) {
     }
 }
 
-/* Ends a capture that is out of the list. Its graph becomes the caller's, or is destroyed. */
+/* Ends a capture that is not in the list any more. If it failed, a graph that it created is
+   destroyed. */
 DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
     ds__graph *g = (void *)ds__slot_at(&ds__g.graphs, (uint32_t)c->graph.id - 1);
-    /* else another thread could free it, and its slot be another graph's, before it is counted
-       down */
+    /* without a reference another thread could free the graph and reuse its slot meanwhile */
     ds__ref(g);
-    /* first: nobody can destroy it as long as it is being captured */
+    /* first: while `capturing` is not 0, no other thread can destroy the graph */
     if (failed && !c->into)
         ds__table_kill(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
@@ -5993,7 +6112,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
    Threads: any thread. Check and take are separate steps, so two threads must not unmap the same
    range. */
 
-/* Index of the first mapping that ends after the address. The lock is held. */
+/* Returns the index of the first mapping that ends after the address. The lock is held. */
 static size_t ds__mapping_after(uintptr_t address) {
     size_t low = 0;
     size_t high = ds__g.mapping_count;
@@ -6007,26 +6126,32 @@ static size_t ds__mapping_after(uintptr_t address) {
     return low;
 }
 
+/* Makes room for one more mapping. Returns 0 if there is no memory. The lock is held. */
+static int ds__mapping_grow(void) {
+    if (ds__g.mapping_count < ds__g.mapping_room)
+        return 1;
+    size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
+    ds__mapping *more = ds__alloc(room * sizeof *more);
+    if (!more)
+        return 0;
+    if (ds__g.mapping_count)
+        memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
+    ds__release(ds__g.mappings);
+    ds__g.mappings = more;
+    ds__g.mapping_room = room;
+    return 1;
+}
+
+/* Adds a mapping. Refuses one that overlaps a known mapping. */
 DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
-    if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size) {
+    if (i < ds__g.mapping_count && ds__g.mappings[i].at < at + size)
         r = DS_ERR_INVALID_VALUE;
-    } else if (ds__g.mapping_count == ds__g.mapping_room) {
-        size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-        ds__mapping *more = ds__alloc(room * sizeof *more);
-        if (!more)
-            r = DS_ERR_OUT_OF_MEMORY;
-        else {
-            if (ds__g.mapping_count)
-                memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-            ds__release(ds__g.mappings);
-            ds__g.mappings = more;
-            ds__g.mapping_room = room;
-        }
-    }
+    else if (!ds__mapping_grow())
+        r = DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK) {
         memmove(ds__g.mappings + i + 1, ds__g.mappings + i,
                 (ds__g.mapping_count++ - i) * sizeof *ds__g.mappings);
@@ -6035,11 +6160,11 @@ DS__SEAM static ds_result ds__mapping_add(void *ptr, size_t size) {
     }
     ds__lock_give(&ds__g.mapping_lock);
     if (r == DS_ERR_INVALID_VALUE)
-        return ds__fail(r, "%zu bytes at %p touch what is mapped already", size, ptr);
+        return ds__fail(r, "%zu bytes at %p overlap mapped memory", size, ptr);
     return r == DS_OK ? r : ds__fail(r, "no memory to keep track of %zu mapped bytes", size);
 }
 
-/* Takes out the first mapping of [at, end); 0: there is none. */
+/* Removes the first mapping that begins in [at, end). Returns 0 if there is none. */
 DS__SEAM static int ds__mapping_take(uintptr_t at, uintptr_t end, ds__mapping *out) {
     ds__lock_take(&ds__g.mapping_lock);
     size_t i = ds__mapping_after(at);
@@ -6065,7 +6190,7 @@ DS__SEAM static int ds__mapping_covers(uintptr_t at, size_t size) {
     return at >= end;
 }
 
-/* Whether the range is one or several mappings. */
+/* Checks that the range consists of whole mappings. */
 DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     uintptr_t at = (uintptr_t)ptr;
     uintptr_t end = at + size;
@@ -6076,7 +6201,7 @@ DS__SEAM static ds_result ds__mapping_check(void *ptr, size_t size) {
     ds__lock_give(&ds__g.mapping_lock);
     return at == end && size ? DS_OK
                              : ds__fail(DS_ERR_INVALID_VALUE,
-                                        "%zu bytes at %p are not what was mapped", size, ptr);
+                                        "%zu bytes at %p are not a mapped range", size, ptr);
 }
 
 /* base/touch.h - gives memory its pages at once.
@@ -6180,8 +6305,8 @@ enum {
     DS__BOARD_LAYOUT = 2
 };
 
-/* The progress of one stream that records events of this board: its operations up to `done` are
-   over, and those from failed_from to failed_upto have failed. */
+/* The progress of one stream that records events of this board. Operations up to `done` are
+   finished; those from failed_from to failed_upto have failed. */
 typedef struct ds__lane {
     _Atomic uint64_t done;
     _Atomic uint64_t failed_from;
@@ -6191,8 +6316,8 @@ typedef struct ds__lane {
 
 /* An event. */
 typedef struct ds__mark {
-    /* of the latest record: lane + 1 (24 bits) and the number of the operation (the lowest 40);
-       0: none */
+    /* the latest record: lane + 1 (24 bits) and the number of the operation (lowest 40 bits); 0:
+       none */
     _Atomic uint64_t word;
     _Atomic uint32_t generation;
     uint32_t next; /* the owner's: index + 1, in the list of free ones */
@@ -6214,7 +6339,7 @@ typedef struct ds__stake_facts {
 typedef struct ds__stake {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
-    _Atomic uint64_t lease[DS__LEASES]; /* who uses it: number << 24 | process id; 0: free */
+    _Atomic uint64_t lease[DS__LEASES]; /* the user: number << 24 | process id; 0: free */
     ds__stake_facts facts;
 } ds__stake;
 
@@ -6239,7 +6364,7 @@ typedef struct ds__sheet {
 typedef struct ds__board {
     struct ds__board *next;
     ds__sheet *sheet;
-    uint64_t serial; /* no other board of this process ever had it */
+    uint64_t serial; /* unique among the boards of this process */
     uint64_t cookie;
     uint64_t me;
     int pid;
@@ -6261,8 +6386,8 @@ static struct {
     int atfork;
 } ds__boards = { .mutex = DS__MUTEX_INIT };
 
-/* The content of the CPU driver's handles of events and of memory; the rest of their 64 bytes is
-   zero. */
+/* The content of an exported handle of the CPU driver, for an event or memory. The rest of its 64
+   bytes is 0. */
 typedef struct ds__address {
     uint32_t kind; /* DS__ADDRESS_* */
     int32_t pid;
@@ -6284,7 +6409,8 @@ static void ds__boards_unlock(void) {
     ds__mutex_unlock(&ds__boards.mutex);
 }
 
-/* In a forked child: the parent must not seem to be alive as long as the child is. */
+/* Runs in a forked child. Closes the files, so that the child does not hold the parent's file
+   locks. */
 static void ds__boards_forked(void) {
     if (ds__boards.own) {
         ds__os_close(ds__boards.own->fd);
@@ -6328,17 +6454,18 @@ static ds__board *ds__board_new(int fd) {
 }
 
 static ds_result ds__board_short(void) {
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for what processes share");
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
-/* The process's own board, made when first needed. The mutex is held. */
+/* Returns the board of this process, which the first call creates. The mutex is held. */
 DS__SEAM static ds_result ds__board_own(ds__board **out) {
     uint64_t cookie = ds__os_cookie();
-    if ((*out = ds__boards.own) != NULL)
+    *out = ds__boards.own;
+    if (*out)
         return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
     if (fd < 0)
-        return ds__fail(DS_ERR_SYSTEM, "the system refuses memory to share (memfd_create): %s",
+        return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
     ds__board *b = ds__board_new(fd);
@@ -6357,12 +6484,12 @@ DS__SEAM static ds_result ds__board_own(ds__board **out) {
     return DS_OK;
 }
 
-/* 1: the process with this number on the board is there. */
+/* Returns 1 if the process with this number on the board is alive. */
 static int ds__board_alive(const ds__board *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
 
-/* Why another process's memory could not be opened. */
+/* Reports why the memory of another process could not be opened, by errno. */
 static ds_result ds__peer_fail(int pid) {
     if (errno == ENOENT)
         return ds__fail(
@@ -6370,14 +6497,14 @@ static ds_result ds__peer_fail(int pid) {
             "process %d, which exported the handle, has ended or has shut devstream down", pid);
     if (errno == EACCES || errno == EPERM)
         return ds__fail(DS_ERR_SYSTEM,
-                        "process %d, which exported the handle, may not be looked into; both must "
-                        "belong to the same user",
+                        "process %d, which exported the handle, cannot be accessed; both processes "
+                        "must belong to the same user",
                         pid);
-    return ds__fail(DS_ERR_SYSTEM, "what process %d shares cannot be opened: %s", pid,
+    return ds__fail(DS_ERR_SYSTEM, "the shared memory of process %d cannot be opened: %s", pid,
                     strerror(errno));
 }
 
-/* Closes what nobody uses any more. The mutex is held. */
+/* Closes boards of other processes that are not used any more. The mutex is held. */
 static void ds__boards_tidy(void) {
     for (ds__board **p = &ds__boards.others; *p;) {
         ds__board *b = *p;
@@ -6390,28 +6517,38 @@ static void ds__boards_tidy(void) {
     }
 }
 
+/* Checks the board that another process exports, and takes a number on it, whose file lock says
+   that this process lives. */
+static ds_result ds__board_enter(ds__board *b) {
+    int pid = b->pid;
+    if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "process %d has an incompatible version of devstream; use the same version "
+                        "in both processes",
+                        pid);
+    if (b->sheet->pid != pid)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the handle names process %d, but the events and memory are of process %d",
+                        pid, b->sheet->pid);
+    b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1;
+    if (!ds__os_hold_byte(b->fd, b->me))
+        return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
+    return DS_OK;
+}
+
 static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
     int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
     if (got < 0)
         return ds__peer_fail(pid);
     ds__board *b = ds__board_new(got);
     if (!b)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to see what process %d shares", pid);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
+                        pid);
     b->me = UINT64_MAX;
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = DS_OK;
-    if (b->sheet->cookie != cookie || b->sheet->layout != DS__BOARD_LAYOUT)
-        r = ds__fail(
-            DS_ERR_UNSUPPORTED,
-            "process %d has another version of devstream, with which nothing can be shared", pid);
-    else if (b->sheet->pid != pid)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the handle names process %d, but the events and memory are of process %d",
-                     pid, b->sheet->pid);
-    else if ((b->me = atomic_fetch_add(&b->sheet->peers, 1) + 1, !ds__os_hold_byte(got, b->me)))
-        r = ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
+    ds_result r = ds__board_enter(b);
     if (r < 0) {
         ds__board_free(b);
         return r;
@@ -6422,13 +6559,13 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
     return DS_OK;
 }
 
-/* The board of the process that exported a handle, which must live; ends with ds__board_close.
-   The mutex is held. */
+/* Opens the board of the process that exported a handle. That process must be alive. The caller
+   ends with ds__board_close. The mutex is held. */
 DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
     ds_result r = DS_OK;
     if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the handle was exported by this process; use what it was made of");
+                        "the handle was exported by this process; use the exported object");
     ds__boards_tidy();
     ds__board *b = ds__boards.others;
     while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
@@ -6454,7 +6591,8 @@ DS__SEAM static void ds__board_close(ds__board *b) {
     ds__boards_tidy();
 }
 
-/* The board with this serial; NULL: this process does not have it open. The mutex is held. */
+/* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
+   held. */
 DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     ds__board *b = ds__boards.own;
     if (b && b->serial == serial)
@@ -6464,15 +6602,15 @@ DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
     return b;
 }
 
-/* A lane of the board for this process. The mutex is held. */
+/* Takes a lane of the board for this process. The mutex is held. */
 DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     ds__sheet *s = b->sheet;
     uint32_t i = atomic_load(&s->lanes);
     do {
         if (i >= DS__LANES)
             return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                            "%d streams have recorded events of process %d, which is the limit",
-                            DS__LANES, b->pid);
+                            "%d streams have recorded events of process %d, the maximum", DS__LANES,
+                            b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
     if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
@@ -6483,12 +6621,13 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
     return DS_OK;
 }
 
-/* An event on the own board. The mutex is held. */
+/* Takes an event slot on the board of this process. The mutex is held. */
 DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "a process can have %d interprocess events at a time", DS__MARKS);
+                        "the process has %d interprocess events, the maximum; destroy some",
+                        DS__MARKS);
     ds__mark *m = &b->sheet->mark[i];
     if (b->free_mark) {
         b->free_mark = m->next;
@@ -6502,13 +6641,13 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     return DS_OK;
 }
 
-/* 1: the mark has an event, and it is the one of this generation. */
+/* Returns 1 if the slot has the event of this generation. */
 DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
     return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
            atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
-/* What was exported of it is void from now on. The mutex is held. */
+/* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
 DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
     ds__mark *m = &b->sheet->mark[i];
     atomic_fetch_add(&m->generation, 1);
@@ -6559,19 +6698,18 @@ struct ds__ranges {
     ds__range at[];
 };
 
-/* Part of a range's kind: it is not the user's to free but the allocator's, and how it goes
-   back. */
+/* Part of a range's kind, for memory that only the allocator frees: how the memory is released. */
 enum {
     DS__HELD_SPACE = 16,     /* a reservation: what is mapped there, then the addresses */
     DS__HELD_SEGMENT = 32,   /* like the user's */
     DS__HELD_SHARED = 64,    /* other processes may have it */
     DS__HELD_IMPORTED = 128, /* another process's */
-    DS__HELD_UPSTREAM = 48,  /* a pool's upstream made it and ends it */
-    DS__HELD_ASYNC = 80,     /* in the order of a stream, else like the user's */
+    DS__HELD_UPSTREAM = 48,  /* allocated and freed by a pool's upstream */
+    DS__HELD_ASYNC = 80,     /* freed in the order of a stream */
     DS__HELD = 240
 };
 
-/* Index of the first range that ends after the address. */
+/* Returns the index of the first range that ends after the address. */
 static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t address) {
     size_t low = 0;
     size_t high = count;
@@ -6585,8 +6723,25 @@ static size_t ds__range_after(const ds__ranges *r, size_t count, uintptr_t addre
     return low;
 }
 
-/* The range that holds the address; 0: none. Takes no lock: a reader that met a change looks
-   again. */
+/* Reads the range that holds the address; returns 0 if there is none. The result is valid only if
+   the version of the table is the same before and after. */
+static inline int ds__range_read(const ds__ranges *r, size_t count, uintptr_t address,
+                                 ds__found *out) {
+    size_t i = ds__range_after(r, count, address);
+    if (i >= count)
+        return 0;
+    int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
+    out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
+    out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
+    out->kind = (ds_memory_kind)(kind_device & 15);
+    out->held = kind_device & DS__HELD;
+    out->backend = kind_device >> 8 & 1;
+    out->device = kind_device >> 9;
+    return address >= out->base && address < out->end;
+}
+
+/* Finds the range that holds the address; returns 0 if there is none. Takes no lock, and repeats
+   the search if the table changes meanwhile. */
 static int ds__range_find(const void *ptr, ds__found *out) {
     uintptr_t address = (uintptr_t)ptr;
     for (;;) {
@@ -6597,27 +6752,14 @@ static int ds__range_find(const void *ptr, ds__found *out) {
         }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
         size_t count = atomic_load_explicit(&ds__g.range_count, memory_order_acquire);
-        int found = 0;
-        if (r && count <= r->room) {
-            size_t i = ds__range_after(r, count, address);
-            if (i < count) {
-                int kind_device = atomic_load_explicit(&r->at[i].kind_device, memory_order_acquire);
-                out->base = atomic_load_explicit(&r->at[i].base, memory_order_acquire);
-                out->end = atomic_load_explicit(&r->at[i].end, memory_order_acquire);
-                out->kind = (ds_memory_kind)(kind_device & 15);
-                out->held = kind_device & DS__HELD;
-                out->backend = kind_device >> 8 & 1;
-                out->device = kind_device >> 9;
-                found = address >= out->base && address < out->end;
-            }
-        }
+        int found = r && count <= r->room && ds__range_read(r, count, address, out);
         if (atomic_load_explicit(&ds__g.range_version, memory_order_relaxed) == version)
             return found;
     }
 }
 
-/* The same with the thread's latest finds tried first; NULL: none. The result is the thread's,
-   until it looks again often. */
+/* Finds the range of an address and caches it in the thread; NULL: none. The result is valid until
+   the thread looks up DS__HITS more ranges. */
 __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr) {
     ds__tls_block *t = &ds__tls;
     uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
@@ -6632,6 +6774,8 @@ __attribute__((noinline)) static const ds__found *ds__range_look(const void *ptr
     return hit;
 }
 
+/* Returns the range of an address, from the thread's cache if possible; NULL: the memory is not
+   known. */
 static inline const ds__found *ds__range_hit(const void *ptr) {
     const ds__tls_block *t = &ds__tls;
     if (DS__LIKELY(t->hit_version ==
@@ -6652,7 +6796,22 @@ static void ds__range_move(ds__range *to, ds__range *from) {
                           memory_order_release);
 }
 
-/* Adds a range. DS_ERR_INVALID_VALUE: it touches a known one. No sentence. */
+/* Replaces the array of ranges by a larger one. Returns NULL if there is no memory. Readers may
+   still use the old array, so it is kept until ds_shutdown. ds__g.range_lock is held. */
+static ds__ranges *ds__range_grow(ds__ranges *r, size_t count) {
+    size_t room = r ? 2 * r->room : 64;
+    ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+    if (!more)
+        return NULL;
+    more->room = room;
+    more->older = r;
+    for (size_t k = 0; k < count; k++)
+        ds__range_move(&more->at[k], &r->at[k]);
+    atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
+    return more;
+}
+
+/* Adds a range. Returns DS_ERR_INVALID_VALUE if it overlaps a known range. Sets no sentence. */
 static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backend, int device) {
     uintptr_t base = (uintptr_t)ptr;
     uintptr_t end = base + size;
@@ -6664,18 +6823,9 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     if (r && i < count && atomic_load(&r->at[i].base) < end) {
         result = DS_ERR_INVALID_VALUE;
     } else if (!r || count == r->room) {
-        size_t room = r ? 2 * r->room : 64;
-        ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
-        if (!more) {
+        r = ds__range_grow(r, count);
+        if (!r)
             result = DS_ERR_OUT_OF_MEMORY;
-        } else { /* readers may still be in the old one: it is kept until shutdown */
-            more->room = room;
-            more->older = r;
-            for (size_t k = 0; k < count; k++)
-                ds__range_move(&more->at[k], &r->at[k]);
-            atomic_store_explicit(&ds__g.ranges, more, memory_order_release);
-            r = more;
-        }
     }
     if (result == DS_OK) {
         atomic_fetch_add(&ds__g.range_version, 1);
@@ -6691,7 +6841,8 @@ static ds_result ds__range_add(const void *ptr, size_t size, int kind, int backe
     return result;
 }
 
-/* Removes the range of this kind that begins at ptr, for one caller only; 0: there is none. */
+/* Removes the range of this kind that begins at ptr. Returns 0 if there is none; of several callers
+   one finds it. */
 static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     uintptr_t base = (uintptr_t)ptr;
     int found = 0;
@@ -6712,17 +6863,19 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
     return found;
 }
 
-/* Describes the memory of a pointer. Returns 0 if it was not allocated or registered here; then the
-   description is that of ordinary memory. */
+/* Describes the memory of a pointer. Returns 0 if devstream neither allocated nor registered the
+   memory; the description is that of pageable memory then. */
 static int ds__known(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;
     out->size = f ? f->end - f->base : 0;
-    out->device.type = !f || f->kind != DS_MEMORY_DEVICE ? DS_DEVICE_HOST
-                       : f->backend                      ? DS_DEVICE_CPU
-                                                         : DS_DEVICE_CUDA;
-    out->device.index = out->device.type == DS_DEVICE_HOST ? 0 : f->device;
+    out->device.type = DS_DEVICE_HOST;
+    out->device.index = 0;
+    if (f && f->kind == DS_MEMORY_DEVICE) {
+        out->device.type = f->backend ? DS_DEVICE_CPU : DS_DEVICE_CUDA;
+        out->device.index = f->device;
+    }
     return f != NULL;
 }
 
@@ -9741,7 +9894,7 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
     }
     ds__lock_give(&d->lock);
     if (r == DS_ERR_ILLEGAL_STATE)
-        return ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already");
+        return ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner");
     return r == DS_OK ? r : ds__fail(r, "%p is not a stream of cpu:%d", native, device);
 }
 
@@ -9764,7 +9917,7 @@ static void ds__cpu_stream_forget(void *stream) {
 
 static ds_result ds__cpu_copy_now(const ds__op *op) {
     (void)op;
-    return ds__fail(DS_ERR_UNSUPPORTED, "only a GPU's memory needs this");
+    return ds__fail(DS_ERR_UNSUPPORTED, "only the memory of a GPU supports this");
 }
 
 /* cpu/stream_wait.h - waits for streams and devices.
@@ -9870,8 +10023,7 @@ static ds_result ds__cpu_settled(const ds__cpu_stream *s) {
 static ds_result ds__cpu_stream_query(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s)) {
-        ds_result r =
-            ds__cpu_asked(s, "a stream that captures cannot be asked whether its work is done");
+        ds_result r = ds__cpu_asked(s, "a stream that captures cannot be queried");
         if (r < 0)
             return r;
     }
@@ -9889,7 +10041,7 @@ static ds_result ds__cpu_stream_query(void *stream) {
 static ds_result ds__cpu_stream_synchronize(void *stream, uint64_t timeout_ns) {
     ds__cpu_stream *s = stream;
     ds_result r = ds__cpu_watched(s)
-                      ? ds__cpu_asked(s, "a stream that captures cannot be waited for by the host")
+                      ? ds__cpu_asked(s, "a stream that captures cannot be synchronized")
                       : DS_OK;
     if (r < 0)
         return r;
@@ -10059,10 +10211,11 @@ static ds_result ds__cpu_event_token(ds__cpu_event *e, ds__cpu_token *out) {
     out->stream = e->stream;
     out->upto = e->upto;
     ds__lock_give(&e->lock);
-    return DS__LIKELY(!capture) ? DS_OK
-                                : ds__cpu_captured(capture, 1,
-                                                   "an event that was recorded in a capture cannot "
-                                                   "be asked or waited for by the host");
+    return DS__LIKELY(!capture)
+               ? DS_OK
+               : ds__cpu_captured(
+                     capture, 1,
+                     "an event recorded in a capture cannot be queried or synchronized");
 }
 
 static ds_result ds__cpu_token_state(ds__cpu_token t) {
@@ -10291,7 +10444,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
             &p->stream,
             ds__cpu_failure_new(
                 DS_ERR_PEER_DIED,
-                "process %d, which recorded the event, has died before it came to that",
+                "process %d, which recorded the event, ended before it reached the record",
                 (int)(who & 0xffffff)),
             done + 1);
         done = UINT64_MAX;
@@ -10457,7 +10610,8 @@ static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *
     if (word == 0)
         return DS_OK;
     if (lane >= atomic_load(&b->sheet->lanes))
-        return ds__fail(DS_ERR_INVALID_HANDLE, "what process %d shares is damaged", b->pid);
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the shared memory of process %d is damaged",
+                        b->pid);
     /* recorded here, through another handle */
     if (atomic_load(&b->sheet->lane[lane].who) >> 24 == b->me) {
         ds__cpu_lane *l = ds__cpu.lanes;
@@ -10557,7 +10711,7 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
         return r;
     if (a.kind != DS__ADDRESS_EVENT || a.index >= DS__MARKS || a.zero || a.size ||
         memcmp(same, handle, sizeof same))
-        return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no event of a CPU device");
+        return ds__fail(DS_ERR_INVALID_VALUE, "the handle does not name an event of a CPU device");
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
@@ -10718,7 +10872,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
     ds_result r = DS_OK;
     ds__lock_take(&ds__g.capture_lock);
     if (s->capture) {
-        r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream captures already");
+        r = ds__capture_fail(DS_ERR_ILLEGAL_STATE, s->capture, 0, "the stream already captures");
     } else if (!ds__cpu_depend(s, deps, (uint32_t)count, 1)) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
@@ -10750,13 +10904,12 @@ static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
 static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capture **out) {
     ds_result r = DS_OK;
     if (c->origin != s)
-        return ds__capture_fail(
-            DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE,
-            "a capture ends on the stream where it began, not on one that was forked into it");
+        return ds__capture_fail(DS_ERR_CAPTURE_UNMATCHED, c, c->status == DS_CAPTURE_ACTIVE,
+                                "the capture was begun on another stream; end the capture there");
     if (c->mode != DS_CAPTURE_RELAXED && c->thread != ds__thread_number())
         return ds__capture_fail(
             DS_ERR_CAPTURE_WRONG_THREAD, c, 0,
-            "only the thread that began the capture may end it, unless it is relaxed");
+            "only the thread that began the capture may end it, unless its mode is relaxed");
     if (c->status == DS_CAPTURE_INVALIDATED) {
         r = ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, c, 0, "");
     } else {
@@ -10766,8 +10919,8 @@ static ds_result ds__cpu_end_checked(ds__cpu_stream *s, ds__capture *c, ds__capt
             char rule[320];
             const ds__op *op = &c->body->node[node]->op;
             snprintf(rule, sizeof rule,
-                     "a stream that was forked into the capture was not joined: nothing that the "
-                     "end waits for comes after %s, captured at %s:%u",
+                     "a stream forked into the capture was not joined: the end of the capture does "
+                     "not wait for %s, captured at %s:%u",
                      ds__node_print(c->body, node, text, sizeof text), ds__short_path(op->file),
                      (unsigned)op->line);
             r = ds__capture_fail(DS_ERR_CAPTURE_UNJOINED, c, 1, rule);
@@ -10910,8 +11063,8 @@ static ds_result ds__cpu_unsafe(const char *rule) {
 
 /* Waiting for a device on which something captures cannot end: nothing of it runs. */
 static ds_result ds__cpu_unsafe_wait(int device) {
-    ds_result r = ds__cpu_unsafe(
-        "waiting for a device is not allowed in this thread while the capture is open");
+    ds_result r =
+        ds__cpu_unsafe("a device cannot be synchronized in this thread while the capture is open");
     if (DS__LIKELY(ds__captures_open() == 0))
         return r;
     ds__lock_take(&ds__g.capture_lock);
@@ -10924,10 +11077,12 @@ static ds_result ds__cpu_unsafe_wait(int device) {
         if (!member)
             continue;
         if (r == DS_OK)
-            r = ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE,
-                                 "a device cannot be waited for while a stream of it captures");
+            r = ds__capture_fail(
+                DS_ERR_CAPTURE_UNSUPPORTED, c, c->status == DS_CAPTURE_ACTIVE,
+                "a device cannot be synchronized while one of its streams captures");
         else
-            ds__capture_spoil(c, "a device cannot be waited for while a stream of it captures");
+            ds__capture_spoil(c,
+                              "a device cannot be synchronized while one of its streams captures");
     }
     ds__lock_give(&ds__g.capture_lock);
     return r;
@@ -10958,8 +11113,7 @@ static ds_result ds__cpu_captured(uint64_t capture, int spoils, const char *rule
                              rule);
     else
         r = ds__fail(DS_ERR_CAPTURED_EVENT,
-                     "the event was recorded in capture #%llu, which is over, and nothing ran "
-                     "there; record it again",
+                     "the event was recorded in capture #%llu, which has ended; record it again",
                      (unsigned long long)capture);
     ds__lock_give(&ds__g.capture_lock);
     return r;
@@ -10988,11 +11142,10 @@ static ds_result ds__cpu_capture_wait(ds__cpu_stream *s, ds__capture *c, ds__cap
                                       const uint32_t *deps, uint32_t count) {
     if (other == c)
         return ds__cpu_depend(s, deps, count, 0) ? DS_OK : DS_ERR_OUT_OF_MEMORY;
-    ds_result r =
-        ds__capture_fail(DS_ERR_CAPTURE_MERGE, c, 1,
-                         "a stream cannot wait for another capture, that would merge the two");
-    ds__capture_spoil(
-        other, "a stream of another capture cannot wait for this one, that would merge the two");
+    ds_result r = ds__capture_fail(DS_ERR_CAPTURE_MERGE, c, 1,
+                                   "a wait for another capture would merge the two captures");
+    ds__capture_spoil(other,
+                      "a wait of another capture for this capture would merge the two captures");
     return r;
 }
 
@@ -11009,7 +11162,7 @@ static ds_result ds__cpu_capture_wait_event(ds__cpu_stream *s, ds__capture *c, d
     ds__capture *other = ds__capture_find(&ds__cpu_driver, id);
     if (!other)
         return ds__capture_fail(DS_ERR_CAPTURED_EVENT, c, 1,
-                                "the event was recorded in another capture, which is over");
+                                "the event was recorded in another capture, which has ended");
     return ds__cpu_capture_wait(s, c, other, e->deps, e->dep_count);
 }
 
@@ -11049,8 +11202,8 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
 }
 
 static const char *const ds__cpu_unpinned =
-    "pageable memory would be touched at each launch; use ds_pinned_alloc, ds_pinned_register, or "
-    "DS_COPY_HOST_STABLE if it stays where it is";
+    "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
+    "DS_COPY_HOST_STABLE for stable memory";
 
 /* The table of what an operation does on a stream that captures. The lock is held. */
 static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
@@ -11083,11 +11236,11 @@ static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds_
     case DS__CPU_OP_FREE:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
-            "memory of the driver's own allocator cannot come or go on a stream that captures");
+            "the driver's pool cannot allocate or free on a stream that captures");
     case DS__OP_CALLBACK:
         return ds__capture_fail(
             DS_ERR_CAPTURE_UNSUPPORTED, c, 1,
-            "a callback with a status cannot be captured; ds_stream_launch_host_func can");
+            "ds_stream_add_callback cannot be captured; use ds_stream_launch_host_func");
     default:
         return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
                                 "an executable cannot be uploaded on a stream that captures");
@@ -12179,7 +12332,8 @@ static ds_result ds__cpu_take(int device, size_t size) {
 
 static ds_result ds__cpu_short(int device, size_t size) {
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
-    return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes for cpu:%d", size, device);
+    return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes for cpu:%d", size,
+                    device);
 }
 
 static ds_result ds__cpu_memory_alloc(int device, size_t size, void **out) {
@@ -12208,7 +12362,8 @@ static ds_result ds__cpu_space_reserve(int device, size_t size, size_t *out_page
                : NULL;
     return *out ? DS_OK
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
-                           "the system has no %zu bytes of address space for cpu:%d", size, device);
+                           "the system cannot reserve %zu bytes of address space for cpu:%d", size,
+                           device);
 }
 
 static void ds__cpu_space_release(int device, void *at, size_t size) {
@@ -12398,9 +12553,10 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
     if (r < 0)
         return r;
     if (a.kind != DS__ADDRESS_MEMORY || a.size != size)
-        return ds__fail(DS_ERR_INVALID_VALUE, "these bytes are no memory of a CPU device");
+        return ds__fail(DS_ERR_INVALID_VALUE, "the handle does not name memory of a CPU device");
     if (a.pid == (int32_t)ds__os_process_id())
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "the memory is this process's own");
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the memory was exported by this process; use its pointer");
     int fd = ds__os_memfd_open(a.pid, a.fd, a.cookie, size);
     if (fd < 0)
         return ds__peer_fail(a.pid);
@@ -12408,7 +12564,8 @@ static ds_result ds__cpu_share_import(int device, const unsigned char *handle, s
     ds__os_close(fd);
     return *out ? DS_OK
                 : ds__fail(DS_ERR_OUT_OF_MEMORY,
-                           "the system has no address space for %zu bytes on cpu:%d", size, device);
+                           "the system cannot reserve %zu bytes of address space for cpu:%d", size,
+                           device);
 }
 
 static void ds__cpu_share_close(int device, void *base, size_t size) {
@@ -12442,7 +12599,7 @@ static ds_result ds__cpu_host_alloc(size_t size, void **out) {
     else
         *out = ds__os_aligned_alloc(DS__TOUCH_PAGE, size);
     if (!*out)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes of pinned memory", size);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot pin %zu bytes", size);
     if (touches)
         ds__touch_all(*out, size, (unsigned)ds__cpu.workers);
     return DS_OK;
@@ -12537,7 +12694,7 @@ static ds_result ds__cpu_device_memory(int device, size_t *out_free, size_t *out
 static ds_result ds__cpu_device_sensor(int device, int sensor, unsigned out[2]) {
     (void)out;
     return ds__fail(DS_ERR_UNSUPPORTED,
-                    "the %s of cpu:%d is not known: only NVML tells it, of GPUs",
+                    "the %s of cpu:%d is not supported: NVML reports it for GPUs only",
                     ds__sensor_names[sensor], device);
 }
 
@@ -12649,8 +12806,8 @@ static const ds_cpu_desc *ds__cpu_desc(void) {
 static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {
     const ds_cpu_route *route = &f->route[from * ((size_t)f->devices + 1) + to];
     DS__REQUIRE(route->latency_ns >= 0 && route->latency_ns <= 1000000000000000,
-                "the route from %zu to %zu has a latency of %lld ns", from, to,
-                (long long)route->latency_ns);
+                "the route from %zu to %zu has a latency of %lld ns; 0 to 10^15 is allowed", from,
+                to, (long long)route->latency_ns);
     DS__REQUIRE(route->hops <= f->links && (route->link || !route->hops),
                 "the route from %zu to %zu has %zu of %zu links", from, to, route->hops, f->links);
     for (size_t i = 0; i < route->hops; i++) {
@@ -12668,26 +12825,29 @@ static ds_result ds__cpu_check_fabric(const ds_cpu_desc *desc) {
     const ds_cpu_fabric *f = desc->fabric;
     DS__REQUIRE_RESERVED("ds_cpu_fabric", f);
     DS__REQUIRE(f->devices > 0 && f->devices <= DS_CPU_MAX_DEVICES,
-                "a fabric of %d devices, which are not 1 to %d", f->devices, DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(!desc->devices || desc->devices == f->devices, "%d CPU devices, but a fabric of %d",
-                desc->devices, f->devices);
+                "the fabric has %d devices; 1 to %d are allowed", f->devices, DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(!desc->devices || desc->devices == f->devices,
+                "ds_cpu_desc.devices is %d, but the fabric has %d devices", desc->devices,
+                f->devices);
     DS__REQUIRE(!desc->peer_access,
-                "a fabric's routes say which devices reach each other; peer_access must be NULL");
+                "peer_access must be NULL with a fabric, whose routes define the access");
     DS__REQUIRE(!(desc->flags & DS_CPU_INLINE) && !desc->seed,
-                "a fabric decides when work runs: neither DS_CPU_INLINE nor a seed goes with it");
-    DS__REQUIRE(f->route, "the fabric has no routes");
+                "DS_CPU_INLINE and a seed are not allowed with a fabric");
+    DS__REQUIRE(f->route, "the fabric has no routes: ds_cpu_fabric.route is NULL");
     DS__REQUIRE(f->links <= INT_MAX && (f->link_bytes_per_s || !f->links),
-                "the fabric has %zu links, but nothing says how fast they are", f->links);
-    DS__REQUIRE(f->engines >= 0 && f->engines <= 64, "%d copy engines are not 1 to 64", f->engines);
+                "the fabric has %zu links, but link_bytes_per_s is NULL", f->links);
+    DS__REQUIRE(f->engines >= 0 && f->engines <= 64,
+                "the fabric has %d copy engines; 1 to 64 are allowed", f->engines);
     DS__REQUIRE(f->engine_ns >= 0 && f->engine_ns <= 1000000000000000,
-                "a copy cannot hold its engine for %lld ns", (long long)f->engine_ns);
+                "engine_ns is %lld; 0 to 10^15 is allowed", (long long)f->engine_ns);
     DS__REQUIRE(f->memory_bytes_per_s == 0 ||
                     (f->memory_bytes_per_s >= 1 && f->memory_bytes_per_s <= 1e300),
-                "memory of %g bytes per second", f->memory_bytes_per_s);
+                "memory_bytes_per_s is %g; 0, or 1 to 1e300 is allowed", f->memory_bytes_per_s);
     DS__REQUIRE((f->flags & ~(unsigned)DS_CPU_DRY) == 0, "unknown fabric flags %#x", f->flags);
     for (size_t i = 0; i < f->links; i++)
         DS__REQUIRE(f->link_bytes_per_s[i] >= 1 && f->link_bytes_per_s[i] <= 1e300,
-                    "link %zu has %g bytes per second", i, f->link_bytes_per_s[i]);
+                    "link %zu has %g bytes per second; 1 to 1e300 is allowed", i,
+                    f->link_bytes_per_s[i]);
     for (size_t from = 0; from <= (size_t)f->devices; from++)
         for (size_t to = 0; to <= (size_t)f->devices; to++) {
             ds_result r = ds__cpu_check_route(f, from, to);
@@ -12703,9 +12863,10 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
         return DS_OK;
     DS__REQUIRE_RESERVED("ds_cpu_desc", desc);
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
-                "%d CPU devices are not 1 to %d", desc->devices, DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256, "%d workers are not 1 to 256",
-                desc->workers);
+                "%d CPU devices are requested; 1 to %d are allowed", desc->devices,
+                DS_CPU_MAX_DEVICES);
+    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256,
+                "%d workers are requested; 1 to 256 are allowed", desc->workers);
     DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE)) ==
                     0,
                 "unknown CPU flags %#x", desc->flags);
@@ -13443,7 +13604,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_fail(const ds__cuda_sc
     if (device >= 0)
         snprintf(where, sizeof where, " on cuda:%d", device);
     return ds__fail(
-        ds__cuda_map(code), "%s%s says %d (%s: %s)%s", call, where, code,
+        ds__cuda_map(code), "%s%s returned %d (%s: %s)%s", call, where, code,
         cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
         ds__cuda_is_sticky(code)
             ? ": earlier work on the device failed, and only a new process can use it again"
@@ -13663,8 +13824,8 @@ static void ds__cuda_probe(ds_backend_info *out) {
     if (code != cudaSuccess) {
         if (pending == cudaSuccess)
             (void)cudaGetLastError();
-        snprintf(out->reason, sizeof out->reason, "not taken: %s says %d (%s: %s)", call, (int)code,
-                 cudaGetErrorName(code), cudaGetErrorString(code));
+        snprintf(out->reason, sizeof out->reason, "not taken: %s returned %d (%s: %s)", call,
+                 (int)code, cudaGetErrorName(code), cudaGetErrorString(code));
         return;
     }
     if (count == 0) {
@@ -13800,7 +13961,7 @@ static ds_result ds__cuda_device_synchronize(int device) {
 static ds_result ds__cuda_device_reset(int device) {
     return ds__fail(
         DS_ERR_UNSUPPORTED,
-        "cuda:%d cannot be reset within a process that others share; start a new process", device);
+        "cuda:%d cannot be reset: other libraries share its context; start a new process", device);
 }
 
 /* Asked once per pair; access is switched on with the first answer. */
@@ -13996,7 +14157,7 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the %s of cuda:%d is not known: NVML (%s) tells it, and %s",
+                        "the %s of cuda:%d is not available: NVML (%s) is needed, and %s",
                         ds__sensor_names[sensor], device, ds__nvml_path(), why);
     int code = ds__nvml_device(n, &p, &handle);
     if (code == 0)
@@ -14008,8 +14169,8 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
         return DS_OK;
     int unknown = code == DS__NVML_NOT_SUPPORTED || code == DS__NVML_NO_FUNCTION;
     return ds__fail(unknown ? DS_ERR_UNSUPPORTED : DS_ERR_DRIVER,
-                    "the %s of cuda:%d is not known: NVML says %d (%s)", ds__sensor_names[sensor],
-                    device, code, n->text(code));
+                    "the %s of cuda:%d is not available: NVML returned %d (%s)",
+                    ds__sensor_names[sensor], device, code, n->text(code));
 }
 
 /* As in nvml.h. */
@@ -14061,7 +14222,7 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
         return r;
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n) {
-        snprintf(out->unknown, sizeof out->unknown, "NVML (%s) tells them, and %s", ds__nvml_path(),
+        snprintf(out->unknown, sizeof out->unknown, "NVML (%s) is needed, and %s", ds__nvml_path(),
                  why);
         return DS_OK;
     }
@@ -14069,7 +14230,7 @@ static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
     if (code == 0)
         code = ds__nvml_list(n, handle, out);
     if (code != 0)
-        snprintf(out->unknown, sizeof out->unknown, "NVML says %d (%s)", code, n->text(code));
+        snprintf(out->unknown, sizeof out->unknown, "NVML returned %d (%s)", code, n->text(code));
     return DS_OK;
 }
 
@@ -14520,7 +14681,7 @@ static ds_result ds__cuda_list_wrapper(ds__cuda_stream *s) {
     if (!taken)
         ds__cuda_link_stream(s);
     ds__lock_give(&ds__cuda.lock);
-    return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream has an owner already") : DS_OK;
+    return taken ? ds__fail(DS_ERR_INVALID_VALUE, "the native stream already has an owner") : DS_OK;
 }
 
 static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigned *out_flags,
@@ -14706,10 +14867,10 @@ static ds_result ds__cuda_event_elapsed(void *start, void *end, double *out_ms) 
 static ds_result ds__cuda_own_handle(const ds__cuda_scope *scope, cudaError_t code,
                                      const char *call) {
     ds__cuda_ignore(scope, code);
-    return ds__fail(
-        DS_ERR_ILLEGAL_STATE,
-        "%s says %d (%s): the handle seems to be of this process; use what it was made of", call,
-        (int)code, cudaGetErrorName(code));
+    return ds__fail(DS_ERR_ILLEGAL_STATE,
+                    "%s returned %d (%s): the handle was probably exported by this process; use "
+                    "the exported event",
+                    call, (int)code, cudaGetErrorName(code));
 }
 
 static ds_result ds__cuda_event_export(void *event, unsigned char *out) {
@@ -15171,8 +15332,9 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     int capturing = 0;
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (capturing)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a copy between a GPU and a device of the CPU "
-                                                 "driver cannot be captured; the capture goes on");
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                     "a copy between a GPU and a device of the CPU driver cannot be captured; the "
+                     "capture continues");
     if (r < 0) {
         ds__cuda_leave(&scope);
         ds__release(w);
@@ -15280,8 +15442,8 @@ static ds_result ds__cuda_elsewhere(ds__cuda_stream *s, int device, const ds__op
         return r;
     if (capturing) /* the stream would have to live as long as a capture that is not known here */
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "in a capture that devstream did not begin, work on memory of cuda:%d must "
-                        "be put on a stream of it",
+                        "in a capture begun outside devstream, work on memory of cuda:%d must be "
+                        "enqueued on a stream of that device",
                         device);
     r = ds__cuda_stream_create(device, DS__STREAM_NEW, DS_STREAM_NON_BLOCKING, &priority, &native);
     if (r < 0)
@@ -15746,10 +15908,10 @@ static inline ds_result ds__cuda_split(const ds__kernel *k, uint64_t items, uint
     *most = ds__cuda_most_items(k, per_block, &can_split);
     if (items <= *most || can_split)
         return DS_OK;
-    return ds__fail(DS_ERR_INVALID_VALUE,
-                    "kernel %s: %llu items are more than one launch can have, and it does not take "
-                    "FIRST and COUNT in 8 bytes",
-                    k->name, (unsigned long long)items);
+    return ds__fail(
+        DS_ERR_INVALID_VALUE,
+        "kernel %s: %llu items exceed one launch; add DS_PARAM_FIRST and DS_PARAM_COUNT of 8 bytes",
+        k->name, (unsigned long long)items);
 }
 
 static inline ds_grid ds__cuda_items_grid(const ds__kernel *k, int device, uint64_t count) {
@@ -16114,20 +16276,20 @@ static const char *ds__cuda_rule(const char *call, int code) {
     switch (code) {
     case cudaErrorStreamCaptureUnsupported:
         if (strstr(call, "StreamQuery"))
-            return "a stream that captures cannot be asked whether its work is done";
+            return "a stream that captures cannot be queried";
         if (strstr(call, "StreamSynchronize"))
-            return "a stream that captures cannot be waited for by the host";
+            return "a stream that captures cannot be synchronized";
         if (strstr(call, "AddCallback"))
-            return "a callback cannot be captured, a host function can";
+            return "ds_stream_add_callback cannot be captured; use ds_stream_launch_host_func";
         if (strstr(call, "DeviceSynchronize"))
-            return "waiting for a device is not allowed while the capture is open";
+            return "a device cannot be synchronized while the capture is open";
         return "the call is not allowed in this thread while the capture is open";
     case cudaErrorStreamCaptureInvalidated:
         return "the capture is invalid";
     case cudaErrorStreamCaptureMerge:
-        return "a stream cannot wait for another capture, that would merge the two";
+        return "a wait for another capture would merge the two captures";
     case cudaErrorStreamCaptureUnmatched:
-        return "a capture ends on the stream where it began, not on one that was forked into it";
+        return "the capture was begun on another stream; end the capture there";
     case cudaErrorStreamCaptureUnjoined:
         return "a stream that was forked into the capture was not joined";
     case cudaErrorStreamCaptureIsolation:
@@ -16135,9 +16297,9 @@ static const char *ds__cuda_rule(const char *call, int code) {
     case cudaErrorStreamCaptureImplicit:
         return "the legacy stream cannot be used while a blocking stream of its device captures";
     case cudaErrorCapturedEvent:
-        return "an event that was recorded in a capture stands for nothing that runs";
+        return "an event recorded in a capture cannot be queried or synchronized";
     default:
-        return "only the thread that began the capture may end it, unless it is relaxed";
+        return "only the thread that began the capture may end it, unless its mode is relaxed";
     }
 }
 
@@ -16155,7 +16317,7 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
     char rule[sizeof named->rule];
     const char *why = ds__cuda_rule(call, code);
     ds_result r = ds__cuda_map(code);
-    snprintf(rule, sizeof rule, "%s (%s says %d)", why, call, code);
+    snprintf(rule, sizeof rule, "%s (%s returned %d)", why, call, code);
     if (!locked)
         ds__cuda_lock();
     for (ds__capture *c = ds__g.captures; c; c = c->next) {
@@ -16189,11 +16351,11 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_capture_failed(
         r = ds__capture_fail(r, c, spoils, rule);
     else if (code == cudaErrorCapturedEvent && scope->capture)
         r = ds__fail(r,
-                     "the event was recorded in capture #%llu, which is over, and nothing ran "
-                     "there; record it again (%s says %d)",
+                     "the event was recorded in capture #%llu, which has ended; record it again "
+                     "(%s returned %d)",
                      (unsigned long long)scope->capture, call, code);
     else
-        r = ds__fail(r, "%s; devstream did not begin the capture, or it is over", rule);
+        r = ds__fail(r, "%s; the capture was begun outside devstream or has ended", rule);
     if (!locked)
         ds__cuda_unlock();
     return r;
@@ -16473,8 +16635,8 @@ static ds_result ds__cuda_prepare(const ds__cuda_scope *scope, const ds__node *n
                            &most);
         if (r == DS_OK && out->count > most)
             r = ds__fail(DS_ERR_UNSUPPORTED,
-                         "kernel %s: %zu items take more than one launch, a node is one", k->name,
-                         n->op.u.kernel.items);
+                         "kernel %s: %zu items need several launches, but a node is one launch",
+                         k->name, n->op.u.kernel.items);
         out->grid = ds__cuda_items_grid(k, scope->device, out->count);
     }
     ds__cuda_function *f = ds__cuda_loaded(k, scope->device);
@@ -16585,7 +16747,7 @@ static ds_result ds__cuda_add(ds__cuda_graph *g, const ds__node *n, uint32_t ind
     ds__object *task = NULL;
     if (n->kind == DS_NODE_NATIVE)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "a node that others captured can only be copied with its graph");
+                        "a node captured from other libraries can only be cloned with its graph");
     if (n->kind == DS_NODE_COPY && (ds__place_of(&n->op, DS__OP_DST) == DS__AT_OTHER ||
                                     ds__place_of(&n->op, DS__OP_SRC) == DS__AT_OTHER))
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -16797,8 +16959,7 @@ static ds_result ds__cuda_usable(const ds__body *b) {
     ds__cuda_scope scope;
     if (DS__LIKELY(!g->capture))
         return g->graph ? DS_OK
-                        : ds__fail(DS_ERR_ILLEGAL_STATE,
-                                   "the capture that was to make the graph failed");
+                        : ds__fail(DS_ERR_ILLEGAL_STATE, "the capture into the graph failed");
     ds_result r = ds__cuda_enter(&scope, b->device.index);
     if (r < 0)
         return r;
@@ -17005,7 +17166,7 @@ static ds_result ds__cuda_set_in_graph(const ds__cuda_scope *scope, cudaGraphNod
         return DS_OK;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != ds__cuda_type(n))
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot make a node of type %d one of type %d",
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot change a node of type %d to type %d",
                      (int)type, (int)ds__cuda_type(n));
     if (r < 0)
         return r;
@@ -17037,7 +17198,7 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     ds__release(after);
     if (r == DS_OK && (count != n->dep_count || found != count))
         r = ds__fail(DS_ERR_UNSUPPORTED,
-                     "node %u of the child depends on others than the one that is there",
+                     "node %u of the new child graph has other dependencies than the present child",
                      (unsigned)index);
     return r;
 }
@@ -17047,7 +17208,7 @@ static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t 
     enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     ds_result r = DS__RT(*scope, cudaGraphNodeGetType, (node, &type));
     if (r == DS_OK && type != cudaGraphNodeTypeEmpty)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot switch a node of a child off");
+        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot disable a node of a child graph");
     return r;
 }
 
@@ -17062,7 +17223,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     if (r == DS_OK)
         r = ds__cuda_get_nodes(scope, inner, &nodes, &count);
     if (r == DS_OK && count != child->count)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "the child has %u nodes, the one that is there %zu",
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the new child graph has %u nodes, the present child %zu",
                      (unsigned)child->count, count);
     for (uint32_t i = 0; i < count && r == DS_OK; i++) {
         const ds__node *n = child->node[i];
@@ -17107,8 +17268,9 @@ static ds_result ds__cuda_graph_set(ds__body *b, uint32_t index, ds__node *fresh
         other = !g->capture && !ds__cuda_has_unknown(b, 0);
     if (other && (g->capture || ds__cuda_has_unknown(b, 0)))
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "CUDA cannot change the node so, and the graph cannot be made anew: %s",
-                        g->capture ? "a capture makes it" : "it has nodes that others captured");
+                        "CUDA does not support this change, and the graph cannot be rebuilt: %s",
+                        g->capture ? "a capture adds nodes to it"
+                                   : "it has nodes captured from other libraries");
     /* a captured one was made on its stream's */
     fresh->device.index = other ? ds__cuda_node_device(fresh) : old->device.index;
     if (other)
@@ -17474,7 +17636,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     cudaGraphNode_t *nodes;
     if (!x->kept || x->stale)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "node %u cannot be set: CUDA cannot copy what the executable does",
+                        "node %u cannot be set: CUDA cannot clone the graph of the executable",
                         (unsigned)index);
     if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
@@ -17512,10 +17674,9 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
 }
 
 static ds_result ds__cuda_unnamed(uint32_t index) {
-    return ds__fail(
-        DS_ERR_UNSUPPORTED,
-        "node %u cannot be changed: CUDA cannot copy the graph, by whose nodes it would be named",
-        (unsigned)index);
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "node %u cannot be changed: CUDA cannot clone the graph that names its nodes",
+                    (unsigned)index);
 }
 
 static ds_result ds__cuda_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
@@ -17589,7 +17750,7 @@ static ds_result ds__cuda_upload(const ds__cuda_stream *s, const ds__cuda_exec *
     r = ds__cuda_is_capturing(&scope, s, &capturing);
     if (r == DS_OK && capturing)
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                     "an upload cannot be captured; the capture goes on");
+                     "an upload cannot be captured; the capture continues");
     if (r == DS_OK)
         r = DS__RT(scope, cudaGraphUpload, (x->exec, s->handle));
     ds__cuda_leave(&scope);
@@ -17753,8 +17914,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
    Threads: any. The legacy stream cannot capture and takes the ordinary path. */
 
 static const char *const ds__cuda_pageable =
-    "the graph would use pageable memory at each launch: pin it, register it, or copy with "
-    "DS_COPY_HOST_STABLE";
+    "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
+    "DS_COPY_HOST_STABLE for stable memory";
 
 /* A refusal of our own, which leaves the capture as it is. */
 static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) {
@@ -17766,7 +17927,7 @@ static ds_result ds__cuda_refuse(const ds__cuda_scope *scope, const char *rule) 
         c = c->next;
     ds_result r = c ? ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, rule)
                     : ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                               "%s; the capture, which devstream did not begin, goes on", rule);
+                               "%s; the capture, begun outside devstream, continues", rule);
     if (!locked)
         ds__cuda_unlock();
     return r;
@@ -18120,10 +18281,9 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     (void)after;
     (void)count;
     if (c->into)
-        return ds__fail(
-            DS_ERR_UNSUPPORTED,
-            "capturing into a graph that is there needs CUDA 12.3, this was built with %d.%d",
-            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "capture into an existing graph needs CUDA 12.3; this build has %d.%d",
+                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     cudaError_t code = cudaStreamBeginCapture(s->handle, mode);
 #endif
     if (DS__LIKELY(code == cudaSuccess))
@@ -18131,12 +18291,12 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     if (s->kind == DS__STREAM_LEGACY && code != cudaErrorMemoryAllocation) {
         ds__cuda_ignore(scope, code);
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "the legacy stream cannot capture; use another stream (%s says %d)", call,
-                        (int)code);
+                        "the legacy stream cannot capture; use another stream (%s returned %d)",
+                        call, (int)code);
     }
     if (code == cudaErrorCallRequiresNewerDriver) {
         ds__cuda_ignore(scope, code);
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it says %d)", call,
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s needs a newer driver (it returned %d)", call,
                         (int)code);
     }
     if (code != cudaErrorIllegalState)
@@ -18146,9 +18306,9 @@ static ds_result ds__cuda_begin(ds__cuda_scope *scope, ds__cuda_stream *s, ds__c
     ds__cuda_ignore(scope, code);
     ds_result r = ds__cuda_find_capture(scope, s, &now, &open);
     if (r == DS_OK)
-        r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream captures already")
-                 : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream captures already; devstream did not "
-                                                  "begin that capture, which goes on");
+        r = open ? ds__capture_fail(DS_ERR_ILLEGAL_STATE, open, 0, "the stream already captures")
+                 : ds__fail(DS_ERR_ILLEGAL_STATE, "the stream already captures; its capture, begun "
+                                                  "outside devstream, continues");
     return r;
 }
 
@@ -18296,8 +18456,7 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     if (r == DS_OK && now.status == cudaStreamCaptureStatusNone)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && !c)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                     "devstream did not begin this capture: end it where it began");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture was begun outside devstream; end it there");
     else if (r == DS_OK)
         r = ds__cuda_end_known(&scope, s, c, out);
     if (*out) {
@@ -18364,7 +18523,7 @@ static ds_result ds__cuda_active(ds__cuda_scope *scope, ds__cuda_stream *s, ds__
         return ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     if (!*out)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "devstream did not begin the capture, and does not know its graph");
+                        "the capture was begun outside devstream; its graph is unknown");
     return now->status == cudaStreamCaptureStatusActive
                ? DS_OK
                : ds__capture_fail(DS_ERR_CAPTURE_INVALIDATED, *out, 0, "");
@@ -18521,8 +18680,8 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     if (!ended)
-        ds__warn("capture #%llu stays open in CUDA: only the thread that began it can end it, and "
-                 "devstream does not own its stream",
+        ds__warn("capture #%llu remains open in CUDA: only the thread that began it can end it, "
+                 "and devstream does not own its stream",
                  (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }
@@ -18582,7 +18741,7 @@ __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope 
     cudaError_t code = cudaMemGetInfo(&avail, &total);
     ds__cuda_unrelax(scope, relaxed, mode);
     if (code == cudaSuccess)
-        ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were asked for, %zu of %zu are free", size,
+        ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free", size,
                  avail, total);
     ds__cuda_ignore(scope, code);
 }
@@ -18685,14 +18844,14 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
     int code;
     r = ds__cuda_space_page(&scope, &page);
     if (r == DS_OK && (!size || size > SIZE_MAX - page))
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "there are no %zu bytes of address space", size);
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "%zu bytes of address space are not available", size);
     if (r == DS_OK) {
         DS__DR_CODE(scope, code, cuMemAddressReserve,
                     (&at, (size + page - 1) / page * page, page, 0, 0));
         if (code)
             r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
         if (r == DS_ERR_OUT_OF_MEMORY)
-            ds__also(r, "; %zu bytes of address space were asked for", size);
+            ds__also(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
@@ -18866,9 +19025,8 @@ static ds_result ds__cuda_not_captured(ds__cuda_scope *scope, ds__cuda_stream *s
     ds__cuda_lock();
     r = ds__cuda_find_capture(scope, s, &now, &c);
     if (r == DS_OK)
-        r = ds__cuda_refuse(
-            scope,
-            "memory of the driver's own allocator cannot come or go on a stream that captures");
+        r = ds__cuda_refuse(scope,
+                            "the driver's pool cannot allocate or free on a stream that captures");
     ds__cuda_unlock();
     return r;
 }
@@ -19402,8 +19560,8 @@ static ds__thread *ds__thread_state(void);
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* First in every public function: takes the call site, starts devstream when needed, refuses
-   what is not permitted. The second form is for functions whose cost counts. */
+/* The first step of a public function: records the call site, starts devstream if needed, and
+   refuses calls that are not permitted. ds__enter_inline is for hot paths. */
 static ds_result ds__enter(const char *fn);
 static inline ds_result ds__enter_inline(const char *fn);
 
@@ -19414,8 +19572,7 @@ static inline ds_result ds__enter_inline(const char *fn);
             return ds__r;                \
     } while (0)
 
-/* Calls a public function on behalf of the user's call, which keeps its name and site and is the
-   one that is reported. */
+/* Calls a public function inside of the user's call. Errors name the user's call and its site. */
 #define DS__KEEPING(r, call)             \
     do {                                 \
         const char *ds__fn = ds__tls.fn; \
@@ -19428,8 +19585,8 @@ static inline ds_result ds__enter_inline(const char *fn);
         ds__tls.site = ds__site;         \
     } while (0)
 
-/* Whether waits of the host are to be reported, and the report; a negative result forbids the
-   wait. Only public functions ask, before they do anything. */
+/* ds__sync_watched returns 1 if waits of the host must be reported, and ds__sync_tell reports one.
+   A negative result forbids the wait. Only public functions call them, before they do anything. */
 static inline int ds__sync_watched(void);
 static ds_result ds__sync_tell(const char *format, ...);
 
@@ -19445,11 +19602,11 @@ static ds_result ds__resolve(ds_device device, ds_device *out);
             return ds__r;                               \
     } while (0)
 
-/* Adds the device's label to the sentence of an error; returns the result. */
+/* Appends the label of the device to the sentence of an error; returns the result. */
 static inline ds_result ds__device_error(ds_device device, ds_result r);
-/* The driver that pinned memory belongs to: the first that is available. */
+/* Returns the index of the driver of pinned memory: the first one that is available. */
 static int ds__host_backend(void);
-/* The name of a type of data, in a buffer of DS_DTYPE_NAME_SIZE. */
+/* Writes the name of a type into a buffer of DS_DTYPE_NAME_SIZE; returns the buffer. */
 static const char *ds__dtype_name(ds_dtype dtype, char *out);
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -19457,22 +19614,22 @@ static const char *ds__dtype_name(ds_dtype dtype, char *out);
 /* Finds a stream and keeps it until ds__stream_unpin; NULL: the handle is not valid. */
 static ds__stream *ds__stream_pin(ds_stream handle);
 static inline void ds__stream_unpin(ds__stream *s);
-/* A new stream of a resolved device; kind: DS__STREAM_*. */
+/* Creates a stream of a resolved device; kind: DS__STREAM_*. */
 static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int priority,
                                 const char *label, ds_stream *out);
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
-/* The legacy stream of a device. */
+/* Returns the legacy stream of a device. */
 static ds_result ds__legacy(ds_device device, ds_stream *out);
-/* The thread's current stream of a device, the default one at first. */
+/* Returns the thread's current stream of a device, at first the default stream. */
 static ds_result ds__stream_current(ds_device device, ds_stream *out);
-/* Waits for all work of a stream; DS_NOT_READY: not within the time. */
+/* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
 static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
-/* An operation of the running call; kind: DS__OP_*, and flags << 8. */
+/* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
 static ds__op ds__op_make(int kind);
 /* Enqueues an operation. */
 static inline ds_result ds__submit(ds__stream *s, const ds__op *op);
-/* A stream waits for another one's work so far. */
+/* Makes a stream wait for the work that another stream has now. */
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -19485,40 +19642,48 @@ static inline void ds__event_unpin(ds__event *e);
    binds the event to the stream's device. */
 static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind);
 static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind);
-/* Records, unless a capture is open somewhere: DS_NOT_READY. A wait for the event afterwards
-   harms no capture that begins meanwhile. */
+/* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
+   not invalidate a capture that begins meanwhile. */
 static ds_result ds__event_record_outside(ds_event event, ds_stream stream);
-/* A stream waits for an event; kind: DS__OP_WAIT, with flags. */
+/* Makes a stream wait for an event; kind: DS__OP_WAIT, with flags. */
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind);
-/* The host waits for an event; DS_NOT_READY: not within the time. */
+/* Makes the host wait for an event. Returns DS_NOT_READY if the time is over first. */
 static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns);
-/* An event of another process, by the 64 bytes of event_export. */
+/* Opens an event of another process by the 64 bytes of event_export. */
 static ds_result ds__event_open(ds_device device, const unsigned char *handle, ds_event *out);
 
 /* ---- captures -------------------------------------------------------------------------------- */
 
-/* Makes what ds__capture_attachment attaches; gets the number of the capture. */
+/* Makes the object that ds__capture_attachment attaches; gets the number of the capture. */
 typedef ds_result (*ds__attachment_fn)(uint64_t capture, void *user, void **out);
 
-/* What the capture of a stream has under a key; made by make_fn if it has nothing. release_fn
-   runs once, when the last graph, clone, executable or launch that has it is gone, on any thread,
-   and may not call devstream. launch_fn, or NULL: see ds__launch_fn. The caller drops *out
-   (ds__object_drop): meanwhile another thread may end the capture and destroy its graph. *out
-   NULL: the stream does not capture. */
-static ds_result ds__capture_attachment(ds__stream *s, const void *key, ds__attachment_fn make_fn,
-                                        void *user, ds_host_fn release_fn, ds__launch_fn launch_fn,
-                                        ds__object **out);
+/* An object that a capture keeps under a key. */
+typedef struct ds__attachment {
+    const void *key;
+    ds__attachment_fn make_fn; /* makes the object if the capture has none under the key */
+    void *user;                /* for make_fn */
+    /* Runs once, when the last graph, clone, executable or launch that has the object is gone, on
+       any thread. Must not call devstream. */
+    ds_host_fn release_fn;
+    ds__launch_fn launch_fn; /* or NULL */
+} ds__attachment;
+
+/* Finds or makes the attachment of the capture of a stream. *out NULL: the stream does not
+   capture. The caller drops *out (ds__object_drop), since another thread may end the capture and
+   destroy its graph meanwhile. */
+static ds_result ds__capture_attachment(ds__stream *s, const ds__attachment *a, ds__object **out);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Segments of device memory, as ds_device_alloc, and of pinned memory, as ds_pinned_alloc. `idle`:
-   the caller knows that no work uses the memory; otherwise the functions wait. After a wait that
-   fails the memory is still there, otherwise it is gone, whatever the driver says. */
+/* Allocate and free device memory like ds_device_alloc, and pinned memory like ds_pinned_alloc.
+   idle: the caller knows that no work uses the memory; otherwise a free waits for the work. If the
+   wait fails the memory is not freed. After the wait it is freed, even if the driver reports an
+   error. */
 static ds_result ds__segment_alloc(ds_device device, size_t size, void **out);
 static ds_result ds__segment_free(ds_device device, void *ptr, size_t size, int idle);
 static ds_result ds__pinned_segment_alloc(size_t size, void **out);
 static ds_result ds__pinned_segment_free(void *ptr, size_t size, int idle);
-/* The same by the kind of the memory: DS_MEMORY_*. */
+/* The same by the kind of memory, DS_MEMORY_*. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle);
 /* Segments that other processes can open, by the 64 bytes of share_export. */
 static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out);
@@ -19526,14 +19691,14 @@ static ds_result ds__shared_segment_free(ds_device device, void *ptr, size_t siz
 static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle, size_t size,
                                          void **out);
 static void ds__shared_segment_close(ds_device device, void *ptr);
-/* Address space for memory that the entries space_map and space_unmap bring and take. *out_page:
-   the unit. A release unmaps what is still mapped; no work uses it any more. */
+/* Reserve and release address space for the entries space_map and space_unmap. *out_page: the unit
+   of mappings. A release unmaps the mappings that are left; no work uses them any more. */
 static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page, void **out);
 static void ds__space_release(ds_device device, void *at, size_t size);
-/* Memory of the driver's own allocator, in the order of the stream. */
+/* Allocate and free memory of the driver's own allocator in the order of the stream. */
 static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out);
 static ds_result ds__async_free(ds__stream *s, void *ptr);
-/* Memory of a resolved device, as ds_device_alloc. */
+/* Allocates memory of a resolved device like ds_device_alloc. */
 static ds_result ds__alloc_device(ds_device device, size_t size, void **out);
 /* Waits for the work that may use the memory, then releases it; kind: DS_MEMORY_*. Of two threads
    that end the same memory one is refused. */
@@ -19541,18 +19706,37 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what);
 
 /* ---- copies and kernels ---------------------------------------------------------------------- */
 
-/* Looks up the memory of an operand of `span` bytes and checks that it stays inside; *known 0: it
-   is no memory of the library. */
+/* Looks up the memory of an operand of `span` bytes and checks that it stays inside of its
+   allocation. *known 0: devstream does not know the memory. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known);
-/* Enqueues a copy of rows; pitches and width in bytes. Devices: where the operands are, or NULL to
-   look them up. */
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
-                                  size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device,
-                                  unsigned flags);
-/* Enqueues the usual copy, between memory that is known on at most one device of the stream's
-   driver, for a tenth of the cost. Returns 0 if the copy is another one. */
+
+/* A copy of rows. Pitches and width are in bytes. */
+typedef struct ds__copy_request {
+    void *dst;
+    const void *src;
+    size_t dst_pitch;
+    size_t src_pitch;
+    size_t width;
+    size_t height;
+    const ds_device *dst_device; /* where the operands are; NULL: looked up */
+    const ds_device *src_device;
+    unsigned flags; /* DS_COPY_* */
+} ds__copy_request;
+
+/* The request of a copy of one row, of at least one byte. */
+#define DS__COPY_ROW(to, from, size)          \
+    ((ds__copy_request){ .dst = (to),         \
+                         .src = (from),       \
+                         .dst_pitch = (size), \
+                         .src_pitch = (size), \
+                         .width = (size),     \
+                         .height = 1 })
+
+/* Checks and enqueues a copy of at least one byte. */
+static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
+/* The fast path: enqueues a copy between known memory on at most one device, of the stream's
+   driver. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
@@ -19609,7 +19793,7 @@ static const ds__driver *ds__fault_layer(const ds__driver *next, int backend) {
     return &ds__fault.table[backend];
 }
 
-/* "entry:n"; DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
+/* Parses "entry:n". Returns DS_ERR_INVALID_VALUE for an unknown entry or a bad number. */
 static ds_result ds__fault_parse(const char *text) {
     static const char *const names[] = {
 #define DS__NAME(entry, parameters, arguments) #entry,
@@ -19634,7 +19818,8 @@ static ds_result ds__fault_parse(const char *text) {
             return DS_OK;
         }
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "the fault \"%s\" is not entry:n with an entry of the driver", text);
+                    "the fault rule \"%s\" is invalid; use entry:n with a name of a driver entry",
+                    text);
 }
 
 /* core/layers.h - layers: driver tables in front of a driver's, and observers.
@@ -19647,13 +19832,14 @@ static ds_result ds__fault_parse(const char *text) {
    Locks: called in ds__start and ds_init, with ds__g.mutex.
    Threads: the one that starts devstream. */
 
-/* Layers of a test program, which defines it before it includes the implementation. */
+/* More layers; a test program defines the macro before it includes the implementation. */
 #ifndef DS__TEST_LAYERS
 #define DS__TEST_LAYERS(X)
 #endif
 
-/* X(name, apply, observer): apply returns the table in front of `next`; observer: NULL, or what it
-   hears. Faults are nearest to the driver, so that the others see what they do. */
+/* X(name, apply, observer): apply returns a driver table that calls `next`; observer, or NULL, is
+   called for events. The fault layer is nearest to the driver, so the other layers see its
+   errors. */
 #define DS__LAYERS(X)                 \
     X("fault", ds__fault_layer, NULL) \
     DS__TEST_LAYERS(X)
@@ -19669,7 +19855,7 @@ static const ds__layer ds__layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
 #define DS__LAYER_COUNT (sizeof ds__layers / sizeof ds__layers[0])
 
-/* Reads the list, names with commas between them; *out has a bit for each layer. */
+/* Reads a list of names with commas between them. *out has a bit for each layer. */
 static ds_result ds__layers_read(const char *list, unsigned *out) {
     *out = 0;
     while (list && *list) {
@@ -19690,7 +19876,7 @@ static ds_result ds__layers_read(const char *list, unsigned *out) {
     return DS_OK;
 }
 
-/* The table of the outermost layer. */
+/* Returns the driver table of the outermost layer. */
 static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *driver, int backend) {
     for (size_t i = 0; i < DS__LAYER_COUNT; i++)
         if (layers & 1u << i)
@@ -19739,8 +19925,8 @@ static const char *ds__layer_list(void) {
     return ds__g.desc.layers ? ds__g.desc.layers : getenv("DEVSTREAM_LAYERS");
 }
 
-/* Looks for devices and starts the drivers that have some. A GPU that cannot be used is a reason
-   in the report, not an error. */
+/* Looks for devices and starts the drivers that have any. If the CUDA driver fails to start, the
+   reason goes into the backend report and the start continues. */
 static ds_result ds__start_drivers(unsigned layers) {
     const struct ds__backend *backends = ds__backends;
     ds_result r = DS_OK;
@@ -19768,7 +19954,7 @@ static ds_result ds__start_drivers(unsigned layers) {
         if (r == DS_OK)
             ds__g.driver[b] = backends[b].driver;
         if (r < 0 && b == 0) {
-            /* behind the place of the call that came first */
+            /* the reason follows the name of the running function */
             const char *why = strstr(ds__tls.error, ds__tls.fn);
             ds__g.backend[b].available = ds__g.backend[b].device_count = 0;
             snprintf(ds__g.backend[b].reason, sizeof ds__g.backend[b].reason, "not taken: %.170s",
@@ -19783,24 +19969,31 @@ static ds_result ds__start_drivers(unsigned layers) {
     return r;
 }
 
-/* Everything of the first call; ds__g.mutex is held. What fails leaves the state cold, so that a
-   later call tries again. */
-static ds_result ds__start(void) {
+/* Sets the level of the log: that of ds_init for its function, else that of the environment. */
+static void ds__start_log(void) {
     const char *log = getenv("DEVSTREAM_LOG");
-    ds__logger.level = ds__g.desc.log_fn
-                           ? (ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING)
-                           : (log ? atoi(log) : DS_LOG_SILENT);
+    if (ds__g.desc.log_fn)
+        ds__logger.level = ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING;
+    else
+        ds__logger.level = log ? atoi(log) : DS_LOG_SILENT;
+}
+
+/* Reads the configuration of ds_init and of the environment. Returns the layers. */
+static ds_result ds__start_config(unsigned *out_layers) {
+    ds__start_log();
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    unsigned layers;
-    ds_result r = ds__layers_read(ds__layer_list(), &layers);
+    ds_result r = ds__layers_read(ds__layer_list(), out_layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
         r = ds__fault_parse(ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT"));
-    if (r < 0)
-        return r;
+    return r;
+}
+
+/* Empties the tables of objects. Handles of an earlier epoch stay invalid. */
+static void ds__start_tables(void) {
     ds__g.streams = (ds__table){ .what = "stream",
                                  .element = sizeof(ds__stream),
                                  .free_fn = ds__stream_free,
@@ -19819,16 +20012,33 @@ static ds_result ds__start(void) {
         (ds__table){ .what = "executable", .element = sizeof(ds__exec), .free_fn = ds__exec_free };
     ds__g.streams.generation = ds__g.events.generation = ds__g.kernels.generation =
         ds__g.graphs.generation = ds__g.execs.generation = ds__g.epoch << 20;
-    r = ds__start_drivers(layers);
-    if (!ds__os_barrier_register())
-        atomic_store(&ds__no_membarrier, 1);
-    int error = r == DS_OK ? ds__os_thread_key_create(&ds__g.key, ds__thread_ends) : 0;
+}
+
+/* Registers for the end of a thread and, once per process, for fork. */
+static ds_result ds__start_handlers(void) {
+    int error = ds__os_thread_key_create(&ds__g.key, ds__thread_ends);
     if (error)
-        r = ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
-    if (r == DS_OK && !ds__g.atfork) {
+        return ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
+    if (!ds__g.atfork) {
         ds__os_at_fork(NULL, NULL, ds__forked);
         ds__g.atfork = 1;
     }
+    return DS_OK;
+}
+
+/* Starts devstream; ds__g.mutex is held. On failure the state stays cold, and the next call tries
+   again. */
+static ds_result ds__start(void) {
+    unsigned layers;
+    ds_result r = ds__start_config(&layers);
+    if (r < 0)
+        return r;
+    ds__start_tables();
+    r = ds__start_drivers(layers);
+    if (!ds__os_barrier_register()) /* also after an error: drivers that stop may need barriers */
+        atomic_store(&ds__no_membarrier, 1);
+    if (r == DS_OK)
+        r = ds__start_handlers();
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
@@ -19868,8 +20078,8 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
     return r;
 }
 
-/* First in every public function: takes the call site, starts devstream when needed, refuses
-   what is not permitted. */
+/* The first step of a public function: records the call site, starts devstream if needed, and
+   refuses calls that are not permitted. */
 static inline ds_result ds__enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
@@ -19899,7 +20109,7 @@ static void ds__drop_desc(void) {
     ds__logger.log_fn = NULL;
 }
 
-/* Keeps the configuration, with copies of all that it points to. */
+/* Keeps the configuration, with copies of the texts and options that it points to. */
 static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
@@ -19947,7 +20157,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         r = ds__layers_read(desc->layers, &layers);
     if (r < 0)
         return r;
-    /* before the lock, which may be held for ever */
+    /* before the lock: in a forked child it may never be released */
     if (atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(t);
     ds__mutex_lock(&ds__g.mutex);
@@ -19956,8 +20166,11 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                      "devstream is in use already; call ds_init first, or after ds_shutdown");
     else if (desc->fault)
         r = ds__fault_parse(desc->fault);
-    if (r == DS_OK && (r = ds__keep_desc(desc)) < 0)
-        ds__drop_desc();
+    if (r == DS_OK) {
+        r = ds__keep_desc(desc);
+        if (r < 0)
+            ds__drop_desc();
+    }
     ds__mutex_unlock(&ds__g.mutex);
     return r;
 }
@@ -19991,12 +20204,12 @@ typedef struct ds__frame {
     ds_device stream_device; /* of the pushed stream */
     ds_stream entry;         /* current at entry on `device`, with a reference; zero: none yet */
     ds_stream previous; /* current at entry on `stream_device`, with a reference; zero: none yet */
-    ds_stream pushed;   /* the pushed one, with a reference of the frame's own */
+    ds_stream pushed;   /* the pushed stream, with a reference of the frame */
 } ds__frame;
 
 /* A thread's current device and streams, indexed by the device's ordinal over all drivers. The
-   current-stream slots hold a reference to the stream. Belongs to its thread until that ends;
-   then a later call of any thread reclaims it. */
+   slots of `current` hold references. The state belongs to its thread until the thread ends; then a
+   later call of any thread reclaims it. */
 struct ds__thread {
     ds__caller caller;  /* first: lists and ds__tls have its address */
     ds_stream *current; /* current stream of each device; zeroed: none yet */
@@ -20016,7 +20229,7 @@ static int ds__ordinal(ds_device d) {
 static void ds__thread_ends(void *thread) {
     ds__tls_forget(&ds__tls);
     ds__lock_take(&ds__callers.lock);
-    /* not after a shutdown, which has freed it */
+    /* unless a shutdown has freed the state */
     ds__caller *t = ds__callers.list;
     while (t && t != thread)
         t = t->next;
@@ -20032,6 +20245,7 @@ static void ds__thread_ends(void *thread) {
         gone_fn();
 }
 
+/* Frees the state of an ended thread and drops its references to streams. */
 static void ds__thread_free(ds__thread *t) {
     for (int i = 0; i < ds__ordinals(); i++) {
         ds__stream_drop(t->current[i]);
@@ -20076,20 +20290,20 @@ static void ds__reclaim_threads(void) {
     }
 }
 
-/* Frees what ended threads left and what was destroyed: called where objects are made and
-   destroyed and after waiting, not on hot paths. */
+/* Frees the states of ended threads and the objects that were destroyed. Called where objects are
+   created and destroyed and after waits, not on hot paths. */
 static void ds__reclaim(void) {
     int dead = atomic_load_explicit(&ds__dead, memory_order_acquire);
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
-    /* a thread without pins is no help yet; ds__enter forgets those of before ds_shutdown */
+    /* a thread without a state has no pins; ds__enter drops a state of before ds_shutdown */
     if (!ds__tls.thread)
         return;
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();
         ds__table_reap(&ds__g.execs);
-        ds__table_reap(&ds__g.graphs); /* what has kernels and events before those */
+        ds__table_reap(&ds__g.graphs); /* objects that refer to kernels and events before these */
         ds__table_reap(&ds__g.events);
         ds__table_reap(&ds__g.kernels);
         ds__table_reap(&ds__g.streams);
@@ -20097,7 +20311,7 @@ static void ds__reclaim(void) {
     ds__kernel_collect();
 }
 
-/* The calling thread's state; NULL: no memory, and the sentence is set. */
+/* Returns the calling thread's state. NULL: no memory, and the sentence is set. */
 static ds__thread *ds__thread_state(void) {
     ds__tls_block *tls = &ds__tls;
     if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch))
@@ -20141,14 +20355,14 @@ static ds__thread *ds__thread_state(void) {
    Locks: none. ds__sync_tell may invoke the user's log function.
    Threads: any; the mode is atomic. */
 
-/* Only public functions ask, before they do anything: what the library itself waits for on their
-   behalf is not the user's wait. */
+/* Returns 1 if waits of the host must be reported. Only public functions call it, before they do
+   anything; later waits are the library's own. */
 static inline int ds__sync_watched(void) {
     return atomic_load_explicit(&ds__g.sync_debug, memory_order_relaxed) != DS_SYNC_DEBUG_DEFAULT &&
            !ds__tls.unwatched;
 }
 
-/* The function that runs is about to wait; a negative result: it must not. */
+/* Reports that the running function is about to wait. A negative result forbids the wait. */
 __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
     const char *format, ...) {
     char what[400];
@@ -20159,7 +20373,7 @@ __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_
     va_end(args);
     if (atomic_load(&ds__g.sync_debug) == DS_SYNC_DEBUG_ERROR)
         return ds__fail(DS_ERR_WOULD_SYNCHRONIZE,
-                        "called a synchronizing operation, which the sync debug mode refuses: %s",
+                        "called a synchronizing operation, not allowed by the sync debug mode: %s",
                         what);
     snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
     if (ds__g.desc.log_fn)
@@ -20193,7 +20407,7 @@ DSDEF ds_result(ds_sync_debug_set_mode)(ds_sync_debug_mode mode) {
 
 DSDEF ds_result(ds_sync_debug_set_mode_text)(const char *text) {
     DS__ENTER("ds_sync_debug_set_mode_text");
-    DS__REQUIRE(text && *text, "there is no text");
+    DS__REQUIRE(text && *text, "text is NULL");
     return ds__sync_debug_read(text);
 }
 
@@ -20231,7 +20445,7 @@ enum { DS__RANGES = 4096 };
 typedef struct ds__open_range {
     /* generation << 1 | 1 while it is open; its id is generation << 32 | index + 1 */
     _Atomic uint64_t word;
-    _Atomic uint32_t next; /* of those that can be used again: index + 1 */
+    _Atomic uint32_t next; /* index + 1 of the next spare one */
     uint32_t domain;
     uint64_t native; /* NVTX's id */
 } ds__open_range;
@@ -20249,27 +20463,27 @@ typedef struct ds__range_watcher {
 
 static struct {
     _Atomic(ds__range_watcher *) hook; /* one of the two, or NULL */
-    _Atomic uint32_t domains;          /* how many there are with the default one, less one */
-    _Atomic uint32_t generation;       /* ds_shutdown raises it, which makes all handles void */
-    ds__mutex lock;                    /* of who makes domains */
-    /* of who sets the hook, which waits for the former one: that may come to the other lock */
+    _Atomic uint32_t domains;          /* the number of domains, without the default one */
+    _Atomic uint32_t generation;       /* raised by ds_shutdown, which makes all handles invalid */
+    ds__mutex lock;                    /* held while a domain is created */
+    /* held while the hook is set. The setter waits for the former hook, which may take the other
+       lock */
     ds__mutex hook_lock;
     ds__range_watcher watcher[2];
     ds__range_domain domain[DS__DOMAINS];
-    _Atomic uint32_t used; /* ranges that ever were open */
-    /* those that can be used again: the first one's index + 1, and a count of changes << 32 */
+    _Atomic uint32_t used; /* the number of entries of `open` that were ever used */
+    /* the list of spare entries: index + 1 of the first one, and a count of changes << 32 */
     _Atomic uint64_t spare;
     ds__open_range open[DS__RANGES];
 } ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
-/* As ds__fail, where another function of devstream may be going on around, whose name and place
-   stay. */
+/* Like ds__fail, but inside of another function of devstream, whose name and site are kept. */
 __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range_fail(
     const char *fn, ds_site site, ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn)
                       : snprintf(t->error, sizeof t->error, "%s: ", fn);
-    size_t at = n < 0 ? 0 : (size_t)n < sizeof t->error ? (size_t)n : sizeof t->error - 1;
+    size_t at = ds__text_length(n, sizeof t->error);
     va_list args;
     va_start(args, format);
     vsnprintf(t->error + at, sizeof t->error - at, format, args);
@@ -20284,8 +20498,8 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     return code;
 }
 
-/* The label of the calling thread, a device or a stream, or a range: what the hook gets, with
-   the fields that are the same for all. */
+/* Fills the common members of a range event and passes it to the observers and to the hook. The
+   event is a mark, a range, or a label of the thread, a device or a stream. */
 __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site site) {
     ds__tls_block *t = &ds__tls;
     e->file = site.file;
@@ -20328,7 +20542,8 @@ static void ds__range_tell_of(ds_range_kind kind, const ds_range_desc *d, uint32
     ds__range_tell(&e, site);
 }
 
-/* The domain's place in the table; -1: it is gone or never was, and the sentence is set. */
+/* Returns the index of the domain in the table. -1: the handle is not valid, and the sentence is
+   set. */
 static inline int ds__range_domain_of(const char *fn, ds_site site, ds_domain domain) {
     if (DS__LIKELY(!domain.id))
         return 0;
@@ -20341,7 +20556,7 @@ static inline int ds__range_domain_of(const char *fn, ds_site site, ds_domain do
     return -1;
 }
 
-/* The thread's level in a domain. */
+/* Returns the thread's level in a domain. */
 static inline int *ds__range_level(int domain) {
     ds__tls_block *t = &ds__tls;
     uint32_t now = atomic_load_explicit(&ds__notes.generation, memory_order_relaxed);
@@ -20352,7 +20567,7 @@ static inline int *ds__range_level(int domain) {
     return &t->level[domain];
 }
 
-/* The domain of a description, or a negative result. */
+/* Returns the domain of a description, or a negative result. */
 static inline int ds__range_check(const char *fn, ds_site site, const ds_range_desc *d) {
     if (DS__UNLIKELY(!d || !d->text))
         return ds__range_fail(fn, site, DS_ERR_INVALID_VALUE,
@@ -20414,10 +20629,9 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
         return DS_ERR_INVALID_HANDLE;
     int *level = ds__range_level(domain);
     if (DS__UNLIKELY(*level == 0))
-        return ds__range_fail(fn, site, DS_ERR_ILLEGAL_STATE,
-                              "this thread has pushed no range%s%s%s that is still open",
-                              domain ? " of the domain \"" : "", ds__notes.domain[domain].name,
-                              domain ? "\"" : "");
+        return ds__range_fail(
+            fn, site, DS_ERR_ILLEGAL_STATE, "no pushed range%s%s%s is open on this thread",
+            domain ? " of the domain \"" : "", ds__notes.domain[domain].name, domain ? "\"" : "");
     --*level;
     ds__nvtx_pop(ds__notes.domain[domain].native);
     if (DS__UNLIKELY(ds__range_heard())) {
@@ -20427,12 +20641,12 @@ static inline int ds__range_pop(const char *fn, ds_domain handle) {
     return *level;
 }
 
-/* A place for a range; NULL: all are open. Its word is not open yet. */
+/* Takes an entry for a range, which is not open yet. NULL: all entries are open. */
 static ds__open_range *ds__range_place(void) {
     uint64_t first = atomic_load(&ds__notes.spare);
     while ((uint32_t)first) {
         ds__open_range *o = &ds__notes.open[(uint32_t)first - 1];
-        /* the count tells when another has come between */
+        /* the count shows that another thread has changed the list */
         uint64_t rest = ((first >> 32) + 1) << 32 | atomic_load(&o->next);
         if (atomic_compare_exchange_weak(&ds__notes.spare, &first, rest))
             return o;
@@ -20464,7 +20678,7 @@ static ds_result ds__range_start(const char *fn, const ds_range_desc *d, ds_rang
     ds__open_range *o = ds__range_place();
     if (!o)
         return ds__range_fail(fn, site, DS_ERR_LIMIT_EXCEEDED,
-                              "%d ranges are open already; end some", (int)DS__RANGES);
+                              "%d ranges are open, the maximum; end some", (int)DS__RANGES);
     o->domain = (uint32_t)domain;
     o->native = ds__nvtx_range_start(ds__notes.domain[domain].native, d);
     uint64_t generation = ((atomic_load(&o->word) >> 1) + 1) & UINT32_MAX;
@@ -20501,10 +20715,10 @@ DSDEF ds_result(ds_domain_create)(const char *name, ds_domain *out) {
     ds__mutex_unlock(&ds__notes.lock);
     return out->id ? DS_OK
                    : ds__range_fail("ds_domain_create", site, DS_ERR_LIMIT_EXCEEDED,
-                                    "there are %d domains already", DS__DOMAINS - 1);
+                                    "%d domains exist, the maximum", DS__DOMAINS - 1);
 }
 
-/* A description of nothing but a text. */
+/* A description with a text only. */
 #define DS__TEXT(words) (&(ds_range_desc){ .text = (words) })
 
 DSDEF ds_result(ds_range_mark)(const char *text) {
@@ -20593,7 +20807,7 @@ DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     ds__range_watcher *now = atomic_load(&ds__notes.hook);
     ds__range_watcher *next =
         now == &ds__notes.watcher[0] ? &ds__notes.watcher[1] : &ds__notes.watcher[0];
-    /* nobody is inside: that was waited for */
+    /* no thread is inside of the hook: the call waited for that */
     if (fn) {
         next->fn = fn;
         next->user = user;
@@ -20622,7 +20836,7 @@ DSDEF ds_result(ds_thread_set_label)(const char *label) {
     return DS_OK;
 }
 
-/* A stream has this label; NULL: none any more. */
+/* Passes the new label of a stream to CUDA and to the range hook; NULL: the label is removed. */
 static void ds__tell_stream_label(ds__stream *s, const char *label) {
     void *native = NULL;
     if (ds__nvtx_names_cuda() && s->device.type == DS_DEVICE_CUDA) {
@@ -20681,10 +20895,11 @@ static void ds__ranges_end(void) {
    Locks: none. ds__g.backend does not change between start and shutdown.
    Threads: any. The current device and the frames belong to the calling thread. */
 
-/* Makes a device that exists of what the user gave: the current one for a zeroed one. */
+/* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
 static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
-        DS__REQUIRE(device.index == 0, "a device without a type has index %d", device.index);
+        DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
+                    device.index);
         ds__thread *t = ds__thread_state();
         if (!t)
             return DS_ERR_OUT_OF_MEMORY;
@@ -20693,13 +20908,13 @@ static ds_result ds__resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_HOST)
         return ds__fail(DS_ERR_INVALID_DEVICE, "the host is not a device with streams and memory");
     if (device.type != DS_DEVICE_CUDA && device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", device.type);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", device.type);
     int count = ds__type_count(device.type);
     if (count == 0)
         return ds__fail(DS_ERR_NO_DEVICE, "there is no %s device: %s", ds__type_name(device.type),
                         ds__g.backend[ds__backend_of(device)].reason);
     if (device.index < 0 || device.index >= count)
-        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d is outside of [0, %d)",
+        return ds__fail(DS_ERR_DEVICE_RANGE, "%s:%d does not exist; the index must be in [0, %d)",
                         ds__type_name(device.type), device.index, count);
     *out = device;
     return DS_OK;
@@ -20751,9 +20966,10 @@ DSDEF ds_result(ds_backend_format_arch_list)(ds_device_type type, char *out, siz
         if ((int)ds__backends[b].type == t)
             words = ds__backends[b].driver ? ds__backends[b].driver->architectures() : "";
     if (!words)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device with code of its own",
-                        t);
-    DS__REQUIRE(strlen(words) < size, "%zu bytes are too few for \"%s\"", size, words);
+        return ds__fail(
+            DS_ERR_INVALID_DEVICE,
+            "%d is not a device type with device code; use DS_DEVICE_CUDA or DS_DEVICE_CPU", t);
+    DS__REQUIRE(strlen(words) < size, "size is %zu, too small for \"%s\"", size, words);
     memcpy(out, words, strlen(words) + 1);
     return DS_OK;
 }
@@ -20771,12 +20987,12 @@ DSDEF ds_result(ds_device_get_count)(ds_device_type type, int *out_count) {
         t = thread->caller.device.type;
     }
     if (t != DS_DEVICE_HOST && t != DS_DEVICE_CUDA && t != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a type of device", t);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "%d is not a device type", t);
     *out_count = t == DS_DEVICE_HOST ? 1 : ds__type_count(t);
     return DS_OK;
 }
 
-/* 1 when the word, n characters in any case, is `lower`. */
+/* Returns 1 if the word of n characters, in any case, is `lower`. */
 static int ds__same_word(const char *word, size_t n, const char *lower) {
     for (size_t i = 0; i < n; i++) {
         char c = word[i] >= 'A' && word[i] <= 'Z' ? (char)(word[i] - 'A' + 'a') : word[i];
@@ -20786,12 +21002,8 @@ static int ds__same_word(const char *word, size_t n, const char *lower) {
     return lower[n] == 0;
 }
 
-static ds_result ds__parse_device(const char *text, ds_device *d) {
-    static const char blanks[] = " \t\n\r\f\v";
-    const char *word = text + strspn(text, blanks);
-    size_t n = strcspn(word, ": \t\n\r\f\v");
-    const char *at = word + n;
-    int64_t index = -1;
+/* Reads the type of a device from a word of n characters. Returns 0 if the word names none. */
+static int ds__device_parse_type(const char *word, size_t n, ds_device *d) {
     if (ds__same_word(word, n, "cuda") || ds__same_word(word, n, "gpu"))
         d->type = DS_DEVICE_CUDA;
     else if (ds__same_word(word, n, "cpu") || (n == 10 && memcmp(word, "custom_cpu", 10) == 0))
@@ -20799,23 +21011,50 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
     else if (ds__same_word(word, n, "host"))
         d->type = DS_DEVICE_HOST;
     else
-        return ds__fail(DS_ERR_INVALID_DEVICE,
-                        "\"%s\" names no device; write cpu, cuda:0, gpu:1, custom_cpu:0 or host",
-                        text);
-    if (*at == ':') {
-        const char *digits = ++at;
-        for (index = 0; *at >= '0' && *at <= '9'; at++)
-            if ((index = index * 10 + (*at - '0')) > INT_MAX)
-                return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
-        if (at == digits)
-            return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+        return 0;
+    return 1;
+}
+
+/* Reads ":INDEX" at *at, if it is there, and moves *at behind it. *index -1: there is none. text:
+   for the sentence of an error. */
+static ds_result ds__device_parse_index(const char *text, const char **at, int64_t *index) {
+    *index = -1;
+    if (**at != ':')
+        return DS_OK;
+    const char *digits = ++*at;
+    for (*index = 0; **at >= '0' && **at <= '9'; ++*at) {
+        *index = *index * 10 + (**at - '0');
+        if (*index > INT_MAX)
+            return ds__fail(DS_ERR_DEVICE_RANGE, "the index in \"%s\" is too large", text);
     }
+    if (*at == digits)
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has no index after the colon", text);
+    return DS_OK;
+}
+
+/* Reads a device from text. Without an index it is the current device if that is of the type, else
+   device 0. */
+static ds_result ds__parse_device(const char *text, ds_device *d) {
+    static const char blanks[] = " \t\n\r\f\v";
+    const char *word = text + strspn(text, blanks);
+    size_t n = strcspn(word, ": \t\n\r\f\v");
+    const char *at = word + n;
+    int64_t index;
+    if (!ds__device_parse_type(word, n, d))
+        return ds__fail(
+            DS_ERR_INVALID_DEVICE,
+            "\"%s\" does not name a device; use cpu, cuda:0, gpu:1, custom_cpu:0 or host", text);
+    ds_result r = ds__device_parse_index(text, &at, &index);
+    if (r < 0)
+        return r;
     at += strspn(at, blanks);
     if (*at)
-        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" goes on after the device", text);
+        return ds__fail(DS_ERR_INVALID_DEVICE, "\"%s\" has text after the device name", text);
+
     if (d->type == DS_DEVICE_HOST) {
         if (index > 0)
-            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d is outside of [0, 1)", (int)index);
+            return ds__fail(DS_ERR_DEVICE_RANGE, "host:%d does not exist; the index must be 0",
+                            (int)index);
         return DS_OK;
     }
     if (index < 0) {
@@ -20852,7 +21091,7 @@ DSDEF ds_result(ds_device_format)(ds_device device, char *out, size_t size) {
         DS__RESOLVE(device);
         snprintf(text, sizeof text, "%s:%d", ds__type_name(device.type), device.index);
     }
-    DS__REQUIRE(strlen(text) < size, "%zu bytes are too few for \"%s\"", size, text);
+    DS__REQUIRE(strlen(text) < size, "size is %zu, too small for \"%s\"", size, text);
     memcpy(out, text, strlen(text) + 1);
     return DS_OK;
 }
@@ -20879,7 +21118,7 @@ DSDEF ds_result(ds_device_set_current)(ds_device device) {
     return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
 }
 
-/* Room for a frame; NULL: no memory, and the sentence is set. */
+/* Returns a new frame, which is not pushed yet. NULL: no memory, and the sentence is set. */
 static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;
@@ -20921,7 +21160,8 @@ static ds_result ds__device_pop(void) {
         return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        t->frames ? "the latest push was that of a stream" : "nothing was pushed");
+                        t->frames ? "the latest push was ds_stream_push; call ds_stream_pop first"
+                                  : "no push is open on this thread");
     t->caller.device = t->frame[--t->frames].device;
     return DS_OK;
 }
@@ -20961,7 +21201,7 @@ DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
    Threads: any. ds_device_set_label invokes the range hook on the calling thread. ds_uuid_format
    does not start devstream. */
 
-/* Adds the device's label to an error's sentence. */
+/* Appends the label of the device to the sentence of an error. */
 __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_device device,
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
@@ -21024,7 +21264,7 @@ DSDEF ds_result(ds_uuid_format)(const unsigned char uuid[16], char *out, size_t 
     ds__tls.fn = "ds_uuid_format";
     ds__tls.site = ds__site_take(&ds__tls);
     if (!uuid || !out || size < 37)
-        return ds__fail(DS_ERR_INVALID_VALUE, "ds_uuid_format needs a uuid and room for 37 bytes");
+        return ds__fail(DS_ERR_INVALID_VALUE, "uuid or out is NULL, or size is below 37");
     for (int i = 0, at = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             out[at++] = '-';
@@ -21205,6 +21445,8 @@ static inline void ds__stream_unpin(ds__stream *s) {
     ds__unpin(&ds__g.streams, s);
 }
 
+/* Frees a stream without references. The native stream lives on if it is borrowed or was given
+   away; else it is destroyed. Calls the release function of a wrapper. */
 static void ds__stream_free(void *object) {
     ds__stream *s = object;
     if (s->base.id) {
@@ -21243,14 +21485,14 @@ static void ds__stream_drop(ds_stream handle) {
         ds__unref(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* Ends a stream that belongs to devstream itself, or whose handle nobody has yet; a zero handle
-   is allowed. */
+/* Ends a stream of devstream itself, or one whose handle was not returned yet. A zero handle is
+   allowed. */
 static void ds__stream_end(ds_stream handle) {
     if (handle.id)
         ds__table_kill(&ds__g.streams, ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
 }
 
-/* A new stream object around nothing yet. NULL: no memory, and the sentence is set. */
+/* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
     ds__reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
@@ -21263,7 +21505,9 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     s->id = atomic_fetch_add(&ds__g.next_stream_id, 1) + 1;
     s->made = ds__tls.site;
     atomic_store(&s->owners, 1);
-    if (label && !(s->label = ds__copy_text(label, 255))) {
+    if (label)
+        s->label = ds__copy_text(label, 255);
+    if (label && !s->label) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
         ds__table_kill(&ds__g.streams, s);
         return NULL;
@@ -21271,7 +21515,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
     return s;
 }
 
-/* Undoes ds__stream_add before anyone has the handle. */
+/* Undoes ds__stream_add before the handle is returned. */
 static void ds__stream_discard(ds__stream *s) {
     ds_stream h = { ds__handle(&s->slot) };
     ds__stream_end(h);
@@ -21302,7 +21546,7 @@ DSDEF ds_result(ds_stream_priority_from_paddle)(int paddle_priority, int *out_pr
     DS__ENTER("ds_stream_priority_from_paddle");
     DS__REQUIRE(out_priority, "out_priority is NULL");
     DS__REQUIRE(paddle_priority >= -1 && paddle_priority <= 2,
-                "%d is none of Paddle's priorities: 1 high, 2 normal", paddle_priority);
+                "%d is not a Paddle priority; use 1 (high) or 2 (normal)", paddle_priority);
     *out_priority =
         paddle_priority == 1 || paddle_priority == -1 ? DS_PRIORITY_HIGH : DS_PRIORITY_NORMAL;
     return DS_OK;
@@ -21336,7 +21580,7 @@ DSDEF ds_result(ds_stream_ref)(ds_stream stream) {
     int n = atomic_load(&s->owners);
     if (s->kind != DS__STREAM_NEW) {
         ds__stream_unpin(s);
-        return ds__fail(DS_ERR_INVALID_VALUE, "a default stream has no owners to add to");
+        return ds__fail(DS_ERR_INVALID_VALUE, "a default stream cannot be retained");
     }
     while (n > 0 && !atomic_compare_exchange_weak(&s->owners, &n, n + 1)) {
     }
@@ -21353,7 +21597,8 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
     if (s->kind != DS__STREAM_NEW) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the %s stream of %s:%d is not yours to destroy",
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "the %s stream of %s:%d is a default stream and cannot be destroyed",
                      s->kind == DS__STREAM_LEGACY ? "legacy" : "per-thread",
                      ds__type_name(s->device.type), s->device.index);
     } else {
@@ -21398,7 +21643,7 @@ static inline ds_result ds__stream_error(const ds__stream *s, ds_result r) {
     return DS__LIKELY(r >= 0) ? r : ds__stream_error_named(s, r);
 }
 
-/* "waits for stream "x" of cpu:0": the label of a stream can change. */
+/* Reports a wait: "waits for stream "x" of cpu:0". Takes label_lock, since the label can change. */
 __attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__stream *s,
                                                                       const char *what) {
     char label[260] = "";
@@ -21412,14 +21657,14 @@ __attribute__((cold, noinline)) static ds_result ds__sync_tell_stream(const ds__
 
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_stream(ds_stream stream) {
     ds__stream *s = ds__pin(&ds__g.streams, stream.id);
-    /* the call says what is wrong with it */
+    /* for an invalid handle, the call itself reports the error */
     ds_result r = s ? ds__sync_tell_stream(s, "waits for the stream") : DS_OK;
     if (s)
         ds__stream_unpin(s);
     return r;
 }
 
-/* 1: the stream captures, and takes as a node what would otherwise wait. */
+/* Returns 1 if the stream captures: the operation becomes a node and does not wait. */
 static int ds__sync_is_captured(ds__stream *s) {
     ds_capture_info info;
     if (!atomic_load(&ds__g.capture_count))
@@ -21466,10 +21711,12 @@ DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
 
 DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns) {
     DS__ENTER("ds_stream_synchronize_for");
-    ds_result r =
-        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_stream(stream) : DS_OK;
-    return r < 0 ? r
-                 : ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__sync_watched()) && timeout_ns)
+        r = ds__sync_watch_stream(stream);
+    if (r < 0)
+        return r;
+    return ds__stream_sync(stream, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
 /* core/stream_default.h - legacy, per-thread and default streams.
@@ -21488,9 +21735,10 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
 static ds_result ds__legacy(ds_device device, ds_stream *out) {
     ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
     ds_result r = DS_OK;
-    /* made once; a lock is fine on this path, the handle can be kept */
+    /* created once; callers can keep the handle, so a lock is acceptable here */
     ds__mutex_lock(&ds__g.mutex);
-    /* nothing is reclaimed under this mutex, which is also taken under locks that this takes */
+    /* nothing is reclaimed under this mutex, since reclaiming takes locks under which the mutex is
+       taken */
     ds__tls.upper_locked++;
     if (!slot->id)
         r = ds__stream_new(device, DS__STREAM_LEGACY, 0, 0, NULL, slot);
@@ -21557,10 +21805,11 @@ DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
    Locks: none of its own; the wrap of a legacy stream takes ds__g.mutex. ds_stream_unwrap reclaims.
    Threads: any. The native handle 2 means another stream on each thread. */
 
-/* The native handles 0 and 1 name the legacy stream, 2 the calling thread's. */
+/* Fills a stream object that wraps a native handle. The handles 0 and 1 name the legacy stream, 2
+   the per-thread stream of the calling thread. */
 static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;
-    s->borrowed = 1; /* until the driver has agreed */
+    s->borrowed = 1; /* until the driver has accepted the handle */
     if (n <= 2) {
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
@@ -21590,10 +21839,10 @@ static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership
 static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership ownership,
                               ds_stream *out, void (*release_fn)(void *), void *user) {
     DS__REQUIRE(native && out, "%s is NULL", native ? "out" : "native");
-    DS__REQUIRE(native->version == 0, "version %d of the native form is not known",
+    DS__REQUIRE(native->version == 0, "ds_stream_native.version is %d; 0 is supported",
                 native->version);
-    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN, "%d is not an ownership",
-                (int)ownership);
+    DS__REQUIRE(ownership == DS_BORROW || ownership == DS_OWN,
+                "ownership is %d; use DS_BORROW or DS_OWN", (int)ownership);
     ds_device device = native->device;
     DS__RESOLVE(device);
     ds__stream *s = ds__stream_add(device, NULL);
@@ -21665,11 +21914,15 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     ds_result r = DS_OK;
     int one = 1;
     if (s->kind != DS__STREAM_NEW || s->borrowed)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not belong to the handle");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "devstream does not own the native stream");
     else if (!atomic_compare_exchange_strong(&s->owners, &one, 0))
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream has %d owners", one);
-    if (r == DS_OK && (r = ds__export(s, out)) < 0)
-        atomic_store(&s->owners, 1);
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "the stream has %d owners; ds_stream_unwrap needs exactly 1", one);
+    if (r == DS_OK) {
+        r = ds__export(s, out);
+        if (r < 0)
+            atomic_store(&s->owners, 1);
+    }
     if (r == DS_OK) {
         atomic_store(&s->unwrapped, 1);
         s->driver->stream_unwrap(s->native);
@@ -21680,25 +21933,36 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
     return r;
 }
 
-/* The getters: pin, read, unpin. */
-#define DS__STREAM_GETTER(name, out, body)                                                  \
-    DS__ENTER(name);                                                                        \
-    ds__stream *s = ds__stream_pin(stream);                                                 \
-    if (!s)                                                                                 \
-        return DS_ERR_INVALID_HANDLE;                                                       \
-    ds_result r = (out) ? DS_OK                                                             \
-                        : ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE,                \
-                                                       "there is no room for the answer")); \
-    if (r == DS_OK) {                                                                       \
-        body;                                                                               \
-    }                                                                                       \
-    ds__stream_unpin(s);                                                                    \
-    return r
+/* Enters a getter and pins its stream. Returns NULL if the call is refused; *r has the result.
+   has_room: the caller gave memory for the answer. */
+static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int has_room,
+                                          ds_result *r) {
+    *r = ds__enter(fn);
+    if (*r < 0)
+        return NULL;
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s) {
+        *r = DS_ERR_INVALID_HANDLE;
+        return NULL;
+    }
+    if (!has_room) {
+        *r = ds__stream_error(s, ds__fail(DS_ERR_INVALID_VALUE, "the output pointer is NULL"));
+        ds__stream_unpin(s);
+        return NULL;
+    }
+    return s;
+}
 
 DSDEF ds_result(ds_stream_get_id)(ds_stream stream, uint64_t *out) {
+    ds_result r;
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_get_id", out, *out = s->id);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_id", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->id;
+    ds__stream_unpin(s);
+    return r;
 }
 
 /* core/stream_info.h - streams: getters, labels, equality.
@@ -21714,32 +21978,58 @@ DSDEF ds_result(ds_stream_get_id)(ds_stream stream, uint64_t *out) {
    invokes the range hook on the calling thread, without a lock. */
 
 DSDEF ds_result(ds_stream_get_device)(ds_stream stream, ds_device *out) {
+    ds_result r;
     if (out)
         memset(out, 0, sizeof *out);
-    DS__STREAM_GETTER("ds_stream_get_device", out, *out = s->device);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_device", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->device;
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_get_flags)(ds_stream stream, unsigned *out) {
+    ds_result r;
     if (out)
         *out = 0;
-    DS__STREAM_GETTER("ds_stream_get_flags", out, *out = s->flags);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_flags", stream, out != NULL, &r);
+    if (!s)
+        return r;
+    *out = s->flags;
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_get_priority)(ds_stream stream, int *out_effective, int *out_requested) {
+    ds_result r;
     if (out_effective)
         *out_effective = 0;
     if (out_requested)
         *out_requested = 0;
-    DS__STREAM_GETTER("ds_stream_get_priority", 1, if (out_effective) *out_effective = s->priority;
-                      if (out_requested) *out_requested = s->requested);
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_priority", stream, 1, &r);
+    if (!s)
+        return r;
+    if (out_effective)
+        *out_effective = s->priority;
+    if (out_requested)
+        *out_requested = s->requested;
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_get_label)(ds_stream stream, char *out, size_t size) {
+    ds_result r;
     if (out && size)
         out[0] = 0;
-    DS__STREAM_GETTER("ds_stream_get_label", out && size, ds__lock_take(&ds__g.label_lock);
-                      snprintf(out, size, "%s", s->label ? s->label : "");
-                      ds__lock_give(&ds__g.label_lock));
+    ds__stream *s = ds__stream_pin_to_read("ds_stream_get_label", stream, out && size, &r);
+    if (!s)
+        return r;
+    ds__lock_take(&ds__g.label_lock);
+    snprintf(out, size, "%s", s->label ? s->label : "");
+    ds__lock_give(&ds__g.label_lock);
+    ds__stream_unpin(s);
+    return r;
 }
 
 DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
@@ -21789,7 +22079,7 @@ DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
    enqueued without a lock.
    Threads: any. Slots and frames belong to the calling thread. */
 
-/* The thread's current stream of a device, the default one at first; the slot keeps its
+/* Returns the thread's current stream of a device, at first the default stream. The slot keeps its
    reference. */
 static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
@@ -21820,6 +22110,7 @@ DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
     return ds__stream_current(device, out);
 }
 
+/* With DS_PUSH_STRICT: refuses a stream that is not of the current device. */
 static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
     if (!(flags & DS_PUSH_STRICT) ||
         (s->device.type == t->caller.device.type && s->device.index == t->caller.device.index))
@@ -21829,8 +22120,8 @@ static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
                     ds__type_name(t->caller.device.type), t->caller.device.index);
 }
 
-/* Makes a pinned stream current and its device too; the slot takes a reference. *out_previous
-   gets the slot's former reference, which the caller drops. */
+/* Makes a pinned stream and its device current. The slot takes a reference; *out_previous gets the
+   slot's former reference, which the caller drops. */
 static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
     ds_result r = ds__strict(t, s, flags);
     if (r == DS_OK)
@@ -21865,13 +22156,42 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     return DS_OK;
 }
 
-/* One more reference to a handle in a slot of the thread; a zero handle is allowed. */
+/* Adds a reference to a stream in a slot of the thread; a zero handle is allowed. */
 static ds_stream ds__stream_keep(ds_stream handle) {
     if (handle.id)
         ds__ref(ds__slot_at(&ds__g.streams, (uint32_t)handle.id - 1));
     return handle;
 }
 
+/* Makes the stream current for a frame, which keeps the streams that were current before. On
+   failure the frame holds no references. */
+static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream stream,
+                                      ds_stream entry) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_stream before;
+    ds_result r = ds__strict(t, s, f->flags);
+    if (r == DS_OK && (f->flags & DS_PUSH_WAIT_PREV)) {
+        r = ds__current(t, s->device, &before);
+        if (r == DS_OK)
+            r = ds__wait_stream(stream, before);
+    }
+    f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
+    if (r == DS_OK)
+        r = ds__use(t, s, f->flags, &f->previous);
+    if (r == DS_OK) {
+        ds__ref(s); /* the frame's */
+        f->pushed = stream;
+        f->stream_device = s->device;
+    }
+    ds__stream_unpin(s);
+    if (r < 0)
+        ds__stream_drop(f->entry);
+    return r;
+}
+
+/* Pushes a stream; of a zero handle, only the current device and stream are kept. */
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
                 "unknown flags %#x", flags);
@@ -21886,29 +22206,9 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     f->device = t->caller.device;
     ds_stream entry = t->current[ds__ordinal(t->caller.device)];
     if (stream.id) {
-        ds__stream *s = ds__stream_pin(stream);
-        if (!s)
-            return DS_ERR_INVALID_HANDLE;
-        ds_stream before;
-        ds_result r = ds__strict(t, s, flags);
-        if (r == DS_OK && (flags & DS_PUSH_WAIT_PREV)) {
-            r = ds__current(t, s->device, &before);
-            if (r == DS_OK)
-                r = ds__wait_stream(stream, before);
-        }
-        f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
-        if (r == DS_OK)
-            r = ds__use(t, s, flags, &f->previous);
-        if (r == DS_OK) {
-            ds__ref(s); /* the frame's */
-            f->pushed = stream;
-            f->stream_device = s->device;
-        }
-        ds__stream_unpin(s);
-        if (r < 0) {
-            ds__stream_drop(f->entry);
+        ds_result r = ds__frame_use_stream(t, f, stream, entry);
+        if (r < 0)
             return r;
-        }
     } else {
         f->entry = ds__stream_keep(entry);
     }
@@ -21916,20 +22216,23 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     return DS_OK;
 }
 
-/* Puts a stream, with the reference that the caller has, back into a slot. */
+/* Puts a stream back into a slot, which takes the caller's reference. */
 static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
     ds_stream *slot = &t->current[ds__ordinal(device)];
     ds__stream_drop(*slot);
     *slot = stream;
 }
 
+/* Restores the device and the streams of the last push. With DS_POP_WAIT_BACK the restored stream
+   waits for the pushed one. The frame is gone also on failure. */
 static ds_result ds__stream_pop(void) {
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
     if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        t->frames ? "the latest push was that of a device" : "nothing was pushed");
+                        t->frames ? "the latest push was ds_device_push; call ds_device_pop first"
+                                  : "no push is open on this thread");
     ds__frame f = t->frame[--t->frames];
     ds_result r = DS_OK;
     t->caller.device = f.device;
@@ -22032,12 +22335,13 @@ static void ds__event_free(void *object) {
     ds__release(e->label);
 }
 
-/* Other processes count on the release of an interprocess event. */
+/* An interprocess event is released at once, since other processes notice its release. */
 static int ds__event_batched(const void *object) {
     const ds__event *e = object;
     return !(e->flags & DS_EVENT_INTERPROCESS) && !e->imported;
 }
 
+/* Creates an event that is bound to no device. */
 static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out) {
     DS__REQUIRE((flags & ~(unsigned)(DS_EVENT_TIMING | DS_EVENT_BLOCKING_WAIT |
                                      DS_EVENT_INTERPROCESS)) == 0,
@@ -22078,8 +22382,8 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
-/* Binds the event to the device and gives it a native event, unless that is done. With `any` the
-   device that it has will do. The event is locked. */
+/* Binds an event to a device and creates its native event, unless that is done. any: an event that
+   is bound to another device is accepted. The event is locked. */
 static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_device device, int any) {
     int64_t key = ds__device_key(device);
     int64_t bound = atomic_load(&e->device);
@@ -22094,7 +22398,7 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
     void *native = atomic_load(&e->native); /* there is one when a first record has failed */
     if (native && e->driver != driver)
         return ds__fail(DS_ERR_CROSS_DRIVER,
-                        "the event was to be recorded on a device of the other driver before");
+                        "an earlier record of the event used a device of the other driver");
     ds_result r = driver->event_create(device.index, e->flags, &native);
     if (r < 0)
         return r;
@@ -22104,8 +22408,8 @@ static ds_result ds__event_bind(ds__event *e, const ds__driver *driver, ds_devic
     return r;
 }
 
-/* For a call that makes the event a device's for good if it succeeds: until it says so, or that
-   it did not, none takes the event to another device. */
+/* Binds an event for a call that settles it on the device if it succeeds. The binding cannot change
+   until ds__event_settle. */
 static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_device device,
                                  int any) {
     ds__lock_take(&e->bind);
@@ -22115,6 +22419,8 @@ static ds_result ds__event_claim(ds__event *e, const ds__driver *driver, ds_devi
     return r;
 }
 
+/* Ends ds__event_claim. succeeded: the event stays on its device for good. Else it is unbound,
+   unless another call has settled or claimed it. */
 static void ds__event_settle(ds__event *e, int succeeded) {
     ds__lock_take(&e->bind);
     e->claims--;
@@ -22160,8 +22466,8 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
     return r;
 }
 
-/* Records, unless a capture is open somewhere: DS_NOT_READY. To wait for the event afterwards
-   harms none that begins meanwhile. */
+/* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
+   not invalidate a capture that begins meanwhile. */
 DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream stream) {
     ds__mutex_lock(&ds__g.begin);
     ds_result r =
@@ -22225,15 +22531,14 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
         return ds__stream_error(s, r);
     ds__stream_text(s, waits, sizeof waits);
     if (o)
-        return ds__also(r, " (%s was to wait for %s)", waits,
-                        ds__stream_text(o, other, sizeof other));
+        return ds__also(r, " (wait of %s for %s)", waits, ds__stream_text(o, other, sizeof other));
     uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
     ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
     if (recorder) {
         ds__stream_text(recorder, other, sizeof other);
         ds__stream_unpin(recorder);
     }
-    return ds__also(r, " (%s was to wait for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+    return ds__also(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
                     e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
                     handle ? other : "");
 }
@@ -22254,19 +22559,24 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
     /* its first record may come after the capture */
     int claimed = s && kind == DS__OP_EXTERNAL_WAIT &&
                   !atomic_load_explicit(&e->settled, memory_order_relaxed);
-    if (DS__UNLIKELY(claimed))
-        claimed = (r = ds__event_claim(e, s->driver, s->device, 1)) == DS_OK;
+    if (DS__UNLIKELY(claimed)) {
+        r = ds__event_claim(e, s->driver, s->device, 1);
+        claimed = r == DS_OK;
+    }
     int64_t device = atomic_load(&e->device);
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     if (s && r == DS_OK && native && device >= 0) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = native;
         op.u.event.object = e;
-        if ((int)(device >> 32) != s->device.type)
+        if ((int)(device >> 32) != s->device.type) {
             r = ds__fail(DS_ERR_CROSS_DRIVER,
                          "the event and the stream belong to different drivers");
-        else if (DS__UNLIKELY((r = s->driver->submit(s->native, &op)) < 0))
-            r = ds__wait_error(s, NULL, e, r);
+        } else {
+            r = s->driver->submit(s->native, &op);
+            if (DS__UNLIKELY(r < 0))
+                r = ds__wait_error(s, NULL, e, r);
+        }
     }
     if (DS__UNLIKELY(claimed))
         ds__event_settle(e, r == DS_OK);
@@ -22348,11 +22658,11 @@ DSDEF ds_result(ds_event_query)(ds_event event) {
 
 __attribute__((cold, noinline)) static ds_result ds__sync_watch_event(ds_event event) {
     ds__event *e = ds__pin(&ds__g.events, event.id);
-    ds_result r = !e         ? DS_OK
-                  : e->label ? ds__sync_tell("waits for the event \"%s\"", e->label)
-                             : ds__sync_tell("waits for an event");
-    if (e)
-        ds__event_unpin(e);
+    if (!e)
+        return DS_OK;
+    ds_result r = e->label ? ds__sync_tell("waits for the event \"%s\"", e->label)
+                           : ds__sync_tell("waits for an event");
+    ds__event_unpin(e);
     return r;
 }
 
@@ -22364,13 +22674,15 @@ DSDEF ds_result(ds_event_synchronize)(ds_event event) {
 
 DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
     DS__ENTER("ds_event_synchronize_for");
-    ds_result r =
-        DS__UNLIKELY(ds__sync_watched()) && timeout_ns ? ds__sync_watch_event(event) : DS_OK;
-    return r < 0 ? r
-                 : ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
+    ds_result r = DS_OK;
+    if (DS__UNLIKELY(ds__sync_watched()) && timeout_ns)
+        r = ds__sync_watch_event(event);
+    if (r < 0)
+        return r;
+    return ds__event_sync(event, timeout_ns < DS__FOREVER ? timeout_ns : DS__FOREVER - 1);
 }
 
-/* The checks in torch's order; both events are pinned. */
+/* Checks in torch's order and returns the time between two pinned events. */
 static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
@@ -22380,8 +22692,8 @@ static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
     void *nb = atomic_load_explicit(&b->native, memory_order_acquire);
     if (da < 0 || db < 0 || !na || !nb)
         return ds__fail(DS_ERR_NOT_RECORDED, "both events must be recorded first");
-    /* from an event to itself: a question that, unlike a query, leaves a capture alone in which
-       it was recorded */
+    /* the time from an event to itself: unlike a query it does not invalidate a capture in which
+       the event was recorded */
     ds_result r = a->driver->event_elapsed(na, na, out_ms);
     if (r == DS_OK)
         r = b->driver->event_elapsed(nb, nb, out_ms);
@@ -22439,6 +22751,24 @@ DSDEF ds_result(ds_event_get_flags)(ds_event event, unsigned *out) {
     return DS_OK;
 }
 
+/* Binds the event to the device if it is not bound yet, and exports it. If the export fails, a
+   binding of this call is undone. */
+static ds_result ds__event_export_claimed(ds__event *e, ds_device device,
+                                          ds_ipc_event_handle *out) {
+    if (!(e->flags & DS_EVENT_INTERPROCESS))
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the event was created without DS_EVENT_INTERPROCESS");
+    if (e->imported)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the event was imported; only its creating process can export it");
+    ds_result r = ds__event_claim(e, ds__driver_of(device), device, 1);
+    if (r == DS_OK) {
+        r = e->driver->event_export(atomic_load(&e->native), out->bytes);
+        ds__event_settle(e, r == DS_OK);
+    }
+    return r;
+}
+
 DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     if (out)
         memset(out, 0, sizeof *out);
@@ -22449,16 +22779,7 @@ DSDEF ds_result(ds_event_export)(ds_event event, ds_ipc_event_handle *out) {
     ds__event *e = ds__event_pin(event);
     if (!e)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    if (!(e->flags & DS_EVENT_INTERPROCESS))
-        r = ds__fail(DS_ERR_INVALID_VALUE, "the event was created without DS_EVENT_INTERPROCESS");
-    else if (e->imported)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the event was imported; the process that made it exports it");
-    else if ((r = ds__event_claim(e, ds__driver_of(device), device, 1)) == DS_OK) {
-        r = e->driver->event_export(atomic_load(&e->native), out->bytes);
-        ds__event_settle(e, r == DS_OK);
-    }
+    ds_result r = ds__event_export_claimed(e, device, out);
     r = ds__name_object(r, "event", e->label);
     ds__event_unpin(e);
     return r;
@@ -22511,17 +22832,17 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
    list of mappings and drops it around each space_unmap.
    Threads: any. ds__memory_end_all expects that no other thread is inside of devstream. */
 
-/* The driver that host memory belongs to: the first that is available. */
+/* Returns the index of the driver of host memory: the first one that is available. */
 static int ds__host_backend(void) {
     return ds__g.driver[0] ? 0 : 1;
 }
 
-/* Memory that others made: only cudart may know it. */
+/* Describes memory that devstream did not allocate; only cudart may know it. */
 static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
-/* Enters new memory into the table, or gives it back. */
+/* Adds new memory to the table. On failure the memory is released. */
 static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, int device,
                                  void **out) {
     if (ds__range_add(ptr, size, kind, backend, device) == DS_OK) {
@@ -22533,8 +22854,8 @@ static ds_result ds__memory_made(void *ptr, size_t size, int kind, int backend, 
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
-/* Waits for the work that may use what was taken out of the table; when that fails it stands
-   there again. */
+/* Waits for the work that may use memory that was removed from the table. If the wait fails, the
+   memory is added to the table again. */
 static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_result r = DS_OK;
     if (f->kind == DS_MEMORY_DEVICE)
@@ -22543,7 +22864,7 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
         for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
             if (ds__g.driver[b])
                 r = ds__g.driver[b]->memory_wait(-1);
-    /* there is room: it was there before */
+    /* cannot fail: the table has room, since the range was there before */
     if (r < 0)
         DS_IGNORE(ds__range_add(ptr, f->end - f->base, kind, f->backend, f->device));
     ds_device device = { DS_DEVICE_HOST, 0 };
@@ -22556,9 +22877,9 @@ static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
     return ds__g.driver[f->backend]->memory_release(f->kind, f->device, ptr, f->end - f->base);
 }
 
-/* Waits for the work that may use the memory, then releases it. The pointer is unknown
-   meanwhile, so that of two threads that end it one is refused; if the wait fails nothing was
-   released and it is known again. */
+/* Waits for the work that may use the memory, then releases it. The table does not have the pointer
+   meanwhile, so of two threads that end the same memory one is refused. If the wait fails, nothing
+   is released and the table has the pointer again. */
 static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     ds__found f;
     if (!ds__range_remove(ptr, kind, &f)) {
@@ -22571,7 +22892,7 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what) {
     return r == DS_OK ? ds__memory_gone(ptr, &f) : r;
 }
 
-/* Ends a reservation with all that is mapped in it. */
+/* Releases a reservation and unmaps the mappings in it. */
 static void ds__space_end(const ds__driver *driver, int device, void *at, size_t size) {
     ds__lock_take(&ds__g.mapping_lock);
     for (size_t i; (i = ds__mapping_after((uintptr_t)at)) < ds__g.mapping_count &&
@@ -22585,7 +22906,7 @@ static void ds__space_end(const ds__driver *driver, int device, void *at, size_t
     driver->space_release(device, at, size);
 }
 
-/* At shutdown: releases what the user left. */
+/* At shutdown: releases the memory that the user did not free. */
 static void ds__memory_end_all(void) {
     ds__ranges *r = atomic_load(&ds__g.ranges);
     size_t count = atomic_load(&ds__g.range_count);
@@ -22616,7 +22937,7 @@ static void ds__memory_end_all(void) {
     atomic_store(&ds__g.mapping_taken, 0);
     atomic_store(&ds__g.ranges, NULL);
     atomic_store(&ds__g.range_count, 0);
-    atomic_fetch_add(&ds__g.range_version, 2); /* what threads have found is void */
+    atomic_fetch_add(&ds__g.range_version, 2); /* the ranges that threads have cached are invalid */
 }
 
 /* core/segment.h - memory of the allocator from the drivers.
@@ -22638,8 +22959,8 @@ static void ds__memory_end_all(void) {
    driver call.
    Threads: any; of two threads that give the same memory back, only one reaches the driver. */
 
-/* Address space for memory that the entries space_map and space_unmap of the device's driver
-   bring and take. *out_page: in which unit. */
+/* Reserves address space for the entries space_map and space_unmap of the device's driver.
+   *out_page: the unit of mappings. */
 DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_t *out_page,
                                             void **out) {
     const ds__driver *driver = ds__driver_of(device);
@@ -22658,15 +22979,15 @@ DS__SEAM static ds_result ds__space_reserve(ds_device device, size_t size, size_
                     size);
 }
 
-/* What is still mapped there is unmapped: no work uses it any more. */
+/* Releases a reservation and unmaps the mappings that are left; no work uses them any more. */
 DS__SEAM static void ds__space_release(ds_device device, void *at, size_t size) {
     ds__found f;
-    (void)size; /* as it was reserved, or rounded up */
+    (void)size; /* the size as it was reserved, or rounded up */
     if (ds__range_remove(at, DS_MEMORY_DEVICE | DS__HELD_SPACE, &f))
         ds__space_end(ds__driver_of(device), device.index, at, f.end - f.base);
 }
 
-/* Device memory as of ds_device_alloc. */
+/* Allocates device memory like ds_device_alloc. */
 DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void **out) {
     *out = NULL;
     ds__tls.quiet++;
@@ -22680,7 +23001,7 @@ DS__SEAM static ds_result ds__segment_alloc(ds_device device, size_t size, void 
     return r;
 }
 
-/* Pinned host memory as of ds_pinned_alloc. */
+/* Allocates pinned host memory like ds_pinned_alloc. */
 DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
     int b = ds__host_backend();
     *out = NULL;
@@ -22697,8 +23018,8 @@ DS__SEAM static ds_result ds__pinned_segment_alloc(size_t size, void **out) {
 }
 
 /* Waits like ds_device_free and ds_pinned_free, unless the caller knows that no work uses the
-   memory (idle). When that fails the memory stays; after it the memory is gone, whatever the driver
-   says, and nobody may use it again. */
+   memory (idle). If the wait fails, the memory is not freed. After the wait the memory is freed and
+   must not be used, even if the driver reports an error. */
 static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, kind | DS__HELD_SEGMENT, &f),
@@ -22707,7 +23028,7 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
-        ds__warn("giving %zu bytes at %p back: %s", f.end - f.base, ptr, ds__tls.aside);
+        ds__warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
@@ -22724,7 +23045,7 @@ DS__SEAM static ds_result ds__pinned_segment_free(void *ptr, size_t size, int id
     return ds__segment_end(ptr, DS_MEMORY_PINNED, idle);
 }
 
-/* Memory of the driver's own allocator, in the order of the stream. */
+/* Allocates memory of the driver's own allocator in the order of the stream. */
 DS__SEAM static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out) {
     void *ptr = NULL;
     *out = NULL;
@@ -22741,7 +23062,7 @@ DS__SEAM static ds_result ds__async_alloc(ds__stream *s, size_t size, void **out
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", size);
 }
 
-/* When it fails the memory is still there. */
+/* Frees the memory in the order of the stream. On failure, nothing is freed. */
 DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     ds__found f;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_ASYNC, &f),
@@ -22757,7 +23078,7 @@ DS__SEAM static ds_result ds__async_free(ds__stream *s, void *ptr) {
     return r;
 }
 
-/* Memory that other processes can open. */
+/* Allocates memory that other processes can open. */
 DS__SEAM static ds_result ds__shared_segment_alloc(ds_device device, size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
     *out = NULL;
@@ -22780,7 +23101,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     ds__found f;
     (void)size;
     DS__REQUIRE(ds__range_remove(ptr, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f),
-                "%p is not the start of a segment for several processes", ptr);
+                "%p is not the start of a shareable segment", ptr);
     ds__tls.quiet++;
     ds_result r = idle ? DS_OK : ds__driver_of(device)->memory_wait(device.index);
     if (r < 0)
@@ -22792,7 +23113,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
-/* A segment of another process, by the 64 bytes of share_export. */
+/* Opens a segment of another process by the 64 bytes of share_export. */
 DS__SEAM static ds_result ds__shared_segment_open(ds_device device, const unsigned char *handle,
                                                   size_t size, void **out) {
     const ds__driver *driver = ds__driver_of(device);
@@ -22832,11 +23153,13 @@ DS__SEAM static void ds__shared_segment_close(ds_device device, void *ptr) {
    Threads: any; of two threads that free the same pointer, one gets an error.
    ds_device_of_scope_enter changes the current device of the calling thread. */
 
-/* A free that waits; the pointer may be none that can be freed, which the free says. */
+/* Reports the wait of a free, if sync debug is on. If the pointer cannot be freed, the free itself
+   reports that. */
 static ds_result ds__sync_watch_free(const void *ptr, int kind) {
     ds__found f;
-    if (DS__LIKELY(!ds__sync_watched()) || !ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr ||
-        (int)f.kind != kind || f.held)
+    if (DS__LIKELY(!ds__sync_watched()))
+        return DS_OK;
+    if (!ds__range_find(ptr, &f) || f.base != (uintptr_t)ptr || (int)f.kind != kind || f.held)
         return DS_OK;
     if (kind == DS_MEMORY_DEVICE)
         return ds__sync_tell("waits for all work of %s:%d", f.backend ? "cpu" : "cuda", f.device);
@@ -22911,16 +23234,15 @@ DSDEF ds_result(ds_pinned_free)(void *ptr) {
 
 DSDEF ds_result(ds_pinned_register)(void *ptr, size_t size) {
     DS__ENTER("ds_pinned_register");
-    DS__REQUIRE(ptr && size, "there is nothing to register");
-    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes reach beyond the address space",
-                size);
+    DS__REQUIRE(ptr && size, "ptr is NULL or size is 0");
+    DS__REQUIRE(size <= UINTPTR_MAX - (uintptr_t)ptr, "%zu bytes exceed the address space", size);
     int b = ds__host_backend();
     if (!ds__g.driver[b])
         return ds__fail(DS_ERR_NO_DEVICE, "no driver is available; see ds_backend_format");
-    /* first: it sees what touches known memory */
+    /* first: it refuses a range that overlaps known memory */
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED, b, 0);
     if (r == DS_ERR_INVALID_VALUE)
-        return ds__fail(r, "the range touches memory that is registered or allocated already");
+        return ds__fail(r, "the range overlaps registered or allocated memory");
     if (r < 0)
         return ds__fail(r, "no memory to register a range");
     ds__found f;
@@ -22987,8 +23309,7 @@ DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
    Threads: any for the public functions. ds__copy_item runs where the CPU driver runs kernels,
    on a worker or a waiting thread, and calls the CUDA driver there. */
 
-/* Bytes from the first byte of the first row to the last of the last. 0: it does not fit into a
-   size_t. */
+/* Returns the bytes from the first row to the end of the last one. 0: more than a size_t holds. */
 static size_t ds__span(size_t pitch, size_t width, size_t height) {
     size_t span;
     return __builtin_mul_overflow(height - 1, pitch, &span) ||
@@ -22997,39 +23318,38 @@ static size_t ds__span(size_t pitch, size_t width, size_t height) {
                : span;
 }
 
-/* Returns 1 if known memory of the CPU driver was freed and given back to the system since: the
-   allocator has unmapped a part of its address space. */
+/* Returns 1 if memory of the CPU driver was freed and its part of the address space is unmapped. */
 static inline int ds__is_unmapped(const ds__found *f, const void *ptr, size_t span) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__g.mapping_taken, memory_order_relaxed)) &&
            f->held == DS__HELD_SPACE && f->backend && !ds__mapping_covers((uintptr_t)ptr, span);
 }
 
-/* Refuses an operand in memory of the CPU driver that was freed, as far as that is known. */
+/* Refuses an operand in freed memory of the CPU driver, if the driver can know that. */
 static ds_result ds__check_freed(const void *ptr, size_t span, const char *what, int known) {
     const ds__found *f = known ? ds__range_hit(ptr) : NULL;
     ds_pointer_info info;
     DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
-                "%s: the memory of %zu bytes at %p was freed and given back to the system", what,
-                span, ptr);
+                "%s: the memory of %zu bytes at %p was already freed", what, span, ptr);
     ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
     return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
 }
 
-/* Looks the range up and checks that it stays inside of its allocation. */
+/* Looks up the memory of an operand and checks that it stays inside of its allocation. *known 0:
+   devstream does not know the memory, and *out describes pageable memory. */
 static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
                              int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
-    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr,
-                "%s: %zu bytes reach beyond the address space", what, span);
+    DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes exceed the address space",
+                what, span);
     *known = ds__known(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
     DS__REQUIRE(!*known || span <= out->size - offset,
-                "%s: %zu bytes at offset %zu leave an allocation of %zu bytes", what, span, offset,
-                out->size);
+                "%s: %zu bytes at offset %zu exceed the allocation of %zu bytes", what, span,
+                offset, out->size);
     return ds__check_freed(ptr, span, what, *known);
 }
 
-/* Where the operand is, as the driver sees it. */
+/* Returns the place of an operand, DS__AT_*, for a stream of the driver. */
 static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known,
                           unsigned flags) {
     if (!known)
@@ -23037,16 +23357,16 @@ static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, in
     if (p->kind == DS_MEMORY_DEVICE)
         return p->device.type == (int32_t)driver->type ? DS__AT_DEVICE + (unsigned)p->device.index
                                                        : DS__AT_OTHER;
-    return p->kind != DS_MEMORY_PAGEABLE ? DS__AT_PINNED
-           : flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE
-                                         : DS__AT_PAGEABLE;
+    if (p->kind != DS_MEMORY_PAGEABLE)
+        return DS__AT_PINNED;
+    return flags & DS_COPY_HOST_STABLE ? DS__AT_STABLE : DS__AT_PAGEABLE;
 }
 
 static int ds__on_gpu(const ds_pointer_info *p) {
     return p->kind == DS_MEMORY_DEVICE && p->device.type == DS_DEVICE_CUDA;
 }
 
-/* A staged copy: neither device reaches the other. */
+/* *out 1: the copy must be staged through the host, since neither device reaches the other. */
 static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_info *dst,
                                    const ds_pointer_info *src, int *out) {
     *out = 0;
@@ -23062,8 +23382,8 @@ static ds_result ds__needs_staging(const ds__driver *driver, const ds_pointer_in
     return r;
 }
 
-/* A copy of a GPU's memory on a stream of the CPU driver: a kernel of one item, which fails the
-   device as any other. */
+/* Copies memory of a GPU on a stream of the CPU driver, as a kernel of one item. Like any kernel it
+   fails the device if the copy fails. */
 static int ds__copy_item(size_t first, size_t count, const void *args) {
     (void)first;
     (void)count;
@@ -23076,6 +23396,8 @@ static ds__kernel ds__copy_kernel = { .cpu_fn = ds__copy_item,
                                       .name = "copy of a GPU's memory",
                                       .ours = 1 };
 
+/* Enqueues a copy of a GPU's memory on a stream of the CPU driver. Waits for it if an operand is
+   pageable. */
 static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__copy_kernel;
@@ -23084,105 +23406,139 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
     ds_result r = ds__submit(s, &op);
-    return r == DS_OK && (copy->flags & DS__OP_BLOCKS)
-               ? ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER))
-               : r;
+    if (r == DS_OK && (copy->flags & DS__OP_BLOCKS))
+        r = ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER));
+    return r;
 }
 
-/* Fills the operation of a copy, as a stream of the driver's has it, or says what is wrong. The
-   devices, when given, are checked. */
-static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, void *dst, size_t dst_pitch,
-                             const void *src, size_t src_pitch, size_t width, size_t height,
-                             const ds_device *dst_device, const ds_device *src_device,
-                             unsigned flags) {
+/* The descriptions of the operands of a copy. *_known: the description is filled; only for a CUDA
+   stream may it stay empty, and cudart decides then. */
+typedef struct ds__copy_ends {
     ds_pointer_info to;
     ds_pointer_info from;
     int to_known;
     int from_known;
-    int staged = 0;
-    size_t dst_span = ds__span(dst_pitch, width, height);
-    size_t src_span = ds__span(src_pitch, width, height);
+} ds__copy_ends;
+
+/* Looks both operands up in the memory table and checks that they stay inside of their
+   allocations. */
+static ds_result ds__copy_ends_find(const ds__copy_request *c, ds__copy_ends *e) {
+    size_t dst_span = ds__span(c->dst_pitch, c->width, c->height);
+    size_t src_span = ds__span(c->src_pitch, c->width, c->height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
-    ds_result r = ds__operand(dst, dst_span, "dst", &to, &to_known);
+
+    ds_result r = ds__operand(c->dst, dst_span, "dst", &e->to, &e->to_known);
     if (r == DS_OK)
-        r = ds__operand(src, src_span, "src", &from, &from_known);
-    /* Between a GPU's own memory and what others made cudart decides; else it must be asked. */
-    if (!ds__g.driver[0] || dst_device || flags || ds__sync_watched() ||
-        driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&to) || ds__on_gpu(&from))) {
-        if (r == DS_OK && !to_known) {
-            r = ds__ask(dst, &to);
-            to_known = 1;
-        }
-        if (r == DS_OK && !from_known) {
-            r = ds__ask(src, &from);
-            from_known = 1;
-        }
+        r = ds__operand(c->src, src_span, "src", &e->from, &e->from_known);
+    return r;
+}
+
+/* Returns 1 if a driver must describe an operand that the memory table does not know. Cudart
+   decides about a copy between a GPU's memory and memory that other libraries made. */
+static int ds__copy_ends_matter(const ds__driver *driver, const ds__copy_request *c,
+                                const ds__copy_ends *e) {
+    return !ds__g.driver[0] || c->dst_device || c->flags || ds__sync_watched() ||
+           driver->type != DS_DEVICE_CUDA || !(ds__on_gpu(&e->to) || ds__on_gpu(&e->from));
+}
+
+/* Asks the drivers for the descriptions that the memory table does not have. */
+static ds_result ds__copy_ends_ask(const ds__copy_request *c, ds__copy_ends *e) {
+    ds_result r = DS_OK;
+    if (!e->to_known) {
+        r = ds__ask(c->dst, &e->to);
+        e->to_known = 1;
     }
-    if (r < 0)
-        return r;
-    if ((dst_device &&
-         (to.device.type != dst_device->type || to.device.index != dst_device->index)) ||
-        (src_device &&
-         (from.device.type != src_device->type || from.device.index != src_device->index)))
+    if (r == DS_OK && !e->from_known) {
+        r = ds__ask(c->src, &e->from);
+        e->from_known = 1;
+    }
+    return r;
+}
+
+/* Refuses a copy if an operand is not on the device that the caller named. */
+static ds_result ds__copy_devices_check(const ds__copy_request *c, const ds__copy_ends *e) {
+    const ds_device to = e->to.device;
+    const ds_device from = e->from.device;
+    const ds_device *dst_device = c->dst_device;
+    const ds_device *src_device = c->src_device;
+    if ((dst_device && (to.type != dst_device->type || to.index != dst_device->index)) ||
+        (src_device && (from.type != src_device->type || from.index != src_device->index)))
         return ds__fail(DS_ERR_DEVICE_MISMATCH, "dst is on %s:%d and src on %s:%d",
-                        ds__type_name(to.device.type), to.device.index,
-                        ds__type_name(from.device.type), from.device.index);
-    if ((r = ds__needs_staging(driver, &to, &from, &staged)) < 0)
-        return r;
-    int blocks = (to_known && to.kind == DS_MEMORY_PAGEABLE) ||
-                 (from_known && from.kind == DS_MEMORY_PAGEABLE);
-    int rows = dst_pitch != width || src_pitch != width; /* else it is one row */
-    op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
-    op->places = (uint16_t)(ds__place(driver, &to, to_known, flags) << DS__OP_DST |
-                            ds__place(driver, &from, from_known, flags) << DS__OP_SRC);
-    op->u.copy.dst = dst;
-    op->u.copy.src = src;
-    op->u.copy.dst_pitch = dst_pitch;
-    op->u.copy.src_pitch = src_pitch;
-    op->u.copy.width = rows ? width : width * height;
-    op->u.copy.height = rows ? height : 1;
+                        ds__type_name(to.type), to.index, ds__type_name(from.type), from.index);
     return DS_OK;
 }
 
-/* 1: one of the operands is memory of the other driver's devices. */
+/* Checks a copy and fills its operation for a stream of the driver. On failure *op is not
+   changed. */
+static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__copy_request *c) {
+    ds__copy_ends e;
+    int staged = 0;
+    ds_result r = ds__copy_ends_find(c, &e);
+    if (r == DS_OK && ds__copy_ends_matter(driver, c, &e))
+        r = ds__copy_ends_ask(c, &e);
+    if (r == DS_OK)
+        r = ds__copy_devices_check(c, &e);
+    if (r == DS_OK)
+        r = ds__needs_staging(driver, &e.to, &e.from, &staged);
+    if (r < 0)
+        return r;
+
+    int blocks = (e.to_known && e.to.kind == DS_MEMORY_PAGEABLE) ||
+                 (e.from_known && e.from.kind == DS_MEMORY_PAGEABLE);
+    int rows = c->dst_pitch != c->width || c->src_pitch != c->width; /* else it is one row */
+    op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
+    op->places = (uint16_t)(ds__place(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
+                            ds__place(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
+    op->u.copy.dst = c->dst;
+    op->u.copy.src = c->src;
+    op->u.copy.dst_pitch = c->dst_pitch;
+    op->u.copy.src_pitch = c->src_pitch;
+    op->u.copy.width = rows ? c->width : c->width * c->height;
+    op->u.copy.height = rows ? c->height : 1;
+    return DS_OK;
+}
+
+/* Returns 1 if an operand is memory of a device of the other driver. */
 static int ds__copy_crosses(const ds__op *op) {
     return ds__place_of(op, DS__OP_DST) == DS__AT_OTHER ||
            ds__place_of(op, DS__OP_SRC) == DS__AT_OTHER;
 }
 
-static ds_result ds__copy_between(ds__stream *s, void *dst, size_t dst_pitch, const void *src,
-                                  size_t src_pitch, size_t width, size_t height,
-                                  const ds_device *dst_device, const ds_device *src_device,
-                                  unsigned flags) {
+/* If sync debug is on and the operation blocks the host, reports the wait. A negative result
+   forbids the operation. */
+static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op) {
+    if (DS__UNLIKELY(op->flags & DS__OP_BLOCKS) && ds__sync_watched() && !ds__sync_is_captured(s))
+        return ds__sync_tell_stream(s, "accesses pageable memory and waits for the stream");
+    return DS_OK;
+}
+
+static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
     ds__op op = ds__op_make(DS__OP_COPY);
-    ds_result r = ds__copy_op(s->driver, &op, dst, dst_pitch, src, src_pitch, width, height,
-                              dst_device, src_device, flags);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
-        !ds__sync_is_captured(s))
-        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
+    ds_result r = ds__copy_op(s->driver, &op, copy);
+    if (r == DS_OK)
+        r = ds__sync_watch_blocking(s, &op);
     if (r < 0)
         return r;
     return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
                                                                     : ds__submit(s, &op);
 }
 
-/* Where memory that is known lies, as a stream of the backend sees it. */
+/* Returns the place of known memory, DS__AT_*, for a stream of the backend. */
 static inline unsigned ds__place_known(int backend, const ds__found *f) {
-    return f->kind != DS_MEMORY_DEVICE ? DS__AT_PINNED
-           : f->backend == backend     ? DS__AT_DEVICE + (unsigned)f->device
-                                       : DS__AT_OTHER;
+    if (f->kind != DS_MEMORY_DEVICE)
+        return DS__AT_PINNED;
+    return f->backend == backend ? DS__AT_DEVICE + (unsigned)f->device : DS__AT_OTHER;
 }
 
-/* The usual copy, between memory that is known, on at most one device, which is of the stream's
-   driver: a tenth of the work of ds__copy_between, which has the other cases and the sentences.
-   0: not that. */
+/* The fast path: enqueues a copy between known memory on at most one device, of the stream's
+   driver, for a tenth of the cost of ds__copy_between. Returns 0 for all other copies. */
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out) {
     const ds__found *to = ds__range_hit(dst);
     if (DS__UNLIKELY(!to || size > to->end - (uintptr_t)dst) || ds__is_unmapped(to, dst, size))
         return 0;
     unsigned to_place = ds__place_known(ds__backend_of(s->device), to);
-    const ds__found *from = ds__range_hit(src); /* may take the place of what was found before */
+    const ds__found *from = ds__range_hit(src); /* may replace the result of the first look-up */
     if (DS__UNLIKELY(!from || size > from->end - (uintptr_t)src) ||
         ds__is_unmapped(from, src, size))
         return 0;
@@ -23212,7 +23568,7 @@ DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stre
         return DS_ERR_INVALID_HANDLE;
     }
     if (DS__LIKELY(size > 0) && !ds__copy_plain(s, dst, src, size, &r))
-        r = ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, 0);
+        r = ds__copy_between(s, &DS__COPY_ROW(dst, src, size));
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
@@ -23224,8 +23580,9 @@ DSDEF ds_result(ds_copy_with)(void *dst, const void *src, size_t size, unsigned 
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r =
-        size ? ds__copy_between(s, dst, size, src, size, size, 1, NULL, NULL, flags) : DS_OK;
+    ds__copy_request copy = DS__COPY_ROW(dst, src, size);
+    copy.flags = flags;
+    ds_result r = size ? ds__copy_between(s, &copy) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
@@ -23238,9 +23595,13 @@ DSDEF ds_result(ds_copy_2d)(void *dst, size_t dst_pitch, const void *src, size_t
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = width && height ? ds__copy_between(s, dst, dst_pitch, src, src_pitch, width,
-                                                     height, NULL, NULL, 0)
-                                  : DS_OK;
+    ds__copy_request copy = { .dst = dst,
+                              .src = src,
+                              .dst_pitch = dst_pitch,
+                              .src_pitch = src_pitch,
+                              .width = width,
+                              .height = height };
+    ds_result r = width && height ? ds__copy_between(s, &copy) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
@@ -23253,65 +23614,93 @@ DSDEF ds_result(ds_copy_peer)(void *dst, ds_device dst_device, const void *src,
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r =
-        size ? ds__copy_between(s, dst, size, src, size, size, 1, &dst_device, &src_device, 0)
-             : DS_OK;
+    ds__copy_request copy = DS__COPY_ROW(dst, src, size);
+    copy.dst_device = &dst_device;
+    copy.src_device = &src_device;
+    ds_result r = size ? ds__copy_between(s, &copy) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
 
-/* Fills the operation of a fill, as a stream of the driver's has it, or says what is wrong. */
-static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, void *ptr, size_t pitch,
-                             uint32_t value, size_t value_size, size_t width, size_t height,
-                             unsigned flags) {
-    DS__REQUIRE(value_size == 1 || value_size == 2 || value_size == 4,
-                "a value of %zu bytes is not 1, 2 or 4", value_size);
-    /* a division takes longer than all the rest */
-    DS__REQUIRE(width <= SIZE_MAX >> (value_size >> 1),
-                "%zu elements are larger than the address space", width);
-    DS__REQUIRE(height <= 1 || (pitch >= width * value_size && (pitch & (value_size - 1)) == 0),
-                "the pitch %zu is too small or not a multiple of %zu", pitch, value_size);
-    DS__REQUIRE(((uintptr_t)ptr & (value_size - 1)) == 0, "%p is not a multiple of %zu", ptr,
-                value_size);
-    ds_pointer_info to;
-    int known = 0;
-    size_t span = width && height ? ds__span(pitch, width * value_size, height) : 1;
-    if (!width || !height)
-        return DS_OK;
-    ds_result r = DS__LIKELY(span)
-                      ? ds__operand(ptr, span, "ptr", &to, &known)
-                      : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
-    if (r == DS_OK && !known)
-        r = ds__ask(ptr, &to);
-    if (r < 0)
-        return r;
-    if (to.kind == DS_MEMORY_DEVICE && to.device.type != (int32_t)driver->type)
-        return ds__fail(
-            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, the work for devices of type %s",
-            ds__type_name(to.device.type), to.device.index, ds__type_name((int)driver->type));
-    int rows = pitch != width * value_size;
-    op->u.fill.dst = ptr;
-    op->u.fill.pitch = pitch;
-    op->u.fill.value_size = value_size;
-    op->u.fill.width = rows ? width : width * height;
-    op->u.fill.height = rows ? height : 1;
-    op->u.fill.value = value;
-    op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
-    op->places = (uint16_t)(ds__place(driver, &to, 1, flags) << DS__OP_DST);
+/* A fill of rows. The pitch is in bytes, the width in elements. */
+typedef struct ds__fill_request {
+    void *ptr;
+    size_t pitch;
+    size_t value_size;
+    size_t width;
+    size_t height;
+    uint32_t value;
+    unsigned flags; /* DS_COPY_* */
+} ds__fill_request;
+
+/* Refuses an element size, extent, pitch or alignment that the drivers do not support. */
+static inline ds_result ds__fill_check(const ds__fill_request *f) {
+    DS__REQUIRE(f->value_size == 1 || f->value_size == 2 || f->value_size == 4,
+                "a value of %zu bytes is not 1, 2 or 4", f->value_size);
+    /* a shift, since a division takes longer than all other checks */
+    DS__REQUIRE(f->width <= SIZE_MAX >> (f->value_size >> 1),
+                "%zu elements are larger than the address space", f->width);
+    DS__REQUIRE(f->height <= 1 ||
+                    (f->pitch >= f->width * f->value_size && (f->pitch & (f->value_size - 1)) == 0),
+                "the pitch %zu is too small or not a multiple of %zu", f->pitch, f->value_size);
+    DS__REQUIRE(((uintptr_t)f->ptr & (f->value_size - 1)) == 0, "%p is not a multiple of %zu",
+                f->ptr, f->value_size);
     return DS_OK;
 }
 
-static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32_t value,
-                               size_t value_size, size_t width, size_t height) {
+/* Describes the memory of a fill of at least one element, by the memory table or by a driver.
+   Refuses memory of another driver's device. */
+static inline ds_result ds__fill_find(const ds__driver *driver, const ds__fill_request *f,
+                                      ds_pointer_info *to) {
+    int known = 0;
+    size_t span = ds__span(f->pitch, f->width * f->value_size, f->height);
+    ds_result r = DS__LIKELY(span)
+                      ? ds__operand(f->ptr, span, "ptr", to, &known)
+                      : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
+    if (r == DS_OK && !known)
+        r = ds__ask(f->ptr, to);
+    if (r < 0)
+        return r;
+    if (to->kind == DS_MEMORY_DEVICE && to->device.type != (int32_t)driver->type)
+        return ds__fail(
+            DS_ERR_CROSS_DRIVER, "the memory is on %s:%d, but the stream is on a device of type %s",
+            ds__type_name(to->device.type), to->device.index, ds__type_name((int)driver->type));
+    return DS_OK;
+}
+
+/* Checks a fill and fills its operation for a stream of the driver. On failure, and if the fill has
+   no elements, *op is not changed. */
+static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, const ds__fill_request *f) {
+    ds_pointer_info to;
+    ds_result r = ds__fill_check(f);
+    if (r < 0 || !f->width || !f->height)
+        return r;
+    r = ds__fill_find(driver, f, &to);
+    if (r < 0)
+        return r;
+
+    int rows = f->pitch != f->width * f->value_size;
+    op->u.fill.dst = f->ptr;
+    op->u.fill.pitch = f->pitch;
+    op->u.fill.value_size = f->value_size;
+    op->u.fill.width = rows ? f->width : f->width * f->height;
+    op->u.fill.height = rows ? f->height : 1;
+    op->u.fill.value = f->value;
+    op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
+    op->places = (uint16_t)(ds__place(driver, &to, 1, f->flags) << DS__OP_DST);
+    return DS_OK;
+}
+
+/* Enqueues a fill; one of no elements is only checked. */
+static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds__op op = ds__op_make(DS__OP_FILL);
-    ds_result r = ds__fill_op(s->driver, &op, ptr, pitch, value, value_size, width, height, 0);
-    if (r == DS_OK && DS__UNLIKELY(op.flags & DS__OP_BLOCKS) && ds__sync_watched() &&
-        !ds__sync_is_captured(s))
-        r = ds__sync_tell_stream(s, "waits, since it touches pageable memory, for the stream");
-    if (r == DS_OK && width && height)
+    ds_result r = ds__fill_op(s->driver, &op, fill);
+    if (r == DS_OK)
+        r = ds__sync_watch_blocking(s, &op);
+    if (r == DS_OK && fill->width && fill->height)
         r = ds__submit(s, &op);
     ds__stream_unpin(s);
     return r;
@@ -23320,14 +23709,25 @@ static ds_result ds__fill_rows(ds_stream stream, void *ptr, size_t pitch, uint32
 DSDEF ds_result(ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count,
                          ds_stream stream) {
     DS__ENTER("ds_fill");
-    return ds__fill_rows(stream, ptr, count * (value_size <= 4 ? value_size : 0), value, value_size,
-                         count, 1);
+    ds__fill_request fill = { .ptr = ptr,
+                              .pitch = count * (value_size <= 4 ? value_size : 0),
+                              .value_size = value_size,
+                              .width = count,
+                              .height = 1,
+                              .value = value };
+    return ds__fill_rows(stream, &fill);
 }
 
 DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t value_size,
                             size_t width, size_t height, ds_stream stream) {
     DS__ENTER("ds_fill_2d");
-    return ds__fill_rows(stream, ptr, pitch, value, value_size, width, height);
+    ds__fill_request fill = { .ptr = ptr,
+                              .pitch = pitch,
+                              .value_size = value_size,
+                              .width = width,
+                              .height = height,
+                              .value = value };
+    return ds__fill_rows(stream, &fill);
 }
 
 /* core/host_func.h - host functions and callbacks.
@@ -23361,11 +23761,11 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     return r;
 }
 
-/* The payload's destructor runs exactly once, so it runs here when the call was refused. */
+/* Runs the destructor of a payload if the call was refused, so that it runs exactly once. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn) {
     if (r >= 0 || !dtor_fn)
         return r;
-    ds__kept_error refusal; /* calls of the destructor may fail */
+    ds__kept_error refusal; /* the destructor may make calls that fail */
     int outer = ds__tls.in_callback;
     ds__error_keep(&refusal);
     ds__tls.in_callback = 1;
@@ -23427,7 +23827,7 @@ static void ds__kernel_free(void *object) {
     ds__release(k->params);
 }
 
-/* Takes a destroyed kernel that no call uses any more. */
+/* Takes over a destroyed kernel that no call uses any more. */
 static void ds__kernel_defer(void *object) {
     ds__slot *slot = object;
     uint32_t head = atomic_load_explicit(&ds__kernel_state.fresh, memory_order_relaxed);
@@ -23437,7 +23837,7 @@ static void ds__kernel_defer(void *object) {
     while (!atomic_compare_exchange_weak(&ds__kernel_state.fresh, &head, slot->index + 1));
 }
 
-/* Whether the work of `mark` is over; without a mark, notes what is pending now. */
+/* Returns 1 if the work of `mark` is finished. Without a mark, notes the pending work in it. */
 static int ds__kernel_work_over(void) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b] && !ds__g.driver[b]->passed(&ds__kernel_state.mark))
@@ -23465,7 +23865,7 @@ static void ds__kernel_collect(void) {
     ds__lock_give(&ds__kernel_state.collecting);
 }
 
-/* Shutdown, after all work: no kernel is deferred any more. */
+/* At shutdown, after all work: frees all deferred kernels. */
 static void ds__kernel_collect_all(void) {
     ds__kernel_collect();
     /* if there was no memory for a mark, the table frees the kernels that are left */
@@ -23483,6 +23883,24 @@ enum {
     DS__MAX_SHARED_BYTES = 227 * 1024
 };
 
+static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
+    const ds_param *p = &d->params[i];
+    DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
+                d->name, i);
+    if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
+        DS__REQUIRE(p->size == 4 || p->size == 8,
+                    "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name, i);
+        return DS_OK;
+    }
+    DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
+                "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
+                d->args_size);
+    DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
+                "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+    return DS_OK;
+}
+
+/* Refuses a description of a kernel that no driver could run. */
 static ds_result ds__kernel_check(const ds_kernel_desc *d) {
     DS__REQUIRE(d && d->name && *d->name, "a kernel needs a desc with a name");
     DS__REQUIRE_RESERVED("ds_kernel_desc", d);
@@ -23507,20 +23925,9 @@ static ds_result ds__kernel_check(const ds_kernel_desc *d) {
                 "kernel %s: %u bytes of shared memory; at most %d are allowed", d->name,
                 d->cuda.shared_bytes, DS__MAX_SHARED_BYTES);
     for (size_t i = 0; i < d->param_count; i++) {
-        const ds_param *p = &d->params[i];
-        DS__REQUIRE((unsigned)p->kind <= DS_PARAM_COUNT, "kernel %s: parameter %zu has no kind",
-                    d->name, i);
-        if (p->kind == DS_PARAM_FIRST || p->kind == DS_PARAM_COUNT) {
-            DS__REQUIRE(p->size == 4 || p->size == 8,
-                        "kernel %s: parameter %zu, a number of items, is not 4 or 8 bytes", d->name,
-                        i);
-            continue;
-        }
-        DS__REQUIRE(p->size > 0 && p->size <= d->args_size && p->offset <= d->args_size - p->size,
-                    "kernel %s: parameter %zu is outside of the %zu bytes of arguments", d->name, i,
-                    d->args_size);
-        DS__REQUIRE(p->kind == DS_PARAM_VALUE || p->size == sizeof(void *),
-                    "kernel %s: parameter %zu is a pointer of %zu bytes", d->name, i, p->size);
+        ds_result r = ds__kernel_check_param(d, i);
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
@@ -23588,6 +23995,7 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
+/* Enqueues a kernel; no items: only checks. */
 static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
                             size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -23602,8 +24010,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         r = ds__fail(DS_ERR_INVALID_HANDLE, kernel.id ? "the kernel was destroyed or never existed"
                                                       : "no kernel was given (the handle is zero)");
     } else if (DS__UNLIKELY(args_size != k->args_size || (args_size && !args))) {
-        r = ds__fail(DS_ERR_INVALID_VALUE, "kernel %s takes %zu bytes of arguments, not %zu at %p",
-                     k->name, k->args_size, args_size, args);
+        r = ds__fail(DS_ERR_INVALID_VALUE,
+                     "kernel %s has %zu bytes of arguments; the call passes %zu at %p", k->name,
+                     k->args_size, args_size, args);
     } else if (items) {
         ds__op op = ds__op_make(DS__OP_KERNEL);
         op.u.kernel.kernel = k;
@@ -23625,7 +24034,7 @@ DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *ar
     return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
 }
 
-/* Gives the number of threads of a grid that some GPU takes. */
+/* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
 static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
     ds_grid g = ds__grid_whole(grid);
     const unsigned *n = g.grid;
@@ -23643,7 +24052,7 @@ static ds_result ds__grid_items(const ds_grid *grid, size_t *out) {
                 "%u bytes of shared memory; at most %d are allowed", g.shared_bytes,
                 DS__MAX_SHARED_BYTES);
     DS__REQUIRE(!__builtin_mul_overflow((size_t)(face * b[2]) * n[0] * n[1], (size_t)n[2], out),
-                "the grid has more threads than a size_t counts");
+                "the number of threads in the grid exceeds size_t");
     return DS_OK;
 }
 
@@ -23695,7 +24104,7 @@ static void ds__exec_free(void *object) {
     ds__release(x->label);
 }
 
-/* Pinned and locked; NULL: the sentence is set. */
+/* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
 static ds__graph *ds__graph_take(ds_graph handle) {
     ds__graph *g = ds__pin(&ds__g.graphs, handle.id);
     if (!g) {
@@ -23714,6 +24123,7 @@ static ds_result ds__graph_give(ds__graph *g, ds_result r) {
     return r;
 }
 
+/* Pins and locks an executable. NULL: the handle is not valid, and the sentence is set. */
 static ds__exec *ds__exec_take(ds_graph_exec handle) {
     ds__exec *x = ds__pin(&ds__g.execs, handle.id);
     if (DS__UNLIKELY(!x)) {
@@ -23733,7 +24143,8 @@ static ds_result ds__exec_give(ds__exec *x, ds_result r) {
     return r;
 }
 
-/* A capture may be adding to the graph: what changes its nodes then holds the capture lock, too. */
+/* Takes the capture lock if a capture may be adding to the graph. Returns 0 if it did not; the
+   result is for ds__graph_unshare. */
 static int ds__graph_share(ds__graph *g) {
     int shared = atomic_load(&g->capturing) != 0;
     if (!shared)
@@ -23749,7 +24160,7 @@ static void ds__graph_unshare(int shared) {
     ds__lock_give(&ds__g.capture_lock);
 }
 
-/* The sentence for what must wait until the capture is over that makes the graph. */
+/* Reports that a capture adds to the graph, and returns the code. */
 static ds_result ds__being_captured(const ds__graph *g) {
     ds_result r = DS_ERR_ILLEGAL_STATE;
     ds__lock_take(&ds__g.capture_lock);
@@ -23757,9 +24168,9 @@ static ds_result ds__being_captured(const ds__graph *g) {
     while (c && c->body != g->body)
         c = c->next;
     if (c)
-        ds__capture_fail(r, c, 0, "a capture makes the graph, end that first");
+        ds__capture_fail(r, c, 0, "a capture adds nodes to the graph; end the capture first");
     else
-        ds__fail(r, "a capture that begins or ends in this moment makes the graph");
+        ds__fail(r, "a capture into the graph is beginning or ending; try again");
     ds__lock_give(&ds__g.capture_lock);
     return r;
 }
@@ -23769,7 +24180,7 @@ static ds_graph_node ds__node_handle(const ds__body *b, uint32_t index) {
     return n;
 }
 
-/* The index of a node of this body. */
+/* Returns the index of a node of this body. */
 static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t *out) {
     uint32_t index = (uint32_t)node.id - 1;
     DS__REQUIRE(node.id, "no node was given (the handle is zero)");
@@ -23779,7 +24190,7 @@ static ds_result ds__node_index(const ds__body *b, ds_graph_node node, uint32_t 
     return DS_OK;
 }
 
-/* A new graph object around the body, which is its own from now on, also when this fails. */
+/* Creates a graph object of a body. The object owns the body; on failure the body is freed. */
 static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     ds__graph *g = ds__table_add(&ds__g.graphs);
     if (!g) {
@@ -23789,11 +24200,14 @@ static ds__graph *ds__graph_add(ds__body *body, const char *label) {
     }
     g->body = body;
     g->made = ds__tls.site;
-    if (!label || (g->label = ds__copy_text(label, 255)))
-        return g;
-    ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-    ds__table_kill(&ds__g.graphs, g);
-    return NULL;
+    if (label)
+        g->label = ds__copy_text(label, 255);
+    if (label && !g->label) {
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+        ds__table_kill(&ds__g.graphs, g);
+        return NULL;
+    }
+    return g;
 }
 
 DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
@@ -23838,7 +24252,7 @@ DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     return r;
 }
 
-/* A copy of the body with the driver's part. */
+/* Copies the body together with the driver's part of it. */
 static ds_result ds__body_clone(ds__body *from, ds__body **out) {
     ds__body *to = ds__body_copy(from, 0);
     ds_result r = to ? from->driver->graph_clone(from, to) : DS_ERR_OUT_OF_MEMORY;
@@ -23882,8 +24296,7 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
     uint32_t index = (uint32_t)node.id - 1;
     ds_result r = DS_OK;
     if (!node.id || node.id >> 32 != g->body->origin || index >= g->body->count)
-        r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "the graph was not cloned from the one that has the node");
+        r = ds__fail(DS_ERR_INVALID_VALUE, "the graph is not a clone of the node's graph");
     else
         *out = ds__node_handle(g->body, index);
     return ds__graph_give(g, r);
@@ -23905,8 +24318,20 @@ DSDEF ds_result(ds_graph_find_in_clone)(ds_graph clone, ds_graph_node node, ds_g
    graph_add and graph_edges may also run under the capture lock.
    Threads: any. */
 
-/* The parts of a description. Each fills an operation that ds__node_make takes copies from; what
-   it pins is *pinned, to be unpinned then. */
+/* Returns the number of items that the description of a kernel node asks for. */
+static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kernel, size_t *out) {
+    *out = k->items;
+    if (k->grid) {
+        ds_result r = ds__grid_items(k->grid, out);
+        if (r < 0)
+            return ds__also(r, " (kernel %s)", kernel->name);
+    }
+    DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
+    return DS_OK;
+}
+
+/* The functions ds__desc_KIND check one kind of description and fill its operation, which refers to
+   memory of the description; ds__node_make takes copies. The caller unpins *pinned after that. */
 static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__op *op,
                                  ds_device *device, void **pinned) {
     const ds_kernel_node *k = &d->u.kernel;
@@ -23914,23 +24339,21 @@ static ds_result ds__desc_kernel(const ds__body *b, const ds_node_desc *d, ds__o
     DS__RESOLVE(*device);
     if (device->type != b->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
-                        "the node is for %s:%d, the graph for devices of type %s",
+                        "the node is for %s:%d, but the graph is for devices of type %s",
                         ds__type_name(device->type), device->index, ds__type_name(b->device.type));
-    ds__kernel *kernel = *pinned = ds__pin(&ds__g.kernels, k->kernel.id);
+    ds__kernel *kernel = ds__pin(&ds__g.kernels, k->kernel.id);
+    *pinned = kernel;
     if (!kernel)
         return ds__fail(DS_ERR_INVALID_HANDLE, k->kernel.id
                                                    ? "the kernel was destroyed or never existed"
                                                    : "no kernel was given (the handle is zero)");
     DS__REQUIRE(k->args_size == kernel->args_size && (k->args || !k->args_size),
-                "kernel %s takes %zu bytes of arguments, not %zu at %p", kernel->name,
+                "kernel %s has %zu bytes of arguments; the call passes %zu at %p", kernel->name,
                 kernel->args_size, k->args_size, k->args);
-    size_t items = k->items;
-    if (k->grid) {
-        ds_result r = ds__grid_items(k->grid, &items);
-        if (r < 0)
-            return ds__also(r, " (kernel %s)", kernel->name);
-    }
-    DS__REQUIRE(items > 0, "kernel %s: a node needs at least one item", kernel->name);
+    size_t items;
+    ds_result r = ds__desc_items(k, kernel, &items);
+    if (r < 0)
+        return r;
     op->u.kernel.kernel = kernel;
     op->u.kernel.items = items;
     op->u.kernel.args_size = k->args_size;
@@ -23944,22 +24367,25 @@ static ds_result ds__desc_event(const ds__body *b, const ds_node_desc *d, ds__op
     if (d->device.type != DS_DEVICE_CURRENT || d->device.index != 0)
         *device = d->device;
     DS__RESOLVE(*device);
-    ds__event *e = *pinned = ds__event_pin(d->u.event);
+    ds__event *e = ds__event_pin(d->u.event);
+    *pinned = e;
     if (!e)
         return DS_ERR_INVALID_HANDLE;
     int64_t bound = atomic_load(&e->device);
     ds_result r = DS_OK;
     if (device->type != b->device.type || (bound >= 0 && (int)(bound >> 32) != b->device.type))
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the event and the graph belong to different drivers");
-    else if ((r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD)) == DS_OK)
-        ds__event_settle(e, 1); /* it stays there, whatever becomes of a first record */
+    if (r == DS_OK)
+        r = ds__event_claim(e, b->driver, *device, d->kind != DS_NODE_EVENT_RECORD);
+    if (r == DS_OK)
+        ds__event_settle(e, 1); /* the event stays there even if its first record fails */
     op->u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
     op->u.event.object = e;
     return r;
 }
 
-/* A copy of the graph that is to be a child, with the driver's part. Before the parent is
-   locked, so that two locks are never held. */
+/* Copies the child graph of a description. Must be called before the parent is locked, so that two
+   locks of graphs are never held. */
 static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
     *out = NULL;
     if (!d || d->kind != DS_NODE_CHILD)
@@ -23971,8 +24397,8 @@ static ds_result ds__child_copy(const ds_node_desc *d, ds__body **out) {
                                                         : ds__body_clone(g->body, out));
 }
 
-/* Discards a node that was not taken. Its child graph goes back to the caller, who frees it without
-   a lock: the copy may be the last owner of the objects of the user. */
+/* Discards a node that was not added. The caller gets its child graph back and frees it without a
+   lock, since the copy may be the last owner of objects of the user. */
 static void ds__node_refuse(ds__node *n, ds__body **child) {
     if (n && n->child) {
         *child = n->child;
@@ -23995,8 +24421,109 @@ static ds_result ds__desc_reserved(const ds_node_desc *d) {
     return DS_OK;
 }
 
-/* Checks the description and makes a node of it. child: of ds__child_copy, taken if *child
-   becomes NULL. The payload of a node that is not taken is ended by who gave it. */
+static ds_result ds__desc_copy(const ds__body *b, const ds_node_desc *d, ds__op *op) {
+    const ds_copy_node *c = &d->u.copy;
+    size_t height = c->height ? c->height : 1;
+    size_t dst_pitch = height > 1 ? c->dst_pitch : c->width;
+    size_t src_pitch = height > 1 ? c->src_pitch : c->width;
+    if (!c->width || dst_pitch < c->width || src_pitch < c->width)
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "a copy of %zu rows of %zu bytes has pitches %zu and %zu; a row must not "
+                        "be 0 or exceed a pitch",
+                        height, c->width, dst_pitch, src_pitch);
+    ds_result r = ds__copy_op(b->driver, op,
+                              &(ds__copy_request){ .dst = c->dst,
+                                                   .src = c->src,
+                                                   .dst_pitch = dst_pitch,
+                                                   .src_pitch = src_pitch,
+                                                   .width = c->width,
+                                                   .height = height,
+                                                   .flags = DS_COPY_HOST_STABLE });
+    if (r == DS_OK && ds__copy_crosses(op))
+        r = ds__fail(DS_ERR_CROSS_DRIVER,
+                     "a graph cannot copy between devices of different drivers");
+    return r;
+}
+
+static ds_result ds__desc_fill(const ds__body *b, const ds_node_desc *d, ds__op *op) {
+    const ds_fill_node *f = &d->u.fill;
+    size_t height = f->height ? f->height : 1;
+    if (!f->width)
+        return ds__fail(DS_ERR_INVALID_VALUE, "the fill has 0 elements; width must be at least 1");
+    return ds__fill_op(
+        b->driver, op,
+        &(ds__fill_request){ .ptr = f->ptr,
+                             .pitch = height > 1 ? f->pitch : f->width * f->value_size,
+                             .value_size = f->value_size,
+                             .width = f->width,
+                             .height = height,
+                             .value = f->value,
+                             .flags = DS_COPY_HOST_STABLE });
+}
+
+static ds_result ds__desc_host(const ds_node_desc *d, ds__op *op) {
+    if (!d->u.host.fn)
+        return ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
+    op->u.host.fn = d->u.host.fn;
+    op->u.host.user = d->u.host.user;
+    op->u.host.dtor_fn = d->u.host.dtor_fn;
+    return DS_OK;
+}
+
+/* The node takes the copy of the child graph, which ds__child_copy made. */
+static ds_result ds__desc_child(const ds__body *b, ds__body *child, ds__op *op) {
+    if (child->driver->type != b->driver->type)
+        return ds__fail(DS_ERR_CROSS_DRIVER, "the child graph belongs to another driver");
+    op->flags = DS__OP_GIVEN;
+    op->u.graph.body = child;
+    return DS_OK;
+}
+
+/* Fills the operation by the kind of the description. *pinned, if not NULL, is a kernel or an event
+   that the caller must unpin, also on failure. */
+static ds_result ds__desc_fill_op(const ds__body *b, const ds_node_desc *d, ds__body *child,
+                                  ds__op *op, ds_device *device, void **pinned) {
+    switch (d->kind) {
+    case DS_NODE_KERNEL:
+        return ds__desc_kernel(b, d, op, device, pinned);
+    case DS_NODE_COPY:
+        return ds__desc_copy(b, d, op);
+    case DS_NODE_FILL:
+        return ds__desc_fill(b, d, op);
+    case DS_NODE_HOST:
+        return ds__desc_host(d, op);
+    case DS_NODE_EVENT_RECORD:
+    case DS_NODE_EVENT_WAIT:
+        return ds__desc_event(b, d, op, device, pinned);
+    case DS_NODE_CHILD:
+        return ds__desc_child(b, child, op);
+    case DS_NODE_EMPTY:
+    case DS_NODE_NATIVE:
+        break;
+    }
+    return DS_OK;
+}
+
+/* Makes a node of the operation, with the label of the description. */
+static ds_result ds__desc_make_node(const ds_node_desc *d, const ds__op *op, ds_device device,
+                                    ds__body **child, ds__node **out) {
+    ds__node *n = ds__node_make(op, device, d->priority);
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
+    if (n->child)
+        *child = NULL;
+    if (d->label)
+        n->label = ds__copy_text(d->label, 255);
+    if (d->label && !n->label) {
+        ds__node_refuse(n, child);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
+    }
+    *out = n;
+    return DS_OK;
+}
+
+/* Checks the description and makes a node of it. child: the graph that ds__child_copy made; the
+   node has taken it if *child becomes NULL. On failure the caller ends the payload. */
 static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__body **child,
                                   ds__node **out) {
     static const uint16_t kinds[] = { DS__OP_NOTHING, DS__OP_KERNEL, DS__OP_COPY, DS__OP_FILL,
@@ -24004,90 +24531,28 @@ static ds_result ds__node_of_desc(const ds__body *b, const ds_node_desc *d, ds__
     *out = NULL;
     DS__REQUIRE(d, "desc is NULL");
     DS__REQUIRE((unsigned)d->kind < sizeof kinds / sizeof kinds[0],
-                "%d is not a kind of node that can be made by hand", (int)d->kind);
+                "%d is not a node kind that can be added", (int)d->kind);
     ds_result r = ds__desc_reserved(d);
     if (r < 0)
         return r;
+
     ds__op op = ds__op_make(kinds[d->kind]);
     ds_device device = b->device;
     void *pinned = NULL;
-    ds__table *table = &ds__g.kernels;
     memset(&op.u, 0, sizeof op.u);
-    switch (d->kind) {
-    case DS_NODE_KERNEL:
-        r = ds__desc_kernel(b, d, &op, &device, &pinned);
-        break;
-    case DS_NODE_COPY: {
-        const ds_copy_node *c = &d->u.copy;
-        size_t height = c->height ? c->height : 1;
-        size_t dst_pitch = height > 1 ? c->dst_pitch : c->width;
-        size_t src_pitch = height > 1 ? c->src_pitch : c->width;
-        if (!c->width || dst_pitch < c->width || src_pitch < c->width)
-            r = ds__fail(DS_ERR_INVALID_VALUE,
-                         "a copy of %zu rows of %zu bytes with pitches %zu and %zu", height,
-                         c->width, dst_pitch, src_pitch);
-        else
-            r = ds__copy_op(b->driver, &op, c->dst, dst_pitch, c->src, src_pitch, c->width, height,
-                            NULL, NULL, DS_COPY_HOST_STABLE);
-        if (r == DS_OK && ds__copy_crosses(&op))
-            r = ds__fail(DS_ERR_CROSS_DRIVER,
-                         "a graph cannot copy between devices of different drivers");
-        break;
-    }
-    case DS_NODE_FILL: {
-        const ds_fill_node *f = &d->u.fill;
-        size_t height = f->height ? f->height : 1;
-        if (!f->width)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "a fill of no elements");
-        else
-            r = ds__fill_op(b->driver, &op, f->ptr,
-                            height > 1 ? f->pitch : f->width * f->value_size, f->value,
-                            f->value_size, f->width, height, DS_COPY_HOST_STABLE);
-        break;
-    }
-    case DS_NODE_HOST:
-        if (!d->u.host.fn)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "the function is NULL");
-        op.u.host.fn = d->u.host.fn;
-        op.u.host.user = d->u.host.user;
-        op.u.host.dtor_fn = d->u.host.dtor_fn;
-        break;
-    case DS_NODE_EVENT_RECORD:
-    case DS_NODE_EVENT_WAIT:
-        table = &ds__g.events;
-        r = ds__desc_event(b, d, &op, &device, &pinned);
-        break;
-    case DS_NODE_CHILD:
-        if ((*child)->driver->type != b->driver->type)
-            r = ds__fail(DS_ERR_CROSS_DRIVER, "the child graph is of another driver");
-        op.flags = DS__OP_GIVEN;
-        op.u.graph.body = *child;
-        break;
-    case DS_NODE_EMPTY:
-    case DS_NODE_NATIVE:
-        break;
-    }
-    ds__node *n = r == DS_OK ? ds__node_make(&op, device, d->priority) : NULL;
-    if (r == DS_OK && !n)
-        r = DS_ERR_OUT_OF_MEMORY;
-    if (n && n->child)
-        *child = NULL;
-    if (n && d->label && !(n->label = ds__copy_text(d->label, 255))) {
-        ds__node_refuse(n, child);
-        n = NULL;
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a label");
-    }
+    r = ds__desc_fill_op(b, d, *child, &op, &device, &pinned);
+    if (r == DS_OK)
+        r = ds__desc_make_node(d, &op, device, child, out);
+
     if (pinned)
-        ds__unpin(table, pinned);
-    *out = n;
+        ds__unpin(d->kind == DS_NODE_KERNEL ? &ds__g.kernels : &ds__g.events, pinned);
     return r;
 }
 
-static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
-                                  const ds_graph_node *deps, size_t count, ds_graph_node *out) {
+/* Fills list with the indices of the dependencies; each node may occur once. */
+static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, size_t count,
+                                     uint32_t *list) {
     ds__body *b = g->body;
-    ds__node *n = NULL;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
     int shared = ds__graph_share(g);
     unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
     ds_result r =
@@ -24095,25 +24560,54 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__node_index(b, deps[i], &list[i]);
         if (r == DS_OK && seen[list[i]]++)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is there twice", i);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is listed twice", i);
     }
     ds__graph_unshare(shared);
     ds__release(seen);
-    if (r == DS_OK)
-        r = ds__node_of_desc(b, desc, child, &n);
+    return r;
+}
+
+/* Adds a node to the body and to the driver's graph, to both or to none. */
+static ds_result ds__graph_add_node(ds__graph *g, ds__node *n, uint32_t *list, size_t count,
+                                    ds_graph_node *out) {
+    ds__body *b = g->body;
+    int shared = ds__graph_share(g);
+    ds_result r = ds__body_append(b, n, list, count);
     if (r == DS_OK) {
-        shared = ds__graph_share(g);
-        r = ds__body_append(b, n, list, count);
-        if (r == DS_OK && (r = b->driver->graph_add(b, b->count - 1)) < 0)
+        r = b->driver->graph_add(b, b->count - 1);
+        if (r < 0)
             b->count--;
-        if (r == DS_OK)
-            *out = ds__node_handle(b, b->count - 1);
-        ds__graph_unshare(shared);
+    }
+    if (r == DS_OK)
+        *out = ds__node_handle(b, b->count - 1);
+    ds__graph_unshare(shared);
+    return r;
+}
+
+/* Makes a node of the description and appends it to a locked graph. child: see
+   ds__node_of_desc. */
+static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
+                                  const ds_graph_node *deps, size_t count, ds_graph_node *out) {
+    ds__node *n = NULL;
+    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    ds_result r = ds__graph_find_deps(g, deps, count, list);
+    if (r == DS_OK)
+        r = ds__node_of_desc(g->body, desc, child, &n);
+    if (r == DS_OK) {
+        r = ds__graph_add_node(g, n, list, count, out);
         if (r < 0)
             ds__node_refuse(n, child);
     }
     ds__release(list);
     return r;
+}
+
+/* The end of a call with a description: runs the destructor of a host node's payload if the call
+   was refused. Returns r. */
+static ds_result ds__desc_refuse_payload(ds_result r, const ds_node_desc *d) {
+    if (!d || d->kind != DS_NODE_HOST)
+        return r;
+    return ds__refuse_payload(r, d->u.host.user, d->u.host.dtor_fn);
 }
 
 DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
@@ -24127,38 +24621,39 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
         r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
-    ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
-    if (r == DS_OK)
-        r = g ? ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node))
-              : DS_ERR_INVALID_HANDLE;
+    if (r == DS_OK) {
+        ds__graph *g = ds__graph_take(graph);
+        r = DS_ERR_INVALID_HANDLE;
+        if (g)
+            r = ds__graph_give(g, ds__graph_append(g, desc, &child, dependencies, count, &node));
+    }
     if (child)
         ds__body_free(child);
     if (r == DS_OK && out)
         *out = node;
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
-/* One edge; the body's lock is held. */
+/* Checks an edge. The graph's lock is held. */
 static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     char a[160];
     char c[160];
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
-    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s depends on %s already",
+    DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s already depends on %s",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     unsigned char *mark = ds__alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
         ds__release(mark);
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to look for circles");
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory during the cycle check");
     }
-    int circle = mark[to];
+    int cycle = mark[to];
     ds__release(mark);
-    DS__REQUIRE(!circle, "%s cannot depend on %s, which depends on it",
+    DS__REQUIRE(!cycle, "%s cannot depend on %s, which depends on it",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
 }
 
+/* Adds all edges or none. The graph's lock is held. */
 static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_graph_node *to,
                                size_t count) {
     ds_result r = DS_OK;
@@ -24181,7 +24676,7 @@ static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_
     /* all of them are right */
     if (r == DS_OK && count)
         r = b->driver->graph_edges(b, from, to, count);
-    /* each was its node's last */
+    /* each edge was the last dependency of its node */
     while (r < 0 && done)
         b->node[(uint32_t)to[--done].id - 1]->dep_count--;
     return r;
@@ -24238,7 +24733,7 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     if (out_count)
         *out_count = 0;
     DS__ENTER("ds_graph_get_edges");
-    DS__REQUIRE(out_count && ((out_from && out_to) || !room), "there is no room for the answer");
+    DS__REQUIRE(out_count && ((out_from && out_to) || !room), "the output pointer is NULL");
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -24253,6 +24748,7 @@ DSDEF ds_result(ds_graph_get_edges)(ds_graph graph, ds_graph_node *out_from, ds_
     return ds__graph_give(g, DS_OK);
 }
 
+/* Fills the description of a node; its pointers are those of the node. */
 static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
     const ds__op *op = &n->op;
     memset(out, 0, sizeof *out);
@@ -24324,8 +24820,7 @@ DSDEF ds_result(ds_graph_get_node)(ds_graph graph, ds_graph_node node, ds_node_d
     return ds__graph_give(g, r);
 }
 
-/* Puts the node in place of another one, with that one's dependencies; the other one is the
-   caller's. */
+/* Replaces a node and keeps its dependencies. Returns the former node, which the caller owns. */
 static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) {
     ds__node *old = b->node[index];
     fresh->deps = old->deps;
@@ -24343,7 +24838,8 @@ static ds__node *ds__body_replace(ds__body *b, uint32_t index, ds__node *fresh) 
 static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__body *then,
                                                uint32_t *out_node);
 
-/* Whether a node of an executable may become the fresh one. */
+/* Returns the reason why a node of an executable cannot become the fresh one, or
+   DS_GRAPH_UPDATE_SUCCESS. */
 static ds_graph_update_reason ds__node_compare(const ds__node *now, const ds__node *then) {
     uint32_t node;
     if (now->kind != then->kind)
@@ -24398,23 +24894,23 @@ static ds_graph_update_reason ds__body_compare(const ds__body *now, const ds__bo
 static const char *const ds__update_texts[] = {
     "success",
     "it failed",
-    "the nodes or dependencies are others",
-    "a node is of another kind",
-    "a kernel is another one, which the driver cannot change",
-    "the memory is of another kind or device",
-    "the driver cannot change such a node",
-    "a kernel is for another device",
-    "an attribute changed"
+    "the nodes or dependencies differ",
+    "a node has another kind",
+    "a kernel differs, and the driver cannot replace it",
+    "the memory has another kind or device",
+    "the driver does not support changes of this node",
+    "a kernel has another device",
+    "an attribute differs"
 };
 
-/* Makes a fresh node for `index`, of the kind of the one that stands there now. A capture may be
-   adding nodes: the list is not looked at. */
+/* Makes a fresh node to replace the node `now` at `index`, of the same kind. Does not read the list
+   of nodes, since a capture may be adding to it. */
 static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index,
                                 const ds_node_desc *desc, ds__body **child, ds__node **out) {
     char text[160];
     *out = NULL;
     DS__REQUIRE(desc, "desc is NULL");
-    DS__REQUIRE(desc->kind == now->kind, "%s cannot become another kind (%d)",
+    DS__REQUIRE(desc->kind == now->kind, "the kind of %s cannot change to %d",
                 ds__node_text(now, index, text, sizeof text), (int)desc->kind);
     ds_result r = ds__node_of_desc(b, desc, child, out);
     if (r == DS_OK) {
@@ -24460,9 +24956,7 @@ DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_
     }
     if (child)
         ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
 static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn) {
@@ -24472,9 +24966,12 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
         return DS_ERR_INVALID_HANDLE;
     ds__object *o = ds__object_new(user, dtor_fn);
     ds_result r = o ? ds__body_keep(g->body, o) : DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
-        g->body->object_count--;
-        atomic_fetch_sub(&o->owners, 1);
+    if (r == DS_OK) {
+        r = g->body->driver->graph_attach(g->body, o);
+        if (r < 0) {
+            g->body->object_count--;
+            atomic_fetch_sub(&o->owners, 1);
+        }
     }
     if (r < 0 && o)
         o->dtor_fn = NULL;
@@ -24521,53 +25018,82 @@ static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
     }
 }
 
-static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const char *prefix) {
+static const char *ds__dot_shape(ds_node_kind kind) {
+    if (kind == DS_NODE_KERNEL)
+        return "box";
+    return kind == DS_NODE_HOST ? "hexagon" : "ellipse";
+}
+
+static void ds__dot_copy(ds__pen *p, const ds__op *op) {
+    ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
+                  op->u.copy.height, op->u.copy.width);
+}
+
+static void ds__dot_fill(ds__pen *p, const ds__op *op) {
+    ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
+                  (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
+                  op->u.fill.value_size);
+}
+
+static void ds__dot_host(ds__pen *p, const ds__op *op) {
+    void *fn = NULL;
+    memcpy(&fn, &op->u.host.fn, sizeof fn);
+    ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
+}
+
+static void ds__dot_event(ds__pen *p, const ds__op *op) {
+    ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
+    ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
+}
+
+/* Writes the details of a node if the flags ask for those of its kind. */
+static void ds__dot_details(ds__pen *p, const ds__node *n) {
+    static const struct {
+        unsigned flag;
+        void (*write_fn)(ds__pen *p, const ds__op *op);
+    } details[] = { [DS_NODE_KERNEL] = { DS_DOT_KERNEL, ds__dot_kernel },
+                    [DS_NODE_COPY] = { DS_DOT_COPY, ds__dot_copy },
+                    [DS_NODE_FILL] = { DS_DOT_FILL, ds__dot_fill },
+                    [DS_NODE_HOST] = { DS_DOT_HOST, ds__dot_host },
+                    [DS_NODE_EVENT_RECORD] = { DS_DOT_EVENT, ds__dot_event },
+                    [DS_NODE_EVENT_WAIT] = { DS_DOT_EVENT, ds__dot_event } };
+
+    if ((size_t)n->kind >= sizeof details / sizeof details[0])
+        return;
+    if (p->flags & (DS_DOT_VERBOSE | details[n->kind].flag) && details[n->kind].write_fn)
+        details[n->kind].write_fn(p, &n->op);
+}
+
+/* Writes the handle of a node, its device, priority and call site. */
+static void ds__dot_handle(ds__pen *p, const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
     const ds__op *op = &n->op;
-    unsigned all = p->flags & DS_DOT_VERBOSE;
+    ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
+                  ds__type_name(n->device.type), n->device.index);
+    if (n->priority)
+        ds__pen_print(p, ", priority %d", n->priority);
+    if (op->file) {
+        ds__pen_print(p, "\\n");
+        ds__pen_quote(p, ds__short_path(op->file));
+        ds__pen_print(p, ":%u", (unsigned)op->line);
+    }
+}
+
+static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const char *prefix) {
+    const ds__node *n = b->node[index];
     ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
-                  n->kind == DS_NODE_KERNEL ? "box"
-                  : n->kind == DS_NODE_HOST ? "hexagon"
-                                            : "ellipse",
-                  ds__node_names[n->kind]);
+                  ds__dot_shape(n->kind), ds__node_names[n->kind]);
     if (n->kind == DS_NODE_KERNEL) {
         ds__pen_print(p, " ");
-        ds__pen_quote(p, op->u.kernel.kernel->name);
+        ds__pen_quote(p, n->op.u.kernel.kernel->name);
     }
     if (n->label) {
         ds__pen_print(p, "\\n");
         ds__pen_quote(p, n->label);
     }
-    if (n->kind == DS_NODE_KERNEL && (all || p->flags & DS_DOT_KERNEL))
-        ds__dot_kernel(p, op);
-    if (n->kind == DS_NODE_COPY && (all || p->flags & DS_DOT_COPY))
-        ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
-                      op->u.copy.height, op->u.copy.width);
-    if (n->kind == DS_NODE_FILL && (all || p->flags & DS_DOT_FILL))
-        ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
-                      (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
-                      op->u.fill.value_size);
-    if (n->kind == DS_NODE_HOST && (all || p->flags & DS_DOT_HOST)) {
-        void *fn = NULL;
-        memcpy(&fn, &op->u.host.fn, sizeof fn);
-        ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
-    }
-    if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) &&
-        (all || p->flags & DS_DOT_EVENT)) {
-        ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
-        ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
-    }
-    if (all || p->flags & DS_DOT_HANDLES) {
-        ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
-                      ds__type_name(n->device.type), n->device.index);
-        if (n->priority)
-            ds__pen_print(p, ", priority %d", n->priority);
-        if (op->file) {
-            ds__pen_print(p, "\\n");
-            ds__pen_quote(p, ds__short_path(op->file));
-            ds__pen_print(p, ":%u", (unsigned)op->line);
-        }
-    }
+    ds__dot_details(p, n);
+    if (p->flags & (DS_DOT_VERBOSE | DS_DOT_HANDLES))
+        ds__dot_handle(p, b, index);
     ds__pen_print(p, "\"];\n");
 }
 
@@ -24671,8 +25197,10 @@ static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, d
     x->flags = desc->flags;
     x->made = ds__tls.site;
     ds_result r = DS_OK;
-    if (!(x->body = ds__body_copy(g->body, 1)) ||
-        (label && !(x->label = ds__copy_text(label, 255))))
+    x->body = ds__body_copy(g->body, 1);
+    if (x->body && label)
+        x->label = ds__copy_text(label, 255);
+    if (!x->body || (label && !x->label))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     if (r == DS_OK)
         r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
@@ -24696,7 +25224,7 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
         desc = &none;
     DS__REQUIRE_RESERVED("ds_graph_exec_desc", desc);
     if (desc->flags & DS_GRAPH_DEVICE_LAUNCH)
-        return ds__fail(DS_ERR_UNSUPPORTED, "launching graphs from a device is not offered");
+        return ds__fail(DS_ERR_UNSUPPORTED, "graph launches from a device are not supported");
     DS__REQUIRE(
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
@@ -24712,12 +25240,14 @@ DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
-/* Calls what the objects want to be called at a launch, each once though several graphs within
-   the body may have it: an object is called in the first of them only. Leaves the first *skip
-   out, and stops after *left of them or at the first that fails. */
+/* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
+   is called in the first of them only. Leaves out the first *skip objects, and stops after *left
+   objects or at the first failure. */
 static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
                            size_t *skip, size_t *left);
 
+/* Returns 1 if a body before `stop`, in the order of ds__hooks, has the object. *over 1: the search
+   has reached `stop`. */
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
         if (b->object[i] == o)
@@ -24754,6 +25284,8 @@ static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s
     return r;
 }
 
+/* Launches an executable with objects that have a launch_fn. If the launch fails, they undo their
+   changes. */
 static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     const ds__body *b = op->u.graph.body;
     size_t skip = 0;
@@ -24770,7 +25302,7 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
                      "a capture began on the stream while the graph was launched");
     if (r >= 0 && done)
         DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
-    while (r < 0 && done) { /* each takes back what it did, so the last one first */
+    while (r < 0 && done) { /* in reverse order, since each call undoes its own changes */
         skip = --done;
         left = 1;
         DS_IGNORE(ds__hooks(b, b, s, r, &skip, &left));
@@ -24840,7 +25372,7 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
    nodes share their payloads.
    Threads: any; calls with the same executable run one after the other. */
 
-/* *out_old is to be freed without a lock, since the user's destructors may run. */
+/* The caller frees *out_old without a lock, since the user's destructors may run. */
 static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info *out,
                                  ds__body **out_old) {
     uint32_t node = UINT32_MAX;
@@ -24897,7 +25429,7 @@ static ds_result ds__exec_update(ds__exec *x, ds__graph *g, ds_graph_update_info
         out->node = ds__node_handle(g->body, node);
         ds__node_print(g->body, node, text, sizeof text);
     }
-    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot become the graph: %s (%s)",
+    return ds__fail(DS_ERR_GRAPH_UPDATE, "the executable cannot be updated from the graph: %s (%s)",
                     ds__update_texts[out->reason], text);
 }
 
@@ -24927,7 +25459,7 @@ static ds_result ds__exec_put(ds__exec *x, uint32_t i, ds__node *fresh, ds__node
     fresh->priority = x->body->node[i]->priority;
     ds_result r = DS_OK;
     if (reason)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of an executable cannot change so: %s",
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s of the executable does not support the change: %s",
                      ds__node_print(x->body, i, text, sizeof text), ds__update_texts[reason]);
     else
         r = x->driver->exec_set(x->native, i, fresh);
@@ -24950,8 +25482,11 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
         r = ds__node_index(x->body, node, &i);
         if (r == DS_OK)
             r = ds__node_fresh(x->body, x->body->node[i], i, desc, &child, &fresh);
-        if (r == DS_OK && (r = ds__exec_put(x, i, fresh, &old)) < 0)
-            ds__node_refuse(fresh, &child);
+        if (r == DS_OK) {
+            r = ds__exec_put(x, i, fresh, &old);
+            if (r < 0)
+                ds__node_refuse(fresh, &child);
+        }
         r = ds__exec_give(x, r);
         ds__node_free(old);
     } else if (r == DS_OK) {
@@ -24959,9 +25494,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
     }
     if (child)
         ds__body_free(child);
-    return desc && desc->kind == DS_NODE_HOST
-               ? ds__refuse_payload(r, desc->u.host.user, desc->u.host.dtor_fn)
-               : r;
+    return ds__desc_refuse_payload(r, desc);
 }
 
 DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_node node,
@@ -24976,7 +25509,7 @@ DSDEF ds_result(ds_graph_exec_set_node_enabled)(ds_graph_exec exec, ds_graph_nod
     ds_node_kind kind = r == DS_OK ? x->body->node[i]->kind : DS_NODE_EMPTY;
     if (r == DS_OK && kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL)
         r = ds__fail(DS_ERR_INVALID_VALUE,
-                     "%s cannot be switched, only kernels, copies and fills can",
+                     "%s cannot be enabled or disabled; only kernels, copies and fills can",
                      ds__node_print(x->body, i, text, sizeof text));
     if (r == DS_OK)
         r = x->driver->exec_enable(x->native, i, enabled != 0);
@@ -25000,7 +25533,8 @@ DSDEF ds_result(ds_graph_exec_get_node_enabled)(ds_graph_exec exec, ds_graph_nod
     return ds__exec_give(x, r);
 }
 
-/* Puts new pointers for old ones; returns the number of places. dry: only counts. */
+/* Replaces a pointer at a place that may be unaligned; returns the number of replaced pointers.
+   dry: only counts. */
 static size_t ds__replace_one(void *place, void *const *old_pointers, void *const *new_pointers,
                               size_t count, int dry) {
     void *now;
@@ -25037,18 +25571,29 @@ static size_t ds__replace_node(ds__node *n, void *const *old_pointers, void *con
     return places;
 }
 
-/* A changed copy or fill is checked anew, as if it were set. */
+/* Checks a changed copy or fill again, as if the node was set to it, with the nodes of its child
+   graph. Stores the new flags and places in the node. */
 static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     ds__op op = n->op;
     ds_result r = DS_OK;
     if (n->kind == DS_NODE_COPY)
-        r = ds__copy_op(b->driver, &op, op.u.copy.dst, op.u.copy.dst_pitch, op.u.copy.src,
-                        op.u.copy.src_pitch, op.u.copy.width, op.u.copy.height, NULL, NULL,
-                        DS_COPY_HOST_STABLE);
+        r = ds__copy_op(b->driver, &op,
+                        &(ds__copy_request){ .dst = op.u.copy.dst,
+                                             .src = op.u.copy.src,
+                                             .dst_pitch = op.u.copy.dst_pitch,
+                                             .src_pitch = op.u.copy.src_pitch,
+                                             .width = op.u.copy.width,
+                                             .height = op.u.copy.height,
+                                             .flags = DS_COPY_HOST_STABLE });
     if (n->kind == DS_NODE_FILL)
-        r = ds__fill_op(b->driver, &op, op.u.fill.dst, op.u.fill.pitch, op.u.fill.value,
-                        op.u.fill.value_size, op.u.fill.width, op.u.fill.height,
-                        DS_COPY_HOST_STABLE);
+        r = ds__fill_op(b->driver, &op,
+                        &(ds__fill_request){ .ptr = op.u.fill.dst,
+                                             .pitch = op.u.fill.pitch,
+                                             .value_size = op.u.fill.value_size,
+                                             .width = op.u.fill.width,
+                                             .height = op.u.fill.height,
+                                             .value = op.u.fill.value,
+                                             .flags = DS_COPY_HOST_STABLE });
     for (uint32_t i = 0; n->child && i < n->child->count && r == DS_OK; i++)
         r = ds__replaced_check(b, n->child->node[i]);
     n->op.flags = op.flags;
@@ -25056,53 +25601,79 @@ static ds_result ds__replaced_check(ds__body *b, ds__node *n) {
     return r;
 }
 
-/* All or none: the changed nodes are made first; should a driver refuse one in the middle, those
-   before it are put back. */
-static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
-                                      void *const *new_pointers, size_t count,
-                                      size_t *out_replaced) {
+/* A list of pointers to replace in an executable. fresh: for each node the changed copy, or
+   NULL. */
+typedef struct ds__replacement {
+    void *const *old_pointers;
+    void *const *new_pointers;
+    size_t count;
+    size_t places; /* so many pointers were replaced */
+    ds__node **fresh;
+} ds__replacement;
+
+/* Makes the changed copy of a node and checks it; of a node without such pointers, nothing. */
+static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t i) {
+    char text[160];
+    if (!ds__replace_node(b->node[i], w->old_pointers, w->new_pointers, w->count, 1))
+        return DS_OK;
+    ds__node *n = ds__node_copy(b->node[i]);
+    w->fresh[i] = n;
+    if (!n)
+        return DS_ERR_OUT_OF_MEMORY;
+    w->places += ds__replace_node(n, w->old_pointers, w->new_pointers, w->count, 0);
+    ds_result r = ds__replaced_check(b, n);
+    ds_graph_update_reason reason =
+        r == DS_OK ? ds__node_compare(b->node[i], n) : DS_GRAPH_UPDATE_SUCCESS;
+    if (reason)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
+    if (r < 0)
+        ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+    return r;
+}
+
+/* Gives the changed nodes to the driver. If it refuses one, the earlier ones are set back. */
+static ds_result ds__replacement_set(ds__exec *x, ds__node **fresh) {
     ds__body *b = x->body;
-    size_t places = 0;
     ds_result r = DS_OK;
     uint32_t set = 0;
-    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
-        return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
-    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
-    if (!fresh)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
-    for (uint32_t i = 0; i < b->count && r == DS_OK; i++) {
-        char text[160];
-        if (!ds__replace_node(b->node[i], old_pointers, new_pointers, count, 1))
-            continue;
-        if (!(fresh[i] = ds__node_copy(b->node[i]))) {
-            r = DS_ERR_OUT_OF_MEMORY;
-            break;
-        }
-        places += ds__replace_node(fresh[i], old_pointers, new_pointers, count, 0);
-        r = ds__replaced_check(b, fresh[i]);
-        ds_graph_update_reason reason =
-            r == DS_OK ? ds__node_compare(b->node[i], fresh[i]) : DS_GRAPH_UPDATE_SUCCESS;
-        if (reason)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
-        if (r < 0)
-            ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
-    }
     for (; set < b->count && r == DS_OK; set++)
         if (fresh[set])
             r = x->driver->exec_set(x->native, set, fresh[set]);
     for (uint32_t i = 0; r < 0 && i + 1 < set; i++)
         if (fresh[i])
             DS_IGNORE(x->driver->exec_set(x->native, i, b->node[i]));
+    return r;
+}
+
+/* Replaces pointers in all nodes or in none. */
+static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
+                                      void *const *new_pointers, size_t count,
+                                      size_t *out_replaced) {
+    ds__body *b = x->body;
+    ds__replacement w = { old_pointers, new_pointers, count, 0, NULL };
+    ds_result r = DS_OK;
+    if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "the executable was made without DS_GRAPH_REPLACE_POINTERS");
+    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
+    if (!fresh)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
+    w.fresh = fresh;
+
+    for (uint32_t i = 0; i < b->count && r == DS_OK; i++)
+        r = ds__replacement_make(&w, b, i);
+    if (r == DS_OK)
+        r = ds__replacement_set(x, fresh);
+
+    /* the executable keeps one node of each pair, the other one is freed */
     for (uint32_t i = 0; i < b->count; i++) {
         if (!fresh[i])
             continue;
-        /* what they keep, the others keep, too */
         ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
     ds__release(fresh);
     if (r == DS_OK)
-        *out_replaced = places;
+        *out_replaced = w.places;
     return r;
 }
 
@@ -25116,7 +25687,7 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
     DS__REQUIRE((old_pointers && new_pointers) || !count, "%s is NULL",
                 old_pointers ? "new_pointers" : "old_pointers");
     for (size_t i = 0; i < count; i++)
-        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pair %zu has a NULL", i);
+        DS__REQUIRE(old_pointers[i] && new_pointers[i], "pointer pair %zu contains NULL", i);
     ds__exec *x = ds__exec_take(exec);
     if (!x)
         return DS_ERR_INVALID_HANDLE;
@@ -25144,6 +25715,8 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
    Threads: any. The driver refuses to end a capture on another thread than its own unless it is
    relaxed. release_fn may run on any thread. */
 
+/* Begins a capture of the stream into the graph, after the nodes. into: the graph is the user's and
+   is locked. */
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
@@ -25161,7 +25734,7 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->graph.id = ds__handle(&g->slot);
         c->body = g->body;
         c->into = into;
-        atomic_fetch_add(&g->capturing, 1); /* first: at once another thread may be adding to it */
+        atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
         ds__mutex_lock(&ds__g.begin);
         r = s->driver->capture_begin(s->native, c, deps, count);
         ds__mutex_unlock(&ds__g.begin);
@@ -25175,7 +25748,8 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
 }
 
 static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
-    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
     ds__reclaim();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -25198,7 +25772,8 @@ DSDEF ds_result(ds_capture_begin_to_graph)(ds_stream stream, ds_graph graph,
                                            const ds_graph_node *dependencies, size_t count,
                                            ds_capture_mode mode) {
     DS__ENTER("ds_capture_begin_to_graph");
-    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)mode);
+    DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
     DS__REQUIRE(dependencies || !count, "dependencies is NULL");
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
@@ -25295,7 +25870,8 @@ DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph
                                                 size_t count, unsigned how) {
     DS__ENTER("ds_capture_update_dependencies");
     DS__REQUIRE(nodes || !count, "nodes is NULL");
-    DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES, "%u is neither adding nor setting", how);
+    DS__REQUIRE(how <= DS_CAPTURE_SET_DEPENDENCIES,
+                "how is %u; use DS_CAPTURE_ADD_DEPENDENCIES or _SET_DEPENDENCIES", how);
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -25308,9 +25884,10 @@ DSDEF ds_result(ds_capture_update_dependencies)(ds_stream stream, const ds_graph
 DSDEF ds_result(ds_capture_exchange_mode)(ds_capture_mode *mode) {
     DS__ENTER("ds_capture_exchange_mode");
     DS__REQUIRE(mode, "mode is NULL");
-    DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED, "%d is not a mode of capture", (int)*mode);
+    DS__REQUIRE((unsigned)*mode <= DS_CAPTURE_RELAXED,
+                "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)*mode);
     ds_result r = DS_OK;
-    /* CUDA last: only its driver keeps a mode, which no later failure must leave changed */
+    /* CUDA last: only its driver keeps a mode, and no later failure may leave the mode changed */
     for (int b = DS_BACKEND_COUNT - 1; b >= 0 && r == DS_OK; b--)
         if (ds__g.driver[b])
             r = ds__g.driver[b]->capture_mode(*mode);
@@ -25338,7 +25915,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_graph graph = { 0 };
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
-    /* otherwise the sentence is that of the call of devstream that failed in it */
+    /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);
     ds__error_keep(&reason);
@@ -25359,55 +25936,70 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     return r;
 }
 
-/* Finds the object that was attached under `key` to the capture of the stream, or attaches what
-   make_fn gives, for the allocator and the generators: what a stream captures may use memory that
-   nothing else may use as long as the graph may run. release_fn runs once with the object when the
-   last graph, clone, executable or launch that has it is gone, on any thread, and may not call
-   devstream. launch_fn, or NULL: see ds__launch_fn. make_fn gets the number of the capture. The
-   caller drops *out (ds__object_drop): meanwhile another thread may end the capture and destroy its
-   graph. *out NULL: the stream does not capture. */
-__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s, const void *key,
-                                                                ds__attachment_fn make_fn,
-                                                                void *user, ds_host_fn release_fn,
-                                                                ds__launch_fn launch_fn,
-                                                                ds__object **out) {
-    ds_capture_info info;
-    ds__graph *g = NULL;
-    ds__object *o = NULL;
-    void *made = NULL;
-    ds_result r = DS_OK;
+/* Locks the graph of the capture of the stream; *out NULL: the stream does not capture. Tries again
+   if another thread has ended the capture and destroyed its graph. */
+static ds_result ds__capture_take_graph(ds__stream *s, ds_capture_info *info, ds__graph **out) {
     *out = NULL;
-    /* a graph that is gone since was that of a capture that is over */
-    for (int i = 0; i < 100 && !g; i++) {
+    for (int i = 0; i < 100 && !*out; i++) {
         if (DS__LIKELY(ds__captures_open() == 0))
             return DS_OK;
-        memset(&info, 0, sizeof info);
-        r = s->driver->capture_query(s->native, &info);
-        if (r < 0 || info.status != DS_CAPTURE_ACTIVE || !info.graph.id)
+        memset(info, 0, sizeof *info);
+        ds_result r = s->driver->capture_query(s->native, info);
+        if (r < 0 || info->status != DS_CAPTURE_ACTIVE || !info->graph.id)
             return r;
-        g = ds__graph_take(info.graph);
+        *out = ds__graph_take(info->graph);
     }
+    return *out ? DS_OK : DS_ERR_INVALID_HANDLE;
+}
+
+/* Attaches a new object to the graph and to the driver's graph, or to none. The graph's lock is
+   held. *out may be set on failure, too; the caller drops it. */
+static ds_result ds__attachment_add(ds__body *b, const ds__attachment *a, uint64_t capture,
+                                    ds__object **out) {
+    void *made = NULL;
+    ds_result r = a->make_fn(capture, a->user, &made);
+    if (r != DS_OK)
+        return r;
+    ds__object *o = ds__object_new(made, a->release_fn);
+    if (!o) {
+        a->release_fn(made);
+        return DS_ERR_OUT_OF_MEMORY;
+    }
+    *out = o;
+    o->launch_fn = a->launch_fn;
+    o->key = a->key;
+    o->capture = capture;
+    r = ds__body_keep(b, o);
+    if (r < 0)
+        return r;
+    r = b->driver->graph_attach(b, o);
+    if (r < 0) {
+        b->object_count--;
+        atomic_fetch_sub(&o->owners, 1);
+    }
+    return r;
+}
+
+/* Memory that a capturing stream uses must stay as long as the graph may run. The allocator and the
+   generators attach an object to the capture that holds it. */
+__attribute__((unused)) static ds_result ds__capture_attachment(ds__stream *s,
+                                                                const ds__attachment *a,
+                                                                ds__object **out) {
+    ds_capture_info info;
+    ds__graph *g;
+    ds__object *o = NULL;
+    *out = NULL;
+    ds_result r = ds__capture_take_graph(s, &info, &g);
     if (!g)
-        return DS_ERR_INVALID_HANDLE;
+        return r;
+
     for (size_t i = 0; i < g->body->object_count && !o; i++)
-        if (g->body->object[i]->key == key && g->body->object[i]->capture == info.id)
+        if (g->body->object[i]->key == a->key && g->body->object[i]->capture == info.id)
             o = ds__object_keep(g->body->object[i]);
-    if (!o && (r = make_fn(info.id, user, &made)) == DS_OK) {
-        o = ds__object_new(made, release_fn);
-        if (!o) {
-            release_fn(made);
-            return ds__graph_give(g, DS_ERR_OUT_OF_MEMORY);
-        }
-        o->launch_fn = launch_fn;
-        o->key = key;
-        o->capture = info.id;
-        r = ds__body_keep(g->body, o);
-        if (r == DS_OK && (r = g->body->driver->graph_attach(g->body, o)) < 0) {
-            g->body->object_count--;
-            atomic_fetch_sub(&o->owners, 1);
-        }
-    }
+    if (!o)
+        r = ds__attachment_add(g->body, a, info.id, &o);
     r = ds__graph_give(g, r);
+
     if (r == DS_OK)
         *out = o;
     else
@@ -25452,7 +26044,7 @@ DSDEF int(ds_dtype_equal)(ds_dtype a, ds_dtype b) {
     return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
-/* Into a buffer of DS_DTYPE_NAME_SIZE. */
+/* Writes the name of a type into a buffer of DS_DTYPE_NAME_SIZE; returns the buffer. */
 DS__SEAM static const char *ds__dtype_name(ds_dtype dtype, char *out) {
     for (size_t i = 0; i < DS__DTYPE_COUNT; i++)
         if (ds__dtypes[i].code == dtype.code && ds__dtypes[i].bits == dtype.bits &&
@@ -25530,7 +26122,7 @@ DSDEF ds_result(ds_cpu_get_clock)(int64_t *out_ns) {
     DS__REQUIRE(out_ns, "out_ns is NULL");
     if (!ds__g.driver[1] || !ds__g.driver[1]->fabric())
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the CPU driver has no virtual clock; give ds_init a fabric");
+                        "the CPU driver has no virtual clock; set ds_cpu_desc.fabric in ds_init");
     *out_ns = ds__g.driver[1]->clock_ns();
     return DS_OK;
 }
@@ -25603,8 +26195,9 @@ static ds_result ds__shutdown_wait(int reported) {
     ds_result r = DS_OK;
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; ds__g.driver[b] && i < ds__g.backend[b].device_count; i++) {
-            ds_result one =
-                ds__g.driver[b]->device_used(i) ? ds__g.driver[b]->device_synchronize(i) : DS_OK;
+            if (!ds__g.driver[b]->device_used(i))
+                continue;
+            ds_result one = ds__g.driver[b]->device_synchronize(i);
             if (one == DS_ERR_CAPTURE_UNSUPPORTED && reported)
                 one = DS_OK;
             if (r == DS_OK)
@@ -25612,43 +26205,131 @@ static ds_result ds__shutdown_wait(int reported) {
         }
     for (int b = DS_BACKEND_COUNT - 1; b >= 0; b--)
         if (ds__g.driver[b])
-            ds__g.driver[b]->drain(); /* whatever the result above */
+            ds__g.driver[b]->drain(); /* also after an error above */
     return r;
 }
 
-/* Reports and ends what the user left. */
+/* Returns the label of an object, or NULL; *made: where it was created, *ours: devstream created it
+   for itself. */
+static const char *ds__end_label(const ds__table *t, ds__slot *slot, ds_site *made, int *ours) {
+    void *object = slot;
+    if (t == &ds__g.streams) {
+        const ds__stream *s = object;
+        *made = s->made;
+        *ours = s->kind != DS__STREAM_NEW;
+        return s->label;
+    }
+    *ours = 0;
+    if (t == &ds__g.events) {
+        *made = ((ds__event *)object)->made;
+        return ((ds__event *)object)->label;
+    }
+    if (t == &ds__g.graphs) {
+        *made = ((ds__graph *)object)->made;
+        return ((ds__graph *)object)->label;
+    }
+    if (t == &ds__g.execs) {
+        *made = ((ds__exec *)object)->made;
+        return ((ds__exec *)object)->label;
+    }
+    *made = ((ds__kernel *)object)->made;
+    return ((ds__kernel *)object)->name;
+}
+
+/* Frees the objects of a table and reports those that the user did not destroy. */
 static void ds__end_table(ds__table *t) {
     for (uint32_t i = 0; i < t->used; i++) {
         ds__slot *slot = ds__slot_at(t, i);
         if (DS__STATE(atomic_load(&slot->word)) == DS__FREE)
             continue;
-        const char *label = NULL;
-        ds_site made = { NULL, 0 };
-        int ours = DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
-        if (t == &ds__g.streams) {
-            ds__stream *s = (ds__stream *)(void *)slot;
-            label = s->label;
-            made = s->made;
-            ours |= s->kind != DS__STREAM_NEW;
-        } else if (t == &ds__g.events) {
-            label = ((ds__event *)(void *)slot)->label;
-            made = ((ds__event *)(void *)slot)->made;
-        } else if (t == &ds__g.graphs) {
-            label = ((ds__graph *)(void *)slot)->label;
-            made = ((ds__graph *)(void *)slot)->made;
-        } else if (t == &ds__g.execs) {
-            label = ((ds__exec *)(void *)slot)->label;
-            made = ((ds__exec *)(void *)slot)->made;
-        } else {
-            label = ((ds__kernel *)(void *)slot)->name;
-            made = ((ds__kernel *)(void *)slot)->made;
-        }
+        ds_site made;
+        int ours;
+        const char *label = ds__end_label(t, slot, &made, &ours);
+        ours |= DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
         if (!ours)
-            ds__warn("%s \"%s\", made at %s:%d, was not destroyed", t->what, label ? label : "",
+            ds__warn("%s \"%s\", created at %s:%d, was not destroyed", t->what, label ? label : "",
                      made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
     ds__table_destroy(t);
+}
+
+/* Gives the calling thread a state if it has none of this epoch. The steps of the shutdown need one
+   for pins. */
+static void ds__shutdown_adopt_thread(ds__tls_block *tls) {
+    static ds__thread own;
+    if (!tls->thread || tls->epoch != ds__g.epoch) {
+        memset(&own, 0, sizeof own);
+        own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
+        tls->thread = &own;
+        tls->epoch = ds__g.epoch;
+    }
+}
+
+/* Frees the states of all threads. */
+static void ds__shutdown_threads(void) {
+    for (;;) {
+        ds__lock_take(&ds__callers.lock);
+        ds__caller *t = ds__callers.list;
+        if (t)
+            ds__callers.list = t->next;
+        ds__lock_give(&ds__callers.lock);
+        if (!t)
+            break;
+        ds__thread_free((ds__thread *)(void *)t);
+    }
+}
+
+/* Reports and frees all objects, each table before the tables that its objects refer to. */
+static void ds__shutdown_tables(void) {
+    ds__end_table(&ds__g.execs);
+    ds__end_table(&ds__g.graphs);
+    ds__end_table(&ds__g.streams);
+    ds__end_table(&ds__g.events);
+    ds__kernel_collect_all();
+    ds__end_table(&ds__g.kernels);
+}
+
+/* Stops the drivers and frees the state that ds__start made. */
+static void ds__shutdown_drivers(void) {
+    for (int b = 0; b < DS_BACKEND_COUNT; b++) {
+        if (ds__g.driver[b])
+            ds__g.driver[b]->stop();
+        ds__g.driver[b] = NULL;
+    }
+    ds__boards_end();
+    ds__release(ds__g.legacy);
+    ds__release(ds__g.label);
+    ds__g.legacy = NULL;
+    ds__g.label = NULL;
+    ds__os_thread_key_delete(ds__g.key);
+}
+
+/* Ends everything that the first call started. Returns the first error of a wait for a device; the
+   shutdown is complete nevertheless. ds__g.mutex is held. */
+static ds_result ds__shutdown_all(ds__tls_block *tls) {
+    ds__shutdown_adopt_thread(tls);
+    int reported = ds__shutdown_captures();
+    ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
+    ds_result r = ds__shutdown_wait(reported);
+
+    ds__modules_shutdown();
+    ds__shutdown_threads();
+    ds__modules_forget();
+    ds__layers_observe(0);
+    atomic_store(&ds__callers.count, 0);
+    ds__tls_forget(tls);
+
+    ds__shutdown_tables();
+    ds__memory_end_all();
+    if (reported)
+        ds__shutdown_mode(mode);
+    ds__shutdown_drivers();
+
+    atomic_store(&ds__dead, 0);
+    ds__g.epoch++;
+    atomic_store(&ds__g.state, DS__COLD);
+    return r;
 }
 
 DSDEF ds_result(ds_shutdown)(void) {
@@ -25658,60 +26339,9 @@ DSDEF ds_result(ds_shutdown)(void) {
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
         return ds__enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
-    int state = atomic_load(&ds__g.state);
     ds_result r = DS_OK;
-    if (state == DS__READY) {
-        /* of a thread that has not called devstream, or not since an earlier end: what follows
-           pins */
-        static ds__thread own;
-        if (!tls->thread || tls->epoch != ds__g.epoch) {
-            memset(&own, 0, sizeof own);
-            own.caller.device = ds__g.backend[0].device_count ? ds_cuda(0) : ds_cpu(0);
-            tls->thread = &own;
-            tls->epoch = ds__g.epoch;
-        }
-        int reported = ds__shutdown_captures();
-        ds_capture_mode mode = reported ? ds__shutdown_mode(DS_CAPTURE_RELAXED) : tls->mode;
-        r = ds__shutdown_wait(reported);
-        ds__modules_shutdown();
-        for (;;) {
-            ds__lock_take(&ds__callers.lock);
-            ds__caller *t = ds__callers.list;
-            if (t)
-                ds__callers.list = t->next;
-            ds__lock_give(&ds__callers.lock);
-            if (!t)
-                break;
-            ds__thread_free((ds__thread *)(void *)t);
-        }
-        ds__modules_forget();
-        ds__layers_observe(0);
-        atomic_store(&ds__callers.count, 0);
-        ds__tls_forget(tls);
-        ds__end_table(&ds__g.execs);
-        ds__end_table(&ds__g.graphs);
-        ds__end_table(&ds__g.streams);
-        ds__end_table(&ds__g.events);
-        ds__kernel_collect_all();
-        ds__end_table(&ds__g.kernels);
-        ds__memory_end_all();
-        if (reported)
-            ds__shutdown_mode(mode);
-        for (int b = 0; b < DS_BACKEND_COUNT; b++) {
-            if (ds__g.driver[b])
-                ds__g.driver[b]->stop();
-            ds__g.driver[b] = NULL;
-        }
-        ds__boards_end();
-        ds__release(ds__g.legacy);
-        ds__release(ds__g.label);
-        ds__g.legacy = NULL;
-        ds__g.label = NULL;
-        ds__os_thread_key_delete(ds__g.key);
-        atomic_store(&ds__dead, 0);
-        ds__g.epoch++;
-        atomic_store(&ds__g.state, DS__COLD);
-    }
+    if (atomic_load(&ds__g.state) == DS__READY)
+        r = ds__shutdown_all(tls);
     ds__ranges_end();
     ds__drop_desc();
     ds__mutex_unlock(&ds__g.mutex);

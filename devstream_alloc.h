@@ -5,7 +5,7 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_alloc.h"
    in exactly one C file, and #include "devstream_alloc.h" in all other files that use it. Put
-   devstream.h beside it, and link as devstream.h says.
+   devstream.h beside it, and link as described in devstream.h.
 
    Allocation is ordered on a stream. Work that is enqueued on the stream after the allocation may
    use the memory. Later allocations of the same stream may reuse freed memory at once, without
@@ -28,16 +28,15 @@
        }
 
    Environment, read once at the first call: DEVSTREAM_ALLOC_CONF, "option:value,option:value" in
-   the
-       grammar of PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
+   the grammar of PYTORCH_CUDA_ALLOC_CONF (ds_mem_configure_text lists the options).
 
    Contents: configuration; allocation; pools; limits and shortage; statistics; history and
    snapshots; pinned host memory; resources; sharing between processes; debugging; implementation.
 
    Rules beyond devstream.h's:
    - Any thread may free a block, at any place in the stream's program order. The call never waits.
-   - If other streams use a block, tell the allocator by ds_mem_record_use. The block is reused when
-     they have passed their last use.
+   - If other streams use a block, record each use by ds_mem_record_use. The block is reused after
+     these streams have passed their last use.
    - During a capture, memory comes from a pool that belongs to the graph (ds_pool_desc,
      ds_capture_set_pool).
    - Host functions and callbacks may only call functions marked "Callable anywhere". */
@@ -52,709 +51,726 @@ extern "C" {
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-/** What an allocation does when its own stream has no fitting block but others have freed some. */
+/** Reuse of freed blocks of other streams, if the allocating stream has no fitting block. */
 typedef enum ds_mem_reuse {
     DS_REUSE_NEVER = 0, /**< blocks stay with their stream (torch, CuPy) */
-    /** before the program runs out of memory, the stream is made to wait for the other one */
+    /** if memory is short, the allocating stream waits for the stream of a fitting block */
     DS_REUSE_ON_SHORTAGE = 1,
-    DS_REUSE_ALWAYS = 2 /**< rather than reserving more memory */
+    DS_REUSE_ALWAYS = 2 /**< also before more memory is reserved */
 } ds_mem_reuse;
 
-/** How much is counted (ds_mem_config.statistics). */
+/** Extent of the statistics (ds_mem_config.statistics). */
 typedef enum ds_mem_statistics_level {
     DS_STATISTICS_FULL = 0,   /**< current values, peaks and totals */
-    DS_STATISTICS_CURRENT = 1 /**< current values; peaks and totals stand still */
+    DS_STATISTICS_CURRENT = 1 /**< current values only; peaks and totals do not change */
 } ds_mem_statistics_level;
 
-/** Where device memory comes from. */
+/** Source of device memory. */
 typedef enum ds_mem_backend {
     DS_MEM_NATIVE = 0,      /**< this allocator's cache */
     DS_MEM_DRIVER_POOL = 1, /**< the driver's own stream-ordered pool (cudaMallocAsync) */
-    /** every allocation is the driver's; a free waits for the block's stream and for the uses of
-        others (for debugging) */
+    /** every allocation calls the driver; a free waits for the block's stream and for recorded uses
+        (for debugging) */
     DS_MEM_UNCACHED = 2
 } ds_mem_backend;
 
-/** The policy of a device's memory or of a pool. Start from ds_mem_config_default(), _torch() or
-    _cupy() and change what you like: a zeroed one is not valid. Sizes in bytes. The names are
-    PyTorch's where it has the option. */
+/** Policy of a device's memory or of a pool. Initialise it by ds_mem_config_default(), _torch() or
+    _cupy(), then change members; a zeroed policy is not valid. Sizes are in bytes. Members have
+    PyTorch's names if PyTorch has the option. */
 typedef struct ds_mem_config {
     int backend; /**< a ds_mem_backend */
-    /** 1: segments grow in reserved address space where the device can do that. If the system
-        refuses the address space (RLIMIT_AS), segments are plain, and a warning is logged */
+    /** 1: segments grow in reserved address space if the device supports virtual memory. If the
+        system refuses the address space (RLIMIT_AS), segments are plain and a warning is logged */
     int expandable_segments;
-    /** 1: of equal blocks the one with the lowest address is taken, exactly best fit (torch,
-        CuPy); 0: the one freed last, and nearly best fit, which is faster */
+    /** 1: exact best fit; the lowest address among equal blocks (torch, CuPy). 0: near best fit;
+        the block freed last among equal blocks (faster) */
     int best_fit_by_address;
-    /** 1: small and large requests share their segments (CuPy) */
+    /** 1: small and large requests share segments (CuPy) */
     int single_pool;
-    int reuse; /**< a ds_mem_reuse: of blocks of other streams */
-    /** 1: every allocation asks whether blocks that other streams used are done (torch); 0: only
-        when nothing else fits */
+    int reuse; /**< a ds_mem_reuse, for blocks of other streams */
+    /** 1: every allocation polls blocks in use by other streams (torch); 0: only if no other block
+        fits */
     int poll_on_alloc;
     int statistics; /**< a ds_mem_statistics_level */
-    /** 0; 1: all structures are checked where the driver is asked for memory or gets it back
-        (allocations that find none cached, ds_mem_trim, ds_mem_empty_cache,
-        ds_pool_empty_cache); 2: at every allocation, free and recorded use too */
+    /** 0: no checks. 1: all structures are checked at each call that allocates or frees memory of
+        the driver (cache misses, ds_mem_trim, ds_mem_empty_cache, ds_pool_empty_cache). 2: also at
+        every allocation, free and recorded use */
     int debug;
-    /** 1: freed memory is overwritten with 0xDB in stream order; behind the uses of other
-        streams and processes, and when the block's stream has ended, before it is anyone's
-        again. Memory of uncached blocks that others used is not: it goes back to the driver */
+    /** 1: freed memory is filled with 0xDB in stream order. If other streams or processes use a
+        block, or its stream has ended, the fill comes after these uses, before the block's reuse.
+        Uncached blocks with recorded uses are not filled: they return to the driver */
     int poison;
-    /** bytes directly behind what was asked for (from the next multiple of 4 on) that are filled
-        and checked at free, multiple of 512; the check waits for the stream and for recorded
-        uses. Neither poison nor guards are written while a capture is open, nor in a pool that
-        a graph uses */
+    /** size of the guard directly behind the requested bytes (rounded up to 4), multiple of 512.
+        Filled at allocation, checked at free; the check waits for the stream and recorded uses.
+        While a capture is open, and in a graph's pool, neither guards nor poison are written */
     size_t guard_bytes;
-    /** blocks of this size or more are not split for smaller requests; SIZE_MAX: no limit */
+    /** blocks of at least this size are not split for smaller requests; SIZE_MAX: no limit */
     size_t max_split_size;
-    /** and serve only requests that are at most this much smaller */
+    /** such blocks serve only requests that are smaller by at most this many bytes */
     size_t max_non_split_rounding;
-    /** segment, and page of a growing one, for requests up to 1 MiB */
+    /** size of a segment, or of a growing segment's page, for requests up to 1 MiB */
     size_t small_segment_size;
-    /** the same for larger ones (those of half of it or more get a segment of their own) */
+    /** as small_segment_size, for larger requests. Requests of at least half this size get their
+        own segment */
     size_t large_segment_size;
-    /** plain segments: at least 1/this of what is reserved already; 0: off */
+    /** minimum size of a new plain segment: the reserved bytes divided by this; 0: off */
     unsigned segment_growth;
-    /** 0: off; part of the limit above which unused segments are given back by age */
+    /** fraction of the limit; above it, unused segments are freed by age; 0: off */
     double garbage_collection_threshold;
-    /** log2 of the divisions plus one, per power of two from 1 MiB; 0: off */
+    /** per power of two from 1 MiB: log2 of the number of divisions, plus one; 0: off */
     unsigned char roundup_power2_divisions[16];
-    /** of the device's memory; 1: no limit (per_process_memory_fraction) */
+    /** limit as a fraction of the device's memory (per_process_memory_fraction); 1: no limit */
     double memory_fraction;
-    size_t limit; /**< bytes; 0: no limit. The smaller of both counts */
-    /** 1: what would pass the limit is refused before the driver is asked, and counted in
+    size_t limit; /**< limit in bytes; 0: no limit. The smaller of the two limits applies */
+    /** 1: a request above the limit is refused without a driver call and counted in
         num_oom_rejections */
     int throw_on_cudamalloc_oom;
-    /** accepted for compatibility: other streams' allocations never wait for the driver here */
+    /** accepted for compatibility; no effect: allocations on other streams never wait for the
+        driver */
     int release_lock_on_cudamalloc;
-    /** 1: while a stream captures, memory that other streams of the capture have used is used
-        again behind these uses, whatever `reuse` says */
+    /** 1: during a capture, memory used by other streams of the capture is reused after these uses,
+        regardless of `reuse` */
     int graph_capture_record_stream_reuse;
-    /** address space of a growing segment, as a multiple of the device's memory; in bytes when
-        it is 2 MiB or more */
+    /** address space of a growing segment: a multiple of the device's memory, or bytes if at least
+        2 MiB */
     double expandable_segments_reserve;
-    /* Pinned memory is one for all devices: what was set last, for whichever of them, counts for
-       it, and of the others poll_on_alloc and debug. */
-    /** pinned requests up to this are rounded up to a power of two; 0: none are */
+    /* All devices share the pinned memory. The members below, poll_on_alloc and debug apply to
+       pinned memory as last set for any device. */
+    /** pinned requests up to this size are rounded up to a power of two; 0: no rounding */
     size_t pinned_max_round_threshold;
-    /** larger pinned blocks are given back when they are freed (and no capture is open);
-        SIZE_MAX: none */
+    /** larger pinned blocks are freed to the driver if no capture is open; SIZE_MAX: all are
+        cached */
     size_t pinned_max_cached_size;
-    /** pinned segments that blocks of up to a quarter of it share; 0: 1 MiB, and none for sizes
-        that are rounded to powers of two */
+    /** size of pinned segments shared by blocks of up to a quarter of it; 0: 1 MiB, and sizes
+        rounded to powers of two do not share */
     size_t pinned_reserve_segment_size;
-    /** 1: pinned memory is ordinary memory that is registered */
+    /** 1: pinned memory is ordinary memory registered with the driver */
     int pinned_use_cuda_host_register;
-    /** threads that touch its pages, power of two up to 128 */
+    /** threads that touch its pages; power of two up to 128 */
     unsigned pinned_num_register_threads;
-    /** accepted for compatibility: events are asked for at allocations only */
+    /** accepted for compatibility; no effect: events are polled at allocations only */
     int pinned_use_background_threads;
     uint64_t reserved[16]; /**< 0 */
 } ds_mem_config;
 
-/** devstream's own policy: growing segments where there is virtual memory, else few large ones;
-    little fragmentation. */
+/** Returns devstream's default policy, which keeps fragmentation low: growing segments if the
+    device supports virtual memory, else few large segments. */
 DSDEF ds_mem_config ds_mem_config_default(void);
-/** PyTorch's defaults: its sizes, segments and reuse rules. */
+/** Returns PyTorch's defaults: its sizes, segments and reuse rules. */
 DSDEF ds_mem_config ds_mem_config_torch(void);
-/** CuPy's memory pool: one pool per stream, segments as large as the request, nothing shared. */
+/** Returns the policy of CuPy's memory pool: one pool per stream, segments of the requested size,
+    no sharing. */
 DSDEF ds_mem_config ds_mem_config_cupy(void);
-/** Sets the policy of a device, from the next call on; blocks and segments that exist stay as
-    they are. backend can be changed only while the device has no block. DS_ERR_INVALID_VALUE
-    names the member that is wrong; then nothing has changed. */
+/** Sets the policy of a device for later calls; existing blocks and segments do not change. backend
+    may be changed only while the device has no block. DS_ERR_INVALID_VALUE: the error names the
+    invalid member, and the old policy remains. */
 DSDEF DS_MUST_USE ds_result ds_mem_configure(ds_device device, const ds_mem_config *config);
-/** The same for all devices, now and later, from a text in the grammar of
-    PYTORCH_CUDA_ALLOC_CONF: options of PyTorch, and preset:(default|torch|cupy) (first),
-    reuse:(never|on_shortage|always), statistics:(full|current), limit:(bytes|P%), debug, poison,
-    guard_bytes, segment_growth, single_pool, best_fit_by_address, poll_on_alloc. limit sets both
-    members, limit and memory_fraction: bytes replace a fraction, P% replaces bytes. As in
-    PyTorch a text first resets max_split_size, roundup_power2_divisions and the garbage
-    collection threshold. DS_ERR_INVALID_VALUE names the character where it went wrong; then
-    nothing has changed. */
+/** Sets the policy of all present and later devices from a text in the grammar of
+    PYTORCH_CUDA_ALLOC_CONF. Options are those of PyTorch, and:
+    - preset:(default|torch|cupy), which must be first
+    - reuse:(never|on_shortage|always), statistics:(full|current)
+    - limit:(bytes|P%): bytes set `limit` and reset memory_fraction, P% does the reverse
+    - debug, poison, guard_bytes, segment_growth, single_pool, best_fit_by_address, poll_on_alloc
+
+    As in PyTorch, each text first resets max_split_size, roundup_power2_divisions and the garbage
+    collection threshold. DS_ERR_INVALID_VALUE: the error names the first wrong character, and the
+    old policy remains. */
 DSDEF DS_MUST_USE ds_result ds_mem_configure_text(const char *text);
-/** Reads such a text into *config, which must hold a valid configuration. Callable anywhere. */
+/** Parses such a text into *config, which must hold a valid policy. Callable anywhere. */
 DSDEF DS_MUST_USE ds_result ds_mem_config_parse(const char *text, ds_mem_config *config);
-/** The policy of a device as it stands. */
+/** Returns the current policy of a device. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_config(ds_device device, ds_mem_config *out);
 
 /* ---- allocation ------------------------------------------------------------------------------ */
 
-/** A pool of memory with blocks and segments of its own. 0 is the device's default pool. */
+/** A pool of memory with its own blocks and segments. 0: the device's default pool. */
 typedef struct ds_pool {
     uint64_t id; /**< 0: none, or the device's default pool */
 } ds_pool;
 
-/** Allocates size bytes on the stream's device, for what is enqueued on the stream from now on;
-    aligned to 512; uninitialised. size 0 gives NULL and DS_OK. Never waits for the device unless
-    memory is short. While the stream captures, the memory belongs to the graph.
-    DS_ERR_OUT_OF_MEMORY (DS_ERR_LIMIT_EXCEEDED when only a limit stands in the way) explains
-    itself in ds_error_get_last(). */
+/** Allocates size bytes on the stream's device for work enqueued on the stream after the call.
+    Uninitialised, aligned to 512 bytes. size 0 sets *out to NULL and returns DS_OK. Waits for the
+    device only if memory is short. If the stream captures, the memory belongs to the graph.
+    DS_ERR_OUT_OF_MEMORY, or DS_ERR_LIMIT_EXCEEDED if only a limit prevents the allocation;
+    ds_error_get_last() has the figures. */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc(size_t size, ds_stream stream, void **out);
 
-/** What ds_mem_alloc_with takes; zero means default. */
+/** Parameters of ds_mem_alloc_with; zero means default. */
 typedef struct ds_mem_request {
     size_t size;      /**< bytes */
     ds_stream stream; /**< required */
-    ds_pool pool;     /**< 0: the pool in use on this thread (ds_pool_push), else the device's */
-    /** power of two, up to 2 MiB; 0: 512, the only one where blocks are not split
-        (ds_pool_desc.no_split) */
+    ds_pool pool;     /**< 0: the thread's pool (ds_pool_push), or the device's default pool */
+    /** power of two, up to 2 MiB; 0: 512. A pool with ds_pool_desc.no_split allows at most 512 */
     size_t alignment;
-    /** who owns it; must live as long as the block and as a history that is recorded; NULL: the
+    /** owner, for reports. Must stay valid as long as the block and a recorded history. NULL: the
         thread's label (ds_mem_label_push) */
     const char *label;
     uint64_t reserved[4]; /**< 0 */
 } ds_mem_request;
 
-/** As ds_mem_alloc, with more to say. */
+/** Allocates as ds_mem_alloc does, with further parameters. */
 DSDEF DS_MUST_USE ds_result ds_mem_alloc_with(const ds_mem_request *request, void **out);
 
-/** Frees a block: its stream may use the memory again at once, others when they are told to wait
-    for it. Never blocks. NULL is allowed. Anything else that is not the start of a block, a
-    second free included, is DS_ERR_INVALID_VALUE. */
+/** Frees a block. Its stream may reuse the memory at once; other streams must wait for that stream
+    before they use it. Does not block. NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer
+    that is not the start of a block, or a second free. */
 DSDEF DS_MUST_USE ds_result ds_mem_free(void *ptr);
-/** Says that the stream has just been given its last use of the block (any address inside it):
-    once freed, the memory is not used by another stream before the work that is on `stream` now
-    is done. Costs an event. Nothing for the block's own stream and for NULL. A pointer of no
-    block is DS_ERR_INVALID_VALUE. */
+/** Records a use of the block by the stream (ptr: any address inside the block). If the block is
+    freed, no other stream reuses the memory before the work enqueued on `stream` so far is
+    complete. Call it after the stream's last use. Costs one event. Does nothing for the block's own
+    stream and for NULL. DS_ERR_INVALID_VALUE: ptr is not inside a block. */
 DSDEF DS_MUST_USE ds_result ds_mem_record_use(void *ptr, ds_stream stream);
-/** torch's Tensor.record_stream: as ds_mem_record_use, but what counts is the work that is on
-    the stream when the block is freed. A pointer of no block is ignored. */
+/** Records a use as ds_mem_record_use does, by the rule of torch's Tensor.record_stream: the work
+    on the stream at the free counts. Ignores a pointer that is not inside a block. */
 DSDEF DS_MUST_USE ds_result ds_mem_record_stream(void *ptr, ds_stream stream);
 
 /** State of a block. */
 typedef enum ds_mem_state {
     DS_BLOCK_FREE = 0, /**< cached ("inactive") */
     DS_BLOCK_LIVE = 1, /**< allocated ("active_allocated") */
-    /** freed, and another stream has not passed it yet ("active_pending_free") */
+    /** freed, but still in use by another stream ("active_pending_free") */
     DS_BLOCK_PENDING = 2,
-    DS_BLOCK_UNMAPPED = 3 /**< a hole in a growing segment */
+    DS_BLOCK_UNMAPPED = 3 /**< unmapped part of a growing segment */
 } ds_mem_state;
 
-/** What is known of a block. */
+/** Description of a block. */
 typedef struct ds_mem_block {
     void *ptr;            /**< start */
-    size_t size;          /**< bytes it occupies */
-    size_t requested;     /**< bytes that were asked for */
+    size_t size;          /**< size in bytes */
+    size_t requested;     /**< requested bytes */
     void *segment;        /**< start of its segment */
-    size_t segment_size;  /**< bytes of memory in the segment */
-    ds_device device;     /**< where */
+    size_t segment_size;  /**< mapped bytes in the segment */
+    ds_device device;     /**< device of the memory */
     uint64_t stream;      /**< ds_stream_get_id of the stream that allocated it */
     ds_pool pool;         /**< 0: the device's default pool */
     ds_mem_state state;   /**< DS_BLOCK_* */
-    const char *label;    /**< or NULL */
-    ds_site site;         /**< where it was allocated */
+    const char *label;    /**< owner, or NULL */
+    ds_site site;         /**< call site of the allocation */
     uint64_t reserved[4]; /**< 0 */
 } ds_mem_block;
 
-/** Called with blocks; the description is the call's. */
+/** Receives a block. The description is valid until the callback returns. */
 typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
-/** The live block that an address lies in. DS_ERR_INVALID_VALUE when there is none. */
+/** Returns the live block that contains an address. DS_ERR_INVALID_VALUE: ptr is not inside a live
+    block. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_block(const void *ptr, ds_mem_block *out);
 
-/** Blocks that the thread allocates from now on belong to `label` (not copied), until the pop.
-    Nests, 32 deep: under further ones blocks belong to the 32nd. Callable anywhere. */
+/** Sets the label (not copied) of the thread's allocations until the matching pop. Nests up to 32
+    deep; under deeper labels, blocks get the 32nd. Callable anywhere. */
 DSDEF void ds_mem_label_push(const char *label);
-/** Ends the innermost label. Callable anywhere. */
+/** Removes the innermost label. Callable anywhere. */
 DSDEF void ds_mem_label_pop(void);
 
-/** Gives back all cached memory of a device that no block stands in the way of: waits for blocks
-    that other streams use. Does nothing to devices that were not used, and to pools that someone
-    has. What the driver's own pool keeps goes too, behind the work of the streams whose blocks
-    it was. *out_released (NULL allowed): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is
-    open. */
+/** Frees the cached memory of a device, except segments or pages with live blocks and pools with
+    owners. Waits for blocks in use by other streams. Does nothing for a device that was never used.
+    Memory kept by the driver's own pool is freed too, after the work of the blocks' streams.
+    *out_released (may be NULL): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_cache(ds_device device, size_t *out_released);
-/** The same of what one stream has cached in its device's default pool. */
+/** Frees, as ds_mem_empty_cache does, the memory cached by one stream in its device's default
+    pool. */
 DSDEF DS_MUST_USE ds_result ds_mem_empty_stream_cache(ds_stream stream, size_t *out_released);
-/** The same as ds_mem_empty_cache until at most `keep` bytes are reserved. */
+/** Frees cached memory, as ds_mem_empty_cache does, until at most `keep` bytes are reserved. */
 DSDEF DS_MUST_USE ds_result ds_mem_trim(ds_device device, size_t keep, size_t *out_released);
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
-/** Upstream of a pool, with the signatures of torch.cuda.memory.CUDAPluggableAllocator; `stream`
-    is the native stream, NULL when that has ended. Memory aligned to 512, or NULL. It may call
-    ds_device_alloc, and allocate from other pools, but not from its own (DS_ERR_NOT_PERMITTED), and
-    pools that the thread has pushed do not count; the thread is relaxed
-    (ds_capture_exchange_mode) meanwhile. */
+/** Allocates memory for a pool, with the signature of torch.cuda.memory.CUDAPluggableAllocator.
+    `stream` is the native stream, or NULL if it has ended. Returns memory aligned to 512 bytes, or
+    NULL. May call ds_device_alloc and allocate from other pools; pools pushed by the thread are
+    ignored. During the call the thread's capture mode is relaxed (ds_capture_exchange_mode).
+    DS_ERR_NOT_PERMITTED: an allocation from the function's own pool. */
 typedef void *(*ds_upstream_alloc_fn)(ptrdiff_t size, int device, void *stream);
-/** Gives back what ds_upstream_alloc_fn gave, when no work uses it any more. */
+/** Frees memory of ds_upstream_alloc_fn after the last use of it is complete. */
 typedef void (*ds_upstream_free_fn)(void *ptr, ptrdiff_t size, int device, void *stream);
 
 typedef struct ds_resource ds_resource; /* below */
 
-/** What ds_pool_create takes; zero means default. */
+/** Parameters of ds_pool_create; zero means default. */
 typedef struct ds_pool_desc {
-    ds_device device; /**< where its memory is */
-    /** NULL: the device's; else its limit and memory_fraction (of the device's memory) are
-        limits of the pool */
+    ds_device device; /**< device of the memory */
+    /** NULL: the device's policy. If set, its limit and memory_fraction (of the device's memory)
+        limit the pool */
     const ds_mem_config *config;
-    ds_upstream_alloc_fn alloc_fn; /**< NULL: the device; else segments come from here */
+    ds_upstream_alloc_fn alloc_fn; /**< source of segments; NULL: the device */
     ds_upstream_free_fn free_fn;   /**< required with alloc_fn */
-    /** NULL: the device; else segments come from this resource (copied), which must outlive them
-        and have other memory than pools */
+    /** source of segments (copied); NULL: the device. Must outlive them and must not take its
+        memory from pools */
     const ds_resource *upstream;
-    /** 1: when the device is out of memory, other allocations may use its free blocks */
+    /** 1: if the device is out of memory, other allocations may use the pool's free blocks */
     int use_on_oom;
     int no_split; /**< 1: one block per segment */
-    /** 1: blocks can be given to other processes (ds_mem_export) */
+    /** 1: blocks can be exported to other processes (ds_mem_export) */
     int shareable;
-    /** bytes reserved; 0: none but config's and the device's. The smallest counts */
+    /** limit of the reserved bytes; 0: only the limits of config and the device. The smallest
+        applies */
     size_t limit;
     const char *label;    /**< shown in reports; copied */
     uint64_t reserved[8]; /**< 0 */
 } ds_pool_desc;
 
-/** Makes a pool, which has no memory yet. desc NULL: of the current device, with its policy. */
+/** Creates a pool without memory. desc NULL: current device, with its policy. */
 DSDEF DS_MUST_USE ds_result ds_pool_create(const ds_pool_desc *desc, ds_pool *out);
-/** Ends a pool: its cached memory is given back now; what blocks or graphs still have, at the
-    next ds_mem_empty_cache or shortage after they are gone. */
+/** Destroys a pool. Frees its cached memory at once. Memory of remaining blocks or graphs is freed
+    after their end, at the next ds_mem_empty_cache or shortage. */
 DSDEF DS_MUST_USE ds_result ds_pool_destroy(ds_pool pool);
-/** The thread's allocations on the pool's device come from the pool, until the matching pop. The
-    latest push wins. DS_ERR_ILLEGAL_STATE: 32 are pushed already. */
+/** Makes the thread's allocations on the pool's device use the pool until the matching pop. The
+    innermost push applies. DS_ERR_ILLEGAL_STATE: 32 pools are already pushed. */
 DSDEF DS_MUST_USE ds_result ds_pool_push(ds_pool pool);
-/** Ends the innermost ds_pool_push of the thread. DS_ERR_ILLEGAL_STATE when there is none. */
+/** Undoes the thread's innermost ds_pool_push. DS_ERR_ILLEGAL_STATE if no push is open. */
 DSDEF DS_MUST_USE ds_result ds_pool_pop(void);
-/** What the capture of a stream that has just begun takes its memory from; so that several
-    graphs, which must not run at the same time, share it. Must be called before the capture
-    allocates. Without it each capture has a pool of its own. DS_ERR_ILLEGAL_STATE: the stream
-    does not capture, or its capture has allocated already; DS_ERR_DEVICE_MISMATCH: the pool is
-    of another device. */
+/** Sets the pool of a capture that has just begun on the stream. Graphs that share a pool must not
+    run at the same time. Must be called before the capture allocates; by default each capture has
+    its own pool. DS_ERR_ILLEGAL_STATE: the stream does not capture, or its capture has already
+    allocated. DS_ERR_DEVICE_MISMATCH: the pool belongs to another device. */
 DSDEF DS_MUST_USE ds_result ds_capture_set_pool(ds_stream stream, ds_pool pool);
-/** Owners of a pool: its handle, pushes, captures and graphs. */
+/** Returns the number of owners of a pool: its handle, pushes, captures and graphs. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_use_count(ds_pool pool, int *out);
-/** torch's id of the pool, (a, b): (0, n) of a pool that was created, (n, 0) of a capture's own;
-    (0, 0) of the default one. */
+/** Returns torch's id of the pool: (0, n) for a created pool, (n, 0) for a capture's own pool, (0,
+    0) for the default pool. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_id(ds_pool pool, uint64_t out_id[2]);
-/** Gives back the pool's memory that no block stands in the way of; waits and is refused as
-    ds_mem_empty_cache. *out_released (NULL allowed): bytes. */
+/** Frees the pool's cached memory, except segments or pages with live blocks. Waits and fails as
+    ds_mem_empty_cache does. *out_released (may be NULL): bytes. */
 DSDEF DS_MUST_USE ds_result ds_pool_empty_cache(ds_pool pool, size_t *out_released);
 
-/** Where the live blocks of a pool were. */
+/** Positions of the live blocks of a pool. */
 typedef struct ds_pool_checkpoint ds_pool_checkpoint;
-/** Notes where the live blocks of a pool are, for ds_pool_restore. For programs that capture
-    several graphs upon one pool: after one was launched, the pool is put back to how that
-    graph's capture had left it, and the next capture goes on from there. DS_ERR_ILLEGAL_STATE,
-    with the block, when other streams or processes use one of its blocks, or a freed one still
-    (free and synchronize first). */
+/** Saves the positions of the pool's live blocks for ds_pool_restore. Use it to capture several
+    graphs on one pool: after a launch, restore the state at the end of that graph's capture.
+    DS_ERR_ILLEGAL_STATE: another stream or process uses a block, or a freed block is still in use.
+    The error names the block; free it and synchronize first. */
 DSDEF DS_MUST_USE ds_result ds_pool_save(ds_pool pool, ds_pool_checkpoint **out);
-/** Makes the live blocks of a pool those of the checkpoint: what is live now and was not then is
-    freed, without a word to whoever holds it; what was live then and is not now is live again at
-    its address, to be freed with ds_mem_free, its contents whatever was written there since. The
-    freed memory is taken as done with: order the streams before. Calls fn (NULL allowed) for
-    each block that changed, freed ones first, its state DS_BLOCK_FREE or DS_BLOCK_LIVE;
-    devstream may be called from it. On failure nothing has changed: DS_ERR_ILLEGAL_STATE as
-    ds_pool_save, or when memory of the checkpoint was given back since. Nobody else may allocate
-    from the pool or free its blocks meanwhile (then DS_ERR_ILLEGAL_STATE, half done). The
-    checkpoint stays, for any number of calls. */
+/** Restores the live blocks of the checkpoint. Blocks that are live now but not in the checkpoint
+    are freed; their pointers become invalid. Blocks of the checkpoint that were freed become live
+    again at their addresses; their contents are undefined, and ds_mem_free frees them. Does not
+    wait for uses of the freed memory: order the streams before the call. The checkpoint can be
+    restored any number of times.
+
+    Invokes fn (may be NULL) for each changed block, freed blocks first, with state DS_BLOCK_FREE or
+    DS_BLOCK_LIVE. fn may call devstream. No other thread may allocate from the pool or free its
+    blocks during the call (DS_ERR_ILLEGAL_STATE, with the pool partly restored). Other errors leave
+    the pool unchanged: DS_ERR_ILLEGAL_STATE as for ds_pool_save, or if memory of the checkpoint has
+    been freed to the driver. */
 DSDEF DS_MUST_USE ds_result ds_pool_restore(ds_pool pool, const ds_pool_checkpoint *checkpoint,
                                             ds_mem_block_fn fn, void *user);
-/** Frees a checkpoint; NULL is allowed. The pool may be gone. */
+/** Frees a checkpoint, also after the pool's destruction. NULL is allowed. */
 DSDEF void ds_pool_checkpoint_destroy(ds_pool_checkpoint *checkpoint);
-/** DS_OK when these are the starts of all live blocks of the pool, in any order; else
-    DS_ERR_ILLEGAL_STATE and a sentence with the first one that is too many or missing. */
+/** Returns DS_OK if `ptrs` are the starts of all live blocks of the pool, in any order.
+    DS_ERR_ILLEGAL_STATE: the error names the first extra or missing block. */
 DSDEF DS_MUST_USE ds_result ds_pool_check_live(ds_pool pool, void *const *ptrs, size_t count);
 
 /* ---- limits and shortage --------------------------------------------------------------------- */
 
-/** Limits what the allocator reserves on a device, beside ds_mem_set_fraction: the smaller
-    counts. 0: no limit, and no fraction either. */
+/** Sets the limit of the memory reserved on a device, in bytes. The smaller of this limit and
+    ds_mem_set_fraction applies. 0: no limit; also resets the fraction. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_limit(ds_device device, size_t bytes);
-/** The limit in bytes that counts; 0: none. */
+/** Returns the effective limit in bytes; 0: no limit. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_limit(ds_device device, size_t *out);
-/** torch.cuda.set_per_process_memory_fraction: 0 to 1 of the device's memory; 1: no limit but
-    that of ds_mem_set_limit. */
+/** Limits the reserved memory to a fraction (0 to 1) of the device's memory, as
+    torch.cuda.set_per_process_memory_fraction does. 1: only the limit of ds_mem_set_limit
+    applies. */
 DSDEF DS_MUST_USE ds_result ds_mem_set_fraction(ds_device device, double fraction);
-/** What was set; 1 when nothing was. */
+/** Returns the fraction; 1 if no fraction was set. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_fraction(ds_device device, double *out);
 
-/** Called when an allocation finds no memory, after everything else and before it fails; frees
-    some (it may call ds_mem_free, not ds_mem_alloc) and returns 1 when it did. On the allocating
-    thread, without locks. */
+/** Called before an allocation fails, after all other attempts to find memory. May call
+    ds_mem_free, but not ds_mem_alloc. Returns 1 if it has freed memory, else 0. Runs on the
+    allocating thread, without locks held. */
 typedef int (*ds_mem_shortage_fn)(ds_device device, size_t size, void *user);
-/** Adds a callback, for all devices and threads; they are called in the order in which they were
-    added. */
+/** Adds a shortage callback for all devices and threads. Callbacks are invoked in the order of
+    their addition. */
 DSDEF DS_MUST_USE ds_result ds_mem_add_shortage_callback(ds_mem_shortage_fn fn, void *user);
-/** Removes it again; another thread may still be in a call of it that began before.
-    DS_ERR_INVALID_VALUE: it was not added with this `user`. */
+/** Removes a shortage callback. Another thread may still be inside an earlier invocation.
+    DS_ERR_INVALID_VALUE: the callback was not added with this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_shortage_callback(ds_mem_shortage_fn fn, void *user);
-/** An allocation has failed for lack of memory: how much it needed, the limit or the device's
-    memory, what of that is free. */
+/** Called after an allocation has failed for lack of memory. In bytes: the needed size, the limit
+    or the device's memory, and the free part of it. */
 typedef void (*ds_mem_oom_fn)(ds_device device, size_t needed, size_t total, size_t free,
                               void *user);
-/** Adds an observer, called before the allocation returns its error; must not call devstream. */
+/** Adds an out-of-memory callback, invoked before the allocation returns its error. It must not
+    call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_add_oom_callback(ds_mem_oom_fn fn, void *user);
-/** Removes it again, as ds_mem_remove_shortage_callback. DS_ERR_INVALID_VALUE: it was not added
-    with this `user`. */
+/** Removes an out-of-memory callback, by the rules of ds_mem_remove_shortage_callback.
+    DS_ERR_INVALID_VALUE: the callback was not added with this `user`. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_oom_callback(ds_mem_oom_fn fn, void *user);
-/** The whole report of the thread's last out-of-memory error, which ds_error_get_last() has in
-    short: sums, largest free block, fragmentation, the ten biggest owners, a hint. "" when there
-    was none. Valid until the thread's next. */
+/** Returns the full report of the thread's last out-of-memory error; ds_error_get_last() has its
+    short form. Contains sums, the largest free block, fragmentation, the ten largest owners, and a
+    hint. "" if there was no such error. Valid until the thread's next out-of-memory error. */
 DSDEF const char *ds_mem_get_last_report(void);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/** One quantity: now, at most, and in all. */
+/** Statistics of one quantity. */
 typedef struct ds_mem_stat {
-    int64_t current;   /**< now */
-    int64_t peak;      /**< largest since the start or the last reset */
-    int64_t allocated; /**< all increases */
-    int64_t freed;     /**< all decreases */
+    int64_t current;   /**< current value */
+    int64_t peak;      /**< maximum since the start or the last reset */
+    int64_t allocated; /**< sum of all increases */
+    int64_t freed;     /**< sum of all decreases */
 } ds_mem_stat;
 
-/** By the kind of segment that a block lies in. */
+/** Index by the kind of a block's segment. */
 enum {
-    DS_STAT_ALL = 0,   /**< both */
+    DS_STAT_ALL = 0,   /**< both kinds */
     DS_STAT_SMALL = 1, /**< segments for requests up to 1 MiB */
-    DS_STAT_LARGE = 2  /**< segments for larger ones */
+    DS_STAT_LARGE = 2  /**< segments for larger requests */
 };
 
-/** torch.cuda.memory_stats as a struct: [DS_STAT_ALL, DS_STAT_SMALL, DS_STAT_LARGE]. The same
-    program counts the same blocks, bytes of blocks, retries and refusals on every backend, as
-    long as no policy leaves a block more than was asked for, and memory is short at the same
-    requests. Segments, reserved bytes, split blocks and calls of the driver are the backend's
-    own: without a cache each block is a segment. What the driver's own pool keeps for later is
-    reserved too, asked of the driver with the statistics; totals count blocks only. */
+/** torch.cuda.memory_stats as a struct; arrays are indexed by DS_STAT_ALL, DS_STAT_SMALL,
+    DS_STAT_LARGE.
+
+    For the same program, every backend counts the same blocks, block bytes, retries and rejections.
+    This requires a policy without leftover bytes in blocks, and shortages at the same requests.
+    Segments, reserved bytes, split blocks and driver calls depend on the backend. Without a cache
+    each block is a segment. Memory kept by the driver's own pool counts as reserved and is queried
+    with the statistics; totals count blocks only. */
 typedef struct ds_mem_stats {
-    ds_mem_stat allocation[3]; /**< blocks that were allocated and not freed */
+    ds_mem_stat allocation[3]; /**< allocated blocks */
     ds_mem_stat segment[3];    /**< plain segments */
-    /** blocks that are allocated, or freed and still used by another stream */
+    /** blocks allocated, or freed but still in use by another stream */
     ds_mem_stat active[3];
-    ds_mem_stat inactive_split[3];       /**< free blocks in plain segments that are in use */
+    ds_mem_stat inactive_split[3];       /**< free blocks in plain segments with blocks in use */
     ds_mem_stat allocated_bytes[3];      /**< bytes of the allocated blocks */
-    ds_mem_stat reserved_bytes[3];       /**< bytes taken from the driver */
+    ds_mem_stat reserved_bytes[3];       /**< bytes allocated from the driver */
     ds_mem_stat active_bytes[3];         /**< bytes of the active blocks */
     ds_mem_stat inactive_split_bytes[3]; /**< bytes of the inactive split blocks */
-    ds_mem_stat requested_bytes[3];      /**< bytes that the callers asked for, of active blocks */
-    ds_mem_stat oversize_allocations;    /**< of max_split_size or more */
-    ds_mem_stat oversize_segments;       /**< of max_split_size or more */
-    int64_t num_alloc_retries;           /**< allocations that gave the cache back first */
+    ds_mem_stat requested_bytes[3];      /**< requested bytes of active blocks */
+    ds_mem_stat oversize_allocations;    /**< requests of max_split_size or more */
+    ds_mem_stat oversize_segments;       /**< segments of max_split_size or more */
+    int64_t num_alloc_retries;           /**< allocations retried after freeing the cache */
     int64_t num_ooms;                    /**< out-of-memory errors */
-    /** waits for all pending blocks; one pool's alone (ds_pool_empty_cache) are not counted */
+    /** waits for all pending blocks of a device; those of one pool (ds_pool_empty_cache) are not
+        counted */
     int64_t num_sync_all_streams;
-    int64_t num_device_alloc;   /**< calls of the driver for memory */
-    int64_t num_device_free;    /**< and to give it back */
-    int64_t num_oom_rejections; /**< refused before the driver was asked */
+    int64_t num_device_alloc;   /**< driver calls that allocate memory */
+    int64_t num_device_free;    /**< driver calls that free memory */
+    int64_t num_oom_rejections; /**< requests refused without a driver call */
     int64_t max_split_size;     /**< -1: no limit */
-    /** bytes by which peaks of bytes may exceed the truth; 0 if one thread has allocated since
-        they were reset */
+    /** bytes by which byte peaks may exceed the exact value; 0 if only one thread has allocated
+        since their reset */
     int64_t peak_bound;
-    int64_t peak_bound_count; /**< the same for peaks of counts */
+    int64_t peak_bound_count; /**< the same bound for peaks of counts */
     uint64_t reserved[48];    /**< 0 */
 } ds_mem_stats;
 
-/** Statistics of a device, all pools together; all 0 before its first use. DS_DEVICE_HOST:
-    pinned memory (ds_mem_pinned_get_stats). */
+/** Returns the statistics of a device over all its pools; all 0 before its first use.
+    DS_DEVICE_HOST: pinned memory (ds_mem_pinned_get_stats). */
 DSDEF DS_MUST_USE ds_result ds_mem_get_stats(ds_device device, ds_mem_stats *out);
-/** Statistics of one pool. Also of one that was destroyed, until a later pool takes its place:
-    its peaks and totals, and what blocks of it there are still. */
+/** Returns the statistics of one pool. After the pool's destruction, returns its peaks, totals and
+    remaining blocks until a later pool takes its slot. */
 DSDEF DS_MUST_USE ds_result ds_pool_get_stats(ds_pool pool, ds_mem_stats *out);
-/** One value by torch's name ("allocated_bytes.all.current", "num_ooms"; "allocated.all.current"
-    is "allocation.all.current"). */
+/** Returns one value by torch's name, such as "allocated_bytes.all.current" or "num_ooms".
+    "allocated.all.current" is an alias of "allocation.all.current". */
 DSDEF DS_MUST_USE ds_result ds_mem_stats_get_by_name(const ds_mem_stats *stats, const char *name,
                                                      int64_t *out);
-/** Names in alphabetical order, index from 0; NULL behind the last. Callable anywhere. */
+/** Returns the name with the index (from 0) in alphabetical order, or NULL after the last. Callable
+    anywhere. */
 DSDEF const char *ds_mem_stats_get_name(size_t index);
-/** Peaks become the current values. */
+/** Resets peaks to the current values. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_peak_stats(ds_device device);
-/** Totals and counters become 0. */
+/** Resets totals and counters to 0. */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_accumulated_stats(ds_device device);
-/** allocated_bytes.all.current; 0 for a device that was not used. */
+/** Returns allocated_bytes.all.current; 0 for a device that was never used. */
 DSDEF size_t ds_mem_get_allocated(ds_device device);
-/** allocated_bytes.all.peak. */
+/** Returns allocated_bytes.all.peak. */
 DSDEF size_t ds_mem_get_max_allocated(ds_device device);
-/** reserved_bytes.all.current. */
+/** Returns reserved_bytes.all.current. */
 DSDEF size_t ds_mem_get_reserved(ds_device device);
-/** reserved_bytes.all.peak. */
+/** Returns reserved_bytes.all.peak. */
 DSDEF size_t ds_mem_get_max_reserved(ds_device device);
-/** torch's old name of ds_mem_get_reserved. */
+/** Alias of ds_mem_get_reserved (torch's old name). */
 DSDEF size_t ds_mem_cached(ds_device device);
-/** torch's old name of ds_mem_get_max_reserved. */
+/** Alias of ds_mem_get_max_reserved (torch's old name). */
 DSDEF size_t ds_mem_max_cached(ds_device device);
-/** torch's old name of ds_mem_reset_peak_stats. */
+/** Alias of ds_mem_reset_peak_stats (torch's old name). */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
-/** torch's old name of ds_mem_reset_peak_stats. */
+/** Alias of ds_mem_reset_peak_stats (torch's old name). */
 DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
-/** Bytes that the driver's own pool of a device (DS_MEM_DRIVER_POOL,
-    ds_resource_create_driver_pool) has taken from it, and those in use, whoever uses the pool.
-    Either may be NULL. */
+/** Returns the bytes reserved and used by the driver's own pool of a device (DS_MEM_DRIVER_POOL,
+    ds_resource_create_driver_pool). Counts all users of the pool. Either pointer may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,
                                                         size_t *out_used);
-/** torch.cuda.memory_summary: its table to the character, with devstream's name in the title, to
-    write_fn line by line. */
+/** Writes the table of torch.cuda.memory_summary to write_fn, line by line. It equals torch's
+    except for devstream's name in the title. */
 DSDEF DS_MUST_USE ds_result ds_mem_write_summary(ds_device device, int abbreviated,
                                                  ds_write_fn write_fn, void *user);
-/** torch.cuda.list_gpu_processes: which processes use the device and how much. A GPU's are told
-    by NVML (as ds_device_get_utilization); where it is not, the text says so. A CPU device's memory
-    belongs to its process: then come those that share memory of it (ds_mem_export,
-    ds_mem_import), with how much they share. */
+/** Writes the processes that use the device and their memory, as torch.cuda.list_gpu_processes
+    does. For a GPU, uses NVML (see ds_device_get_utilization); without NVML, the text states its
+    absence. For a CPU device, lists the processes that share its memory (ds_mem_export,
+    ds_mem_import), with the shared bytes. */
 DSDEF DS_MUST_USE ds_result ds_mem_write_processes(ds_device device, ds_write_fn write_fn,
                                                    void *user);
 
 /* ---- history and snapshots ------------------------------------------------------------------- */
 
-/** What ds_mem_history_start takes; zero means default. */
+/** Parameters of ds_mem_history_start; zero means default. */
 typedef struct ds_mem_history_desc {
-    size_t entries;       /**< the newest that are kept, per device; 0: 65,536 */
-    unsigned skip;        /**< DS_HISTORY_SKIP(action) of what is not recorded */
+    size_t entries;       /**< number of newest entries kept per device; 0: 65,536 */
+    unsigned skip;        /**< DS_HISTORY_SKIP(action) of actions not to record */
     uint64_t reserved[4]; /**< 0 */
 } ds_mem_history_desc;
 
-/** Actions in the history; torch's names in snapshots. */
+/** Actions in the history; snapshots use torch's names. */
 typedef enum ds_mem_action {
     DS_ACTION_ALLOC = 0,      /**< a block was allocated */
-    DS_ACTION_FREE_REQUESTED, /**< it was freed by the program */
-    DS_ACTION_FREE_COMPLETED, /**< its memory can be used again */
-    DS_ACTION_SEGMENT_ALLOC,  /**< memory was taken from the driver */
-    DS_ACTION_SEGMENT_FREE,   /**< and given back */
+    DS_ACTION_FREE_REQUESTED, /**< the program freed a block */
+    DS_ACTION_FREE_COMPLETED, /**< the memory of a freed block can be reused */
+    DS_ACTION_SEGMENT_ALLOC,  /**< memory was allocated from the driver */
+    DS_ACTION_SEGMENT_FREE,   /**< memory was freed to the driver */
     DS_ACTION_SEGMENT_MAP,    /**< pages were added to a growing segment */
-    DS_ACTION_SEGMENT_UNMAP,  /**< and taken away */
+    DS_ACTION_SEGMENT_UNMAP,  /**< pages were removed from a growing segment */
     DS_ACTION_SNAPSHOT,       /**< a snapshot was taken */
     DS_ACTION_OOM,            /**< an allocation failed */
     DS_ACTION_ANNOTATION      /**< ds_mem_annotate */
 } ds_mem_action;
 
-/** For ds_mem_history_desc.skip; several are put together by |. */
+/** Mask for ds_mem_history_desc.skip; combine masks by |. */
 #define DS_HISTORY_SKIP(action) (1u << (action))
-/** Records what happens from now on, on all devices, with file, line and label. Clears what was
-    recorded. Labels are not copied: those of recorded blocks must stay until the next start. */
+/** Starts to record the history of all devices, with file, line and label. Discards the old
+    history. Labels are not copied: labels of recorded blocks must stay valid until the next
+    start. */
 DSDEF DS_MUST_USE ds_result ds_mem_history_start(const ds_mem_history_desc *desc);
-/** Stops; what was recorded stays for snapshots until the next start. */
+/** Stops recording. The history remains for snapshots until the next start. */
 DSDEF DS_MUST_USE ds_result ds_mem_history_stop(void);
-/** Puts a text (copied, up to 255 bytes) into the history of a device; does nothing where
-    neither history nor an observer wants it. */
+/** Adds a text (copied, at most 255 bytes) to the history of a device. Does nothing without history
+    and observer. */
 DSDEF DS_MUST_USE ds_result ds_mem_annotate(ds_device device, const char *text);
 
 /** One entry of the history. */
 typedef struct ds_mem_event {
-    ds_mem_action action; /**< what */
-    uint64_t address;     /**< of the block or segment; out of memory: free bytes of the device */
-    uint64_t bytes;       /**< requested bytes of a block; else size */
-    uint64_t stream;      /**< ds_stream_get_id */
-    uint64_t time_ns;     /**< of the monotonic clock */
-    ds_site site;         /**< of the call; of a free that of the allocation */
-    const char *label;    /**< of the block, or the annotation */
-    ds_pool pool;         /**< 0: the default one */
+    ds_mem_action action; /**< action */
+    /** address of the block or segment; DS_ACTION_OOM: free bytes of the device */
+    uint64_t address;
+    uint64_t bytes;    /**< requested bytes of a block; size of a segment */
+    uint64_t stream;   /**< ds_stream_get_id of the stream */
+    uint64_t time_ns;  /**< time of the monotonic clock */
+    ds_site site;      /**< call site; for a free, the site of the allocation */
+    const char *label; /**< label of the block, or the annotation */
+    ds_pool pool;      /**< 0: the default pool */
 } ds_mem_event;
 
-/** Called with every entry as it arises, whether history is recorded or not; under the
-    allocator's locks: must not call devstream. */
+/** Observes every entry, also without recorded history. Runs under the allocator's locks and must
+    not call devstream. */
 typedef void (*ds_mem_event_fn)(ds_device device, const ds_mem_event *event, void *user);
-/** Adds an observer. */
+/** Adds an observer, invoked for the entries of all devices. */
 DSDEF DS_MUST_USE ds_result ds_mem_add_event_callback(ds_mem_event_fn fn, void *user);
-/** Removes it again. */
+/** Removes an observer. */
 DSDEF DS_MUST_USE ds_result ds_mem_remove_event_callback(ds_mem_event_fn fn, void *user);
 
-/** Forms of a snapshot. */
+/** Formats of a snapshot. */
 typedef enum ds_mem_format {
-    DS_SNAPSHOT_PICKLE = 0, /**< what pytorch.org/memory_viz and torch's tools read */
-    DS_SNAPSHOT_JSON = 1,   /**< the same as JSON; docs/memory.md has the schema */
-    /** one page with the picture, that opens in a browser without a network */
+    DS_SNAPSHOT_PICKLE = 0, /**< format of pytorch.org/memory_viz and torch's tools */
+    DS_SNAPSHOT_JSON = 1,   /**< the same data as JSON; docs/memory.md has the schema */
+    /** one page with a drawing; opens in a browser without a network */
     DS_SNAPSHOT_HTML = 2
 } ds_mem_format;
 
 enum { DS_SNAPSHOT_NO_HISTORY = 1 /**< only segments and blocks */ };
 
-/** Writes segments, blocks and history of all devices (or of one pool: pool.id not 0), by calls
-    of write_fn. At any time, on any thread, also while streams capture: allocations on a device
-    wait while its part is copied, not while it is written. */
+/** Writes segments, blocks and history of all devices by calls of write_fn. pool.id not 0: of one
+    pool. May be called on any thread at any time, also during a capture. Allocations on a device
+    wait while its data is copied, but not while the data is written. */
 DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot(ds_mem_format format, unsigned flags,
                                                   ds_pool pool, ds_write_fn write_fn, void *user);
-/** The same of all devices into a file, which it replaces. DS_ERR_SYSTEM: it cannot be written. */
+/** Writes a snapshot of all devices to a file and replaces an existing file. DS_ERR_SYSTEM: the
+    file cannot be written. */
 DSDEF DS_MUST_USE ds_result ds_mem_write_snapshot_file(ds_mem_format format, unsigned flags,
                                                        const char *path);
-/** Calls fn with every block of a device, live or not, in the order of addresses;
-    DS_DEVICE_HOST: of pinned memory. Under the allocator's locks: fn must not call devstream. */
+/** Invokes fn for every block of a device, live or not, in the order of addresses. DS_DEVICE_HOST:
+    blocks of pinned memory. fn runs under the allocator's locks and must not call devstream. */
 DSDEF DS_MUST_USE ds_result ds_mem_for_each_block(ds_device device, ds_mem_block_fn fn, void *user);
 
 /* ---- pinned host memory ---------------------------------------------------------------------- */
 
-/** Allocates pinned host memory from a cache, for all devices; aligned to 512 (to 4 KiB from 4
-    KiB on); uninitialised. It may be used at once. size 0 gives NULL and DS_OK. Waits for no
-    device (though a driver may, while it pins memory). DS_ERR_OUT_OF_MEMORY, and
-    DS_ERR_LIMIT_EXCEEDED when only the limit stands in the way, when the cache given back did
-    not help. Callable while streams capture. */
+/** Allocates cached pinned host memory for all devices. Uninitialised, aligned to 512 bytes (to 4
+    KiB from a size of 4 KiB), and usable at once. size 0 sets *out to NULL and returns DS_OK. Does
+    not wait for devices, but a driver may wait while it pins memory. May be called during a
+    capture. Errors after the cache was freed: DS_ERR_OUT_OF_MEMORY, or DS_ERR_LIMIT_EXCEEDED if
+    only the limit prevents the allocation. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_alloc(size_t size, void **out);
-/** Frees it; it is not used again before all recorded uses are done. Waits for nothing. NULL is
-    allowed; anything else that is not the start of a block, a second free included, is
-    DS_ERR_INVALID_VALUE. */
+/** Frees a block. The memory is not reused before all recorded uses are complete. Does not block.
+    NULL is allowed. DS_ERR_INVALID_VALUE: any other pointer that is not the start of a block, or a
+    second free. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_free(void *ptr);
-/** Says that the stream, of any device, has just been given its last use of the block (any
-    address inside it). On a stream that captures, the block is the graph's: freed, it is not
-    used again before the last graph and executable that has the use is gone. Nothing for NULL; a
-    pointer of no block is DS_ERR_INVALID_VALUE. */
+/** Records a use of the block by a stream of any device (ptr: any address inside the block). Call
+    it after the stream's last use. On a capturing stream, the block belongs to the graph: it is not
+    reused before the last graph and executable with the use are destroyed. Does nothing for NULL.
+    DS_ERR_INVALID_VALUE: ptr is not inside a block. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_record_use(void *ptr, ds_stream stream);
-/** What torch's CachingHostAllocator answers to record_event: 1 in *out when the address lies in
-    a block that is allocated here. */
+/** Sets *out to 1 if the address lies inside an allocated block of the cache, else to 0 (result of
+    record_event of torch's CachingHostAllocator). */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_owns(const void *ptr, int *out);
-/** Gives back all cached pinned memory whose uses are done; waits for none. *out_released (NULL
-    allowed): bytes. Refused while a capture is open. */
+/** Frees all cached pinned memory without pending uses. Does not block. *out_released (may be
+    NULL): bytes. DS_ERR_CAPTURE_UNSUPPORTED while a capture is open. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_empty_cache(size_t *out_released);
-/** Limits what is reserved, in bytes; 0: no limit. What is reserved already stays. */
+/** Limits the reserved pinned memory, in bytes; 0: no limit. Memory reserved before the call
+    remains. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_set_limit(size_t bytes);
 
-/** Time of the calls to the driver, microseconds. */
+/** Durations of driver calls, in microseconds. */
 typedef struct ds_mem_duration {
-    int64_t total; /**< all of it */
-    int64_t max;   /**< the longest call */
-    int64_t min;   /**< the shortest */
-    int64_t count; /**< how many */
+    int64_t total; /**< sum */
+    int64_t max;   /**< longest call */
+    int64_t min;   /**< shortest call */
+    int64_t count; /**< number of calls */
     int64_t avg;   /**< total / count */
 } ds_mem_duration;
 
-/** torch.cuda.host_memory_stats as a struct. Exact, peaks included, with any number of threads. */
+/** torch.cuda.host_memory_stats as a struct. All values are exact for any number of threads, also
+    peaks. */
 typedef struct ds_mem_pinned_stats {
-    ds_mem_stat allocations;     /**< blocks that were allocated and not freed */
-    ds_mem_stat allocated_bytes; /**< bytes of blocks that are live or cached */
-    /** blocks that are allocated, or freed and still in use by a stream */
+    ds_mem_stat allocations;     /**< allocated blocks */
+    ds_mem_stat allocated_bytes; /**< bytes of live and cached blocks */
+    /** blocks allocated, or freed but still in use by a stream */
     ds_mem_stat active_requests;
-    ds_mem_stat active_bytes;        /**< their bytes */
-    ds_mem_duration host_alloc_time; /**< of calls for memory */
-    ds_mem_duration host_free_time;  /**< of calls to give it back */
-    int64_t num_host_alloc;          /**< calls for memory */
-    int64_t num_host_free;           /**< calls to give it back */
+    ds_mem_stat active_bytes;        /**< bytes of these blocks */
+    ds_mem_duration host_alloc_time; /**< of calls that allocate */
+    ds_mem_duration host_free_time;  /**< of calls that free */
+    int64_t num_host_alloc;          /**< calls that allocate */
+    int64_t num_host_free;           /**< calls that free */
     uint64_t reserved[16];           /**< 0 */
 } ds_mem_pinned_stats;
 
-/** Statistics of pinned memory. */
+/** Returns the statistics of pinned memory. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_get_stats(ds_mem_pinned_stats *out);
-/** Peaks become the current values. */
+/** Resets peaks to the current values. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_peak_stats(void);
-/** Totals become 0. */
+/** Resets totals to 0. */
 DSDEF DS_MUST_USE ds_result ds_mem_pinned_reset_accumulated_stats(void);
 
 /* ---- resources ------------------------------------------------------------------------------- */
 
-/** Gives size bytes (never 0) that are aligned to `alignment`, a power of two (0: what is usual,
-    256 at least), for what is put on the stream from now on. */
+/** Allocates size bytes (never 0) for work enqueued on the stream from now on. alignment is a power
+    of two; 0: the resource's usual alignment, at least 256. */
 typedef ds_result (*ds_resource_alloc_fn)(void *user, size_t size, size_t alignment,
                                           ds_stream stream, void **out);
-/** Takes back what ds_resource_alloc_fn gave for this size. stream: the one that used it last;
-    zeroed: work that uses it is done. */
+/** Frees memory of ds_resource_alloc_fn with the size of its allocation. stream: the stream of the
+    last use; zeroed: all work that uses the memory is complete. */
 typedef ds_result (*ds_resource_free_fn)(void *user, void *ptr, size_t size, ds_stream stream);
 
-/** Where memory comes from, as RMM's device_memory_resource: two functions and whose they are.
-    Those below are made by devstream and may be used by all threads; a program's own is one that
-    it fills in. A copy is the same resource. Adaptors stand upon other resources (upstream), as
-    many upon each other as you like. */
+/** Source of memory, as RMM's device_memory_resource: two functions and their user pointer. The
+    functions below create resources that all threads may use. A program may also fill in its own
+    resource. A copy is the same resource. Adaptors take their memory from another resource
+    (upstream) and may be nested to any depth. */
 struct ds_resource {
     ds_resource_alloc_fn alloc_fn; /**< required */
     ds_resource_free_fn free_fn;   /**< required */
-    void *user;                    /**< is handed to both */
+    void *user;                    /**< passed to both */
 };
 
-/** Allocates from a resource. size 0 gives NULL and DS_OK. DS_ERR_OUT_OF_MEMORY: it has no more;
-    DS_ERR_LIMIT_EXCEEDED: a limit stands in the way, ds_resource_create_limit's or the allocator's;
-    what a function of the program returns; DS_ERR_INVALID_VALUE: an alignment that is no power
-    of two, or more than the resource gives. */
+/** Allocates from a resource. size 0 sets *out to NULL and returns DS_OK. DS_ERR_OUT_OF_MEMORY: the
+    resource is exhausted. DS_ERR_LIMIT_EXCEEDED: a limit of ds_resource_create_limit or the
+    allocator prevents the allocation. DS_ERR_INVALID_VALUE: the alignment is not a power of two or
+    exceeds the resource's maximum. Other results come from functions of the program. */
 DSDEF DS_MUST_USE ds_result ds_resource_alloc(const ds_resource *resource, size_t size,
                                               size_t alignment, ds_stream stream, void **out);
-/** Gives it back. NULL is allowed. */
+/** Frees memory of the resource. NULL is allowed. */
 DSDEF DS_MUST_USE ds_result ds_resource_free(const ds_resource *resource, void *ptr, size_t size,
                                              ds_stream stream);
 
-/** ds_device_alloc and ds_device_free: every free waits for the device. */
+/** Creates a resource of ds_device_alloc and ds_device_free: every free waits for the device. */
 DSDEF DS_MUST_USE ds_result ds_resource_create_device(ds_device device, ds_resource *out);
-/** A pool; 0: the one that ds_mem_alloc takes (ds_pool_push, else the default one of the
-    stream's device). */
+/** Creates a resource of a pool. 0: the pool of ds_mem_alloc (ds_pool_push, or the default pool of
+    the stream's device). */
 DSDEF DS_MUST_USE ds_result ds_resource_create_pool(ds_pool pool, ds_resource *out);
-/** The driver's own pool of the stream's device (cudaMallocAsync). */
+/** Creates a resource of the driver's own pool of the stream's device (cudaMallocAsync). */
 DSDEF DS_MUST_USE ds_result ds_resource_create_driver_pool(ds_resource *out);
-/** Functions of the program. */
+/** Creates a resource of functions of the program. */
 DSDEF DS_MUST_USE ds_result ds_resource_create_functions(ds_resource_alloc_fn alloc_fn,
                                                          ds_resource_free_fn free_fn, void *user,
                                                          ds_resource *out);
 
-/** At most so many bytes at a time; more is DS_ERR_LIMIT_EXCEEDED. */
+/** Creates an adaptor that limits the bytes allocated at a time. DS_ERR_LIMIT_EXCEEDED: an
+    allocation above the limit. */
 DSDEF DS_MUST_USE ds_result ds_resource_create_limit(const ds_resource *upstream, size_t bytes,
                                                      ds_resource *out);
-/** Counts: ds_resource_get_stats. */
+/** Creates an adaptor that counts for ds_resource_get_stats. */
 DSDEF DS_MUST_USE ds_result ds_resource_create_stats(const ds_resource *upstream, ds_resource *out);
-/** Writes a line of CSV per call: "time_us,action,pointer,size,stream", which is also the first
-    line. The time is that of the monotonic clock; the action is allocate, free or
-    allocate_failure; stream is ds_stream_get_id, 0 for none. Lines come one at a time; when
-    write_fn says stop, no more are written. */
+/** Creates an adaptor that writes one line of CSV per call. The first line is the header
+    "time_us,action,pointer,size,stream". The time comes from the monotonic clock. The action is
+    allocate, free or allocate_failure; stream is ds_stream_get_id, 0 for no stream. Lines are
+    written one at a time; if write_fn asks to stop, logging ends. */
 DSDEF DS_MUST_USE ds_result ds_resource_create_log(const ds_resource *upstream,
                                                    ds_write_fn write_fn, void *user,
                                                    ds_resource *out);
-/** Called when the upstream had no memory for so many bytes; returns 1 when it is worth another
-    try. May call devstream. */
+/** Called if the upstream is out of memory for size bytes. Returns 1 to retry, 0 to fail. May call
+    devstream. */
 typedef int (*ds_resource_failure_fn)(size_t size, void *user);
-/** Asks fn, and tries again, as long as memory is short and fn returns 1. */
+/** Creates an adaptor that invokes fn if memory is short, and retries as long as fn returns 1. */
 DSDEF DS_MUST_USE ds_result ds_resource_create_on_failure(const ds_resource *upstream,
                                                           ds_resource_failure_fn fn, void *user,
                                                           ds_resource *out);
-/** Allocations of `threshold` bytes or more are aligned to `alignment`, a power of two; and any
-    to what it asks for. */
+/** Creates an adaptor that aligns allocations of at least `threshold` bytes to `alignment`, a power
+    of two. Alignments requested by the caller are kept for all sizes. */
 DSDEF DS_MUST_USE ds_result ds_resource_create_aligned(const ds_resource *upstream,
                                                        size_t alignment, size_t threshold,
                                                        ds_resource *out);
 
-/** What went through ds_resource_create_stats. */
+/** Statistics of ds_resource_create_stats. */
 typedef struct ds_resource_stats {
-    ds_mem_stat bytes;       /**< that were asked for */
-    ds_mem_stat allocations; /**< how many */
+    ds_mem_stat bytes;       /**< requested bytes */
+    ds_mem_stat allocations; /**< number of allocations */
     uint64_t reserved[8];    /**< 0 */
 } ds_resource_stats;
 
-/** Statistics since the resource was made, or since the innermost push. */
+/** Returns the statistics since the creation of the resource, or since the innermost push. */
 DSDEF DS_MUST_USE ds_result ds_resource_get_stats(const ds_resource *resource,
                                                   ds_resource_stats *out);
-/** Counts from 0 until the matching pop. Nests, 16 deep; one more is DS_ERR_ILLEGAL_STATE. */
+/** Starts new statistics at 0 until the matching pop. Nests up to 16 deep. DS_ERR_ILLEGAL_STATE: a
+    deeper push. */
 DSDEF DS_MUST_USE ds_result ds_resource_push_stats(const ds_resource *resource);
-/** What was counted since the matching push (out may be NULL), which is now part of what was
-    counted before. DS_ERR_ILLEGAL_STATE when there was none. */
+/** Returns the statistics since the matching push (out may be NULL), and adds them to the outer
+    statistics. DS_ERR_ILLEGAL_STATE if no push is open. */
 DSDEF DS_MUST_USE ds_result ds_resource_pop_stats(const ds_resource *resource,
                                                   ds_resource_stats *out);
 
-/** Ends a resource, which is zeroed; of its copies each call says that it is gone.
-    DS_ERR_ILLEGAL_STATE while something of it is allocated (by a pool, too) or an adaptor stands
-    upon it. A resource of the program's own is only zeroed. */
+/** Destroys a resource and zeroes *resource. Later calls on its copies return an error.
+    DS_ERR_ILLEGAL_STATE: memory of the resource is allocated (also by a pool), or an adaptor uses
+    it. A resource filled in by the program is only zeroed. */
 DSDEF DS_MUST_USE ds_result ds_resource_destroy(ds_resource *resource);
 
 /* ---- sharing between processes --------------------------------------------------------------- */
 
-/** A block for other processes: bytes to send to them. */
+/** Handle of a block for other processes: bytes that can be sent to them. */
 typedef struct ds_ipc_mem_handle {
-    unsigned char bytes[256]; /**< of meaning to ds_mem_import only */
+    unsigned char bytes[256]; /**< opaque; read by ds_mem_import only */
 } ds_ipc_mem_handle;
 
-/** Writes the handle with which other processes import the block that holds `ptr`, any address
-    inside it; as often as wanted. What was put on the block's stream before the call is ordered
-    before what an importer does. Keep the block until someone has imported it: freeing a block
-    that nobody has imported makes the handle void; one that others have is kept until they have
-    closed it or are gone, however that happens, and nobody waits. Returns at once, but waits for
-    the block's stream while 1,000 blocks are exported already. DS_ERR_INVALID_VALUE: not of a
-    shareable pool (ds_pool_desc), or imported. DS_ERR_LIMIT_EXCEEDED: 16,384 blocks and segments
-    are exported. */
+/** Writes the handle by which other processes import the block around `ptr` (any address inside).
+    May be called repeatedly. Work enqueued on the block's stream before the call is ordered before
+    the importer's work. Keep the block until a process has imported it: the free of a block without
+    importers invalidates the handle. Memory of an imported block is reused only after all importers
+    have closed it or ended; the free does not wait. Does not block, except for the block's stream
+    if 1,000 blocks are already exported. DS_ERR_INVALID_VALUE: the block's pool is not shareable
+    (ds_pool_desc), or the block was imported. DS_ERR_LIMIT_EXCEEDED: 16,384 blocks and segments are
+    exported. */
 DSDEF DS_MUST_USE ds_result ds_mem_export(const void *ptr, ds_ipc_mem_handle *out);
-/** Makes another process's block appear here, on a device of the same kind; `stream`, of that
-    device, goes on behind what the exporter had put on the block's stream, and others must be
-    ordered after it. *out is what `ptr` was there, under an address of this process. Of a block
-    that is imported several times there is one mapping. Each import is to be ended by a
-    ds_mem_import_close. At most 62 processes can have a block: DS_ERR_LIMIT_EXCEEDED.
-    DS_ERR_PEER_DIED: the exporter has ended. DS_ERR_INVALID_HANDLE: it has freed the block.
-    DS_ERR_ILLEGAL_STATE: it is this process. DS_ERR_CROSS_DRIVER: the memory is of devices of
-    the other kind. DS_ERR_DEVICE_MISMATCH: the stream is of another device.
-    DS_ERR_CAPTURE_UNSUPPORTED: it captures. DS_ERR_UNSUPPORTED: a newer devstream has made the
-    handle. */
+/** Imports a block of another process on a device of the same type. *out is the address in this
+    process that corresponds to the exported `ptr`. Later work on `stream`, a stream of that device,
+    waits for the work before the export. Other streams must be ordered after `stream`. Repeated
+    imports of a block share one mapping. Each import needs a ds_mem_import_close.
+
+    Errors: DS_ERR_LIMIT_EXCEEDED (62 processes already share the block), DS_ERR_PEER_DIED (the
+    exporter has ended), DS_ERR_INVALID_HANDLE (the exporter has freed the block),
+    DS_ERR_ILLEGAL_STATE (exported by this process), DS_ERR_CROSS_DRIVER (memory of another device
+    type), DS_ERR_DEVICE_MISMATCH (stream of another device), DS_ERR_CAPTURE_UNSUPPORTED (the stream
+    captures), DS_ERR_UNSUPPORTED (handle of a newer devstream). */
 DSDEF DS_MUST_USE ds_result ds_mem_import(ds_device device, const ds_ipc_mem_handle *handle,
                                           ds_stream stream, void **out);
-/** Ends one import of the block that holds `ptr`: the stream, of any device of the driver, has
-    been given its last use here, and the exporter may use the memory again when it has come
-    there. Returns at once (it waits for a stream that has failed). DS_ERR_INVALID_VALUE: nothing
-    that was imported. DS_ERR_CROSS_DRIVER: a stream of the other driver.
-    DS_ERR_CAPTURE_UNSUPPORTED: it captures. */
+/** Closes one import of the block that contains `ptr`, after the last use on the stream (of any
+    device of the driver). The exporter may reuse the memory after the work enqueued on the stream
+    so far. Does not block, except for a failed stream. Errors: DS_ERR_INVALID_VALUE (not an
+    imported block), DS_ERR_CROSS_DRIVER (stream of another driver), DS_ERR_CAPTURE_UNSUPPORTED (the
+    stream captures). */
 DSDEF DS_MUST_USE ds_result ds_mem_import_close(void *ptr, ds_stream stream);
-/** Gives freed blocks that no other process has any more back to their pools, and closes
-    segments of others that are not needed. That is done by the way too, when blocks are
-    exported, imported, closed or freed and when memory is short. Callable at any time. */
+/** Returns freed blocks without importers to their pools, and closes unused imported segments.
+    Exports, imports, closes, frees and memory shortages do the same implicitly. May be called at
+    any time. */
 DSDEF DS_MUST_USE ds_result ds_mem_ipc_collect(void);
 
 /* ---- debugging ------------------------------------------------------------------------------- */
 
-/** Checks all structures of the allocator of a device (DS_DEVICE_HOST: of pinned memory), and
-    that its statistics, those of its pools and what limits go by are the sums of its blocks:
-    DS_ERR_ILLEGAL_STATE and a sentence when one is damaged. */
+/** Checks all structures of a device's allocator (DS_DEVICE_HOST: of pinned memory). Also checks
+    its statistics, pool statistics and limit counters against the sums over its blocks.
+    DS_ERR_ILLEGAL_STATE: a structure is damaged; the error names it. */
 DSDEF DS_MUST_USE ds_result ds_mem_validate(ds_device device);
 
 #ifdef __cplusplus
@@ -1920,7 +1936,7 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
         return ds__fail(DS_ERR_INVALID_VALUE, "allocator options, character %zu, %s%s%s: %s",
                         at + 1, quote, shown, quote, what);
     return ds__fail(DS_ERR_INVALID_VALUE,
-                    "allocator options, character %zu, %s%s%s behind \"%s\": %s", at + 1, quote,
+                    "allocator options, character %zu, %s%s%s after \"%s\": %s", at + 1, quote,
                     shown, quote, before, what);
 }
 
@@ -4337,7 +4353,7 @@ static void ds__event_drop(ds_event event) {
    sentence: there is no memory. */
 static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
     if (!u && !(u = ds__mkeep(sizeof *u))) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
         return NULL;
     }
     /* an event stays with the device of its first record */
@@ -4854,7 +4870,8 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
     }
     ds__mutex_unlock(&ds__m.lock);
 
-    return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, "the callback was not added");
+    return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, 
+                             "the callback was not added with this user pointer");
 }
 
 /* Returns the entry at this index; its function is NULL after the last one. */
@@ -5035,21 +5052,44 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
 
 #define DS__POLLS 64 /* pending blocks that are asked for in one go */
 
+/* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
+   arena is not locked. */
+static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) {
+    size_t n = 0;
+    ds__arena_lock(a);
+    for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+        if (!b->quiet) {
+            b->quiet = 1;
+            list[n++] = b;
+        }
+    ds__arena_unlock(a);
+    return n;
+}
+
+/* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
+static void ds__pending_batch_end(ds__arena *a, ds__mblock *list[DS__POLLS], size_t count) {
+    ds__arena_lock(a);
+    for (size_t i = 0; i < count; i++) {
+        ds__mblock *b = list[i];
+        while (!ds__ready(a, b->seg->kind, 0)) {
+            ds__make_ready(a, b->seg->kind, 0);
+            ds__arena_lock(a);
+        }
+        ds__pending_out(a, b);
+        b->quiet = 0;
+        ds__complete(a, b);
+    }
+    ds__arena_unlock(a);
+}
+
 /* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
    host waits for all. The arena is not locked. */
 static size_t ds__poll(ds__arena *a, int wait) {
     size_t done = 0;
     ds__mblock *list[DS__POLLS];
     for (;;) {
-        size_t n = 0;
         size_t ready = 0;
-        ds__arena_lock(a);
-        for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
-            if (!b->quiet) {
-                b->quiet = 1;
-                list[n++] = b;
-            }
-        ds__arena_unlock(a);
+        size_t n = ds__pending_batch_take(a, list);
         for (size_t i = 0; i < n; i++) {
             ds__mblock *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
@@ -5063,18 +5103,8 @@ static size_t ds__poll(ds__arena *a, int wait) {
         }
         if (ready == 0)
             return done;
-        ds__arena_lock(a);
-        for (size_t i = 0; i < ready; i++) {
-            ds__mblock *b = list[i];
-            while (!ds__ready(a, b->seg->kind, 0)) {
-                ds__make_ready(a, b->seg->kind, 0);
-                ds__arena_lock(a);
-            }
-            ds__pending_out(a, b);
-            b->quiet = 0;
-            ds__complete(a, b);
-        }
-        ds__arena_unlock(a);
+
+        ds__pending_batch_end(a, list, ready);
         done += ready;
         if (ready < n || (!wait && ready < DS__POLLS))
             return done;
@@ -5122,49 +5152,84 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     return ds__take(a, kind, size, asked);
 }
 
-/* The smallest pending block that fits, and is not larger than `most`, becomes free, and the
-   stream, the arena's own, waits for those who used it. With out_whole it goes to another
-   stream's request as it is: nobody else has waited. 1: there was one. The arena is not locked. */
-static int ds__take_pending(ds__arena *a, int kind, size_t size, size_t most, ds_stream stream,
-                            size_t asked, ds__mblock **out_whole) {
+/* What ds__take_pending looks for. */
+typedef struct ds__pending_wanted {
+    int kind;
+    size_t size; /* the smallest size of the block */
+    size_t most; /* the largest size of the block */
+    /* waits for the uses: the arena's own stream, or with `out_whole` that of a request */
+    ds_stream stream;
+    size_t asked;           /* with `out_whole`: the bytes of the request */
+    ds__mblock **out_whole; /* not NULL: the block becomes live, whole, and goes here */
+} ds__pending_wanted;
+
+/* Whether the block is pending, of a suitable size, and in no thread's or process's hands. The
+   arena is locked. */
+static inline int ds__pending_suits(const ds__arena *a, const ds__mblock *b,
+                                    const ds__pending_wanted *q) {
+    if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
+        return 0;
+    if (b->quiet || b->exported)
+        return 0;
+    return !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, q->size));
+}
+
+/* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
+   The arena is not locked. */
+static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
     ds__mblock *best = NULL;
-    uint64_t capture = ds__capture_of_handle(stream);
+    uint64_t capture = ds__capture_of_handle(q->stream);
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b; b = b->list_next)
-        if (b->seg->kind == kind && b->size >= size && b->size <= most && !b->quiet &&
-            !b->exported && (!best || b->size < best->size) && ds__uses_within(b->uses, capture) &&
-            !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, size)))
+    for (ds__mblock *b = a->pending; b; b = b->list_next) {
+        if ((!best || b->size < best->size) && ds__pending_suits(a, b, q) &&
+            ds__uses_within(b->uses, capture))
             best = b;
+    }
     if (best)
         best->quiet = 1;
     ds__arena_unlock(a);
+    return best;
+}
+
+/* Makes the pending block live for another stream's request, as it is: only the request's stream
+   has waited for its uses. The arena is locked. */
+static void ds__pending_whole_give(ds__arena *a, ds__mblock *b, const ds__pending_wanted *q) {
+    ds__count_done(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
+    ds__muses_drop(a, b->uses);
+    b->uses = NULL;
+    b->lent = 0;
+    ds__live_in(a, b);
+    ds__made_and_counted(a, b, q->asked);
+    *q->out_whole = b;
+}
+
+/* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the
+   block becomes free, or with `out_whole` live. 1: there was one. The arena is not locked. */
+static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
+    ds__mblock *best = ds__pending_best_take(a, q);
     if (!best)
         return 0;
+
     ds_result r = DS_OK;
     for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
-        if (u->stream.id != stream.id)
-            r = ds__wait_event(stream, u->event, DS__OP_WAIT);
-    if (r == DS_OK && !out_whole && best->stale)
-        ds__poison_on(best, stream);
+        if (u->stream.id != q->stream.id)
+            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
+    if (r == DS_OK && !q->out_whole && best->stale)
+        ds__poison_on(best, q->stream);
+
+    int all = 0;
     ds__arena_lock(a);
-    int all = r == DS_OK ? ds__count_begin(a, kind, out_whole ? (int64_t)best->size : 0,
-                                           out_whole ? (int64_t)asked : 0)
-                         : 0;
+    if (r == DS_OK)
+        all = ds__count_begin(a, q->kind, q->out_whole ? (int64_t)best->size : 0,
+                              q->out_whole ? (int64_t)q->asked : 0);
     best->quiet = 0; /* not before: the lock was given up meanwhile */
     if (r == DS_OK) {
         ds__pending_out(a, best);
-        if (out_whole) {
-            ds__count_done(a, kind, (int64_t)best->size, (int64_t)best->asked);
-            ds__note_block(a, DS_ACTION_FREE_COMPLETED, best);
-            ds__muses_drop(a, best->uses);
-            best->uses = NULL;
-            best->lent = 0;
-            ds__live_in(a, best);
-            ds__made_and_counted(a, best, asked);
-            *out_whole = best;
-        } else {
+        if (q->out_whole)
+            ds__pending_whole_give(a, best, q);
+        else
             ds__complete(a, best);
-        }
     }
     ds__count_end(a, all);
     return r == DS_OK;
@@ -5227,12 +5292,22 @@ static void ds__capture_pool_release(void *user) {
     ds__mutex_unlock(&ds__m.leaving);
 }
 
+/* Attaches the wished pool, or one of the device, to the capture of the stream under a key. */
+static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__capture_wish *wish,
+                                         ds__object **out) {
+    return ds__capture_attachment(s,
+                                  &(ds__attachment){ .key = key,
+                                                     .make_fn = ds__capture_pool_make,
+                                                     .user = wish,
+                                                     .release_fn = ds__capture_pool_release },
+                                  out);
+}
+
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
 static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
-    ds_result r = ds__capture_attachment(s, p, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &kept);
+    ds_result r = ds__capture_pool_attach(s, p, &wish, &kept);
     ds__object_drop(kept);
     return r;
 }
@@ -5244,8 +5319,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
     ds__object *kept;
     if (!dev)
         return ds__mem_error();
-    ds_result r = ds__capture_attachment(s, dev, ds__capture_pool_make, &wish,
-                                         ds__capture_pool_release, NULL, &kept);
+    ds_result r = ds__capture_pool_attach(s, dev, &wish, &kept);
     *out = kept ? kept->user : NULL;
     ds__object_drop(kept);
     return r;
@@ -5264,12 +5338,11 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
     ds_result r = p->dev != ds__mem_device(s->device)
                       ? ds__fail(DS_ERR_DEVICE_MISMATCH,
                                  "the pool and the stream belong to different devices")
-                      : ds__capture_attachment(s, p->dev, ds__capture_pool_make, &wish,
-                                               ds__capture_pool_release, NULL, &kept);
+                      : ds__capture_pool_attach(s, p->dev, &wish, &kept);
     if (r == DS_OK && !kept)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "the stream does not capture");
     else if (r == DS_OK && kept->user != p)
-        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has allocated already");
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "the capture has already allocated memory");
     ds__object_drop(kept);
     ds__stream_unpin(s);
     return r;
@@ -5472,7 +5545,7 @@ static ds_result ds__registered_alloc(size_t size, void **out) {
     ds__found f;
     char *ptr = ds__os_aligned_alloc(DS__HOST_PAGE, whole);
     if (!ptr)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system has no %zu bytes", size);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the system cannot allocate %zu bytes", size);
     ds__touch_all(ptr, whole, atomic_load(&ds__host.threads));
     ds_result r = ds__range_add(ptr, size, DS_MEMORY_REGISTERED | DS__HELD_SEGMENT, b, 0);
     if (r < 0)
@@ -5536,51 +5609,72 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
             return ds__fail(DS_ERR_ILLEGAL_STATE, __VA_ARGS__); \
     } while (0)
 
-/* Checks an arena and adds up its blocks. Everything is locked. */
-static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
-                                    int64_t meter[2][DS__METERS]) {
-    size_t binned = 0;
-    size_t listed = 0;
+/* Sums of one arena, for ds__validate_arena. `listed` members are counted in the arena's lists,
+   `seen` members in its segments. */
+typedef struct ds__validate_seen {
+    int64_t (*sum)[DS__METRICS];
+    int64_t (*meter)[DS__METERS];
+    size_t listed_free;
+    size_t listed_holes;
+    size_t listed_pending; /* pending and deferred */
+    size_t seen_free;
+    size_t seen_holes;
+    size_t seen_pending;
+    size_t free_bytes;
+    size_t held; /* quiet blocks: a thread works on each, so sums are incomplete */
+} ds__validate_seen;
+
+/* Checks one bin and the blocks in its list. */
+static ds_result ds__validate_bin(const ds__bins *bins, int kind, unsigned i,
+                                  ds__validate_seen *n) {
+    const ds__mblock *before = NULL;
+    DS__SOUND(!bins->head[i] == !(bins->map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree",
+              i);
+    for (const ds__mblock *b = bins->head[i]; b; before = b, b = b->list_next) {
+        DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
+        DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg &&
+                      b->seg->kind == kind && !b->uses,
+                  "%p does not belong into bin %u", (void *)b->ptr, i);
+        n->listed_free++;
+    }
+    return DS_OK;
+}
+
+/* Checks the bins of one kind, and their summary. */
+static ds_result ds__validate_bins(const ds__bins *bins, int kind, ds__validate_seen *n) {
+    for (unsigned i = 0; i < DS__BINS; i++) {
+        ds_result r = ds__validate_bin(bins, kind, i, n);
+        if (r < 0)
+            return r;
+    }
+    for (unsigned w = 0; w < DS__BINS / 64; w++)
+        DS__SOUND(!bins->map[w] == !(bins->summary >> w & 1), "word %u and its bit disagree", w);
+    return DS_OK;
+}
+
+/* Checks the list of holes of one kind. */
+static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *n) {
+    const ds__mblock *before = NULL;
+    for (const ds__mblock *b = first; b; before = b, b = b->list_next) {
+        DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
+                  "the list of holes is broken at %p", (void *)b->ptr);
+        DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+                  (void *)b->ptr);
+        n->listed_holes++;
+    }
+    return DS_OK;
+}
+
+/* Checks the lists of pending and of deferred blocks. */
+static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) {
     size_t pending = 0;
     size_t deferred = 0;
-    size_t holes = 0;
-    size_t held = 0;
-    size_t seen_free = 0;
-    size_t seen_holes = 0;
-    size_t seen_pending = 0;
-    size_t free_bytes = 0;
-    for (int kind = 0; kind < 2; kind++) {
-        for (unsigned i = 0; i < DS__BINS; i++) {
-            const ds__mblock *before = NULL;
-            DS__SOUND(!a->bins[kind].head[i] == !(a->bins[kind].map[i / 64] >> i % 64 & 1),
-                      "bin %u and its bit disagree", i);
-            for (const ds__mblock *b = a->bins[kind].head[i]; b; before = b, b = b->list_next) {
-                DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i,
-                          (void *)b->ptr);
-                DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i &&
-                              b->seg && b->seg->kind == kind && !b->uses,
-                          "%p does not belong into bin %u", (void *)b->ptr, i);
-                binned++;
-            }
-        }
-        for (unsigned w = 0; w < DS__BINS / 64; w++)
-            DS__SOUND(!a->bins[kind].map[w] == !(a->bins[kind].summary >> w & 1),
-                      "word %u and its bit disagree", w);
-        for (const ds__mblock *b = a->holes[kind], *before = NULL; b;
-             before = b, b = b->list_next) {
-            DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
-                      "the list of holes is broken at %p", (void *)b->ptr);
-            DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
-                      (void *)b->ptr);
-            holes++;
-        }
-    }
     for (const ds__mblock *b = a->pending; b; b = b->list_next) {
         /* a thread that handles a quiet block changes its uses and its poison without the lock */
         DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
-        listed++;
+        n->listed_pending++;
     }
     for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
         DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
@@ -5590,74 +5684,122 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
               "%zu blocks are deferred, %zu were counted", deferred, a->deferred_count);
     DS__SOUND(pending == a->pending_bytes, "%zu bytes are pending, %zu were counted", pending,
               a->pending_bytes);
-    for (const ds__segment *s = a->segments; s; s = s->next) {
-        const char *at = s->base;
-        size_t mapped = 0;
-        const ds__mblock *before = NULL;
-        DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
-                  "the segment at %p belongs to another stream", (void *)s->base);
-        meter[s->kind][DS__SEGMENT] += !s->page;
-        for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
-            DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
-                          b->size % DS__UNIT == 0,
-                      "the segment at %p is broken at %p", (void *)s->base, (void *)at);
-            at += b->size;
-            if (b->state != DS_BLOCK_UNMAPPED)
-                mapped += b->size;
-            if (b->quiet) {
-                held++;
-                continue;
-            }
-            DS__SOUND(!b->guarded || b->state == DS_BLOCK_LIVE,
-                      "the block at %p is freed and still guarded", (void *)b->ptr);
-            DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
-                      "the block at %p is anyone's before it was poisoned", (void *)b->ptr);
-            if (b->state == DS_BLOCK_FREE) {
-                DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
-                          "two free blocks meet at %p", (void *)b->ptr);
-                free_bytes += b->size;
-                seen_free++;
-                if (!s->page && ds__is_split(b)) {
-                    meter[s->kind][DS__SPLIT]++;
-                    meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
-                }
-            } else if (b->state == DS_BLOCK_UNMAPPED) {
-                DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 &&
-                              b->size % s->page == 0,
-                          "the hole at %p is no whole pages", (void *)b->ptr);
-                seen_holes++;
-            } else {
-                int live = b->state == DS_BLOCK_LIVE;
-                const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
-                DS__SOUND(found == b, "the block at %p is not found by its address",
-                          (void *)b->ptr);
-                DS__SOUND(!live || ds__segment_of(b->ptr) == s,
-                          "the block at %p leads to another segment", (void *)b->ptr);
-                DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
-                          (void *)b->ptr);
-                sum[s->kind][DS__ALLOCATION] += live;
-                sum[s->kind][DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
-                sum[s->kind][DS__ACTIVE]++;
-                sum[s->kind][DS__ACTIVE_BYTES] += (int64_t)b->size;
-                sum[s->kind][DS__REQUESTED_BYTES] += (int64_t)b->asked;
-                seen_pending += !live && !b->exported;
-            }
-        }
-        DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p",
-                  (void *)s->base, (void *)at);
-        DS__SOUND(held || mapped == s->mapped,
-                  "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
-                  mapped, s->mapped);
-        meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
+    n->listed_pending += deferred;
+    return DS_OK;
+}
+
+/* Checks a free block behind `before`, and counts it. */
+static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before,
+                                   ds__validate_seen *n) {
+    const ds__segment *s = b->seg;
+    DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
+              "two free blocks at %p are not merged", (void *)b->ptr);
+    n->free_bytes += b->size;
+    n->seen_free++;
+    if (!s->page && ds__is_split(b)) {
+        n->meter[s->kind][DS__SPLIT]++;
+        n->meter[s->kind][DS__SPLIT_BYTES] += (int64_t)b->size;
     }
-    DS__SOUND(seen_free == binned && free_bytes == a->free_bytes,
-              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", seen_free, binned, free_bytes,
-              a->free_bytes);
-    listed += deferred;
-    DS__SOUND(held || (seen_holes == holes && seen_pending == listed),
-              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", seen_holes, holes,
-              seen_pending, listed);
-    return held ? DS_NOT_READY : DS_OK;
+    return DS_OK;
+}
+
+/* Checks a live or pending block, and counts it. */
+static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) {
+    const ds__segment *s = b->seg;
+    int live = b->state == DS_BLOCK_LIVE;
+    const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
+    DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
+    DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment",
+              (void *)b->ptr);
+    DS__SOUND(b->asked <= b->size, "the block at %p is smaller than what was asked for",
+              (void *)b->ptr);
+    int64_t *sum = n->sum[s->kind];
+    sum[DS__ALLOCATION] += live;
+    sum[DS__ALLOCATED_BYTES] += live ? (int64_t)b->size : 0;
+    sum[DS__ACTIVE]++;
+    sum[DS__ACTIVE_BYTES] += (int64_t)b->size;
+    sum[DS__REQUESTED_BYTES] += (int64_t)b->asked;
+    n->seen_pending += !live && !b->exported;
+    return DS_OK;
+}
+
+/* Checks a block that is not quiet, behind `before`, and counts it. */
+static ds_result ds__validate_block(const ds__mblock *b, const ds__mblock *before,
+                                    ds__validate_seen *n) {
+    const ds__segment *s = b->seg;
+    DS__SOUND(b->state == DS_BLOCK_LIVE || !b->guarded,
+              "the block at %p is freed and still guarded", (void *)b->ptr);
+    DS__SOUND(!b->stale || b->state != DS_BLOCK_FREE,
+              "the block at %p can be reused before it was poisoned", (void *)b->ptr);
+    if (b->state == DS_BLOCK_FREE)
+        return ds__validate_free(b, before, n);
+    if (b->state != DS_BLOCK_UNMAPPED)
+        return ds__validate_active(b, n);
+
+    DS__SOUND(s->page && (size_t)(b->ptr - s->base) % s->page == 0 && b->size % s->page == 0,
+              "the hole at %p is not in whole pages", (void *)b->ptr);
+    n->seen_holes++;
+    return DS_OK;
+}
+
+/* Checks a segment: its blocks fill its address space, and their sums are as counted. */
+static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
+                                      ds__validate_seen *n) {
+    const char *at = s->base;
+    size_t mapped = 0;
+    const ds__mblock *before = NULL;
+    DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
+              "the segment at %p belongs to another stream", (void *)s->base);
+    n->meter[s->kind][DS__SEGMENT] += !s->page;
+    for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
+        DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
+                      b->size % DS__UNIT == 0,
+                  "the segment at %p is broken at %p", (void *)s->base, (void *)at);
+        at += b->size;
+        if (b->state != DS_BLOCK_UNMAPPED)
+            mapped += b->size;
+        if (b->quiet) {
+            n->held++;
+            continue;
+        }
+        ds_result r = ds__validate_block(b, before, n);
+        if (r < 0)
+            return r;
+    }
+    DS__SOUND(at == s->base + s->size, "the blocks of the segment at %p end at %p", (void *)s->base,
+              (void *)at);
+    DS__SOUND(n->held || mapped == s->mapped,
+              "the segment at %p has %zu bytes of memory, %zu were counted", (void *)s->base,
+              mapped, s->mapped);
+    n->meter[s->kind][DS__RESERVED] += (int64_t)s->mapped;
+    return DS_OK;
+}
+
+/* Checks an arena and adds its blocks to `sum` and `meter`. Returns DS_NOT_READY if a thread works
+   on one of the blocks: the sums are incomplete then. Everything is locked. */
+static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
+                                    int64_t meter[2][DS__METERS]) {
+    ds__validate_seen n = { .sum = sum, .meter = meter };
+    ds_result r = DS_OK;
+    for (int kind = 0; kind < 2 && r == DS_OK; kind++) {
+        r = ds__validate_bins(&a->bins[kind], kind, &n);
+        if (r == DS_OK)
+            r = ds__validate_holes(a->holes[kind], &n);
+    }
+    if (r == DS_OK)
+        r = ds__validate_pending(a, &n);
+    for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
+        r = ds__validate_segment(a, s, &n);
+    if (r < 0)
+        return r;
+
+    DS__SOUND(n.seen_free == n.listed_free && n.free_bytes == a->free_bytes,
+              "%zu free blocks, %zu in bins; %zu bytes, %zu counted", n.seen_free, n.listed_free,
+              n.free_bytes, a->free_bytes);
+    DS__SOUND(n.held || (n.seen_holes == n.listed_holes && n.seen_pending == n.listed_pending),
+              "%zu holes, %zu in the list; %zu pending blocks, %zu in the lists", n.seen_holes,
+              n.listed_holes, n.seen_pending, n.listed_pending);
+    return n.held ? DS_NOT_READY : DS_OK;
 }
 
 /* Checks what a device counts, or a pool: the sums of its blocks and segments. */
@@ -5720,26 +5862,39 @@ static int ds__is_sorted(const ds__segment *s) {
     return i > 0 && ds__m.sorted[i - 1] == s;
 }
 
-/* The table of all segments by address: in order, no two in one place, all of the device's there
-   and no others. *out_listed: the device's. Everything is locked. */
-static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+/* Whether the segment reaches into the next one of the table, while both are in use. */
+static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, const ds__arena *a) {
+    if (next->base < s->base)
+        return 1;
+    return next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
+           atomic_load(&((ds__segment *)(uintptr_t)next)->arena);
+}
+
+/* Checks that the segments in the table are in order and do not overlap. *out_listed: how many
+   are the device's. Everything is locked, the registry too. */
+static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) {
     ds_result r = DS_OK;
-    *out_listed = 0;
-    ds__mutex_lock(&ds__m.registry);
     for (size_t i = 0; i < ds__m.sorted_count; i++) {
         ds__segment *s = ds__m.sorted[i];
         const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
         const ds__arena *a = atomic_load(&s->arena);
-        if (next && r == DS_OK &&
-            (next->base < s->base ||
-             (next->base < s->base + s->size && a && !s->leaving && !next->leaving &&
-              atomic_load(&((ds__segment *)(uintptr_t)next)->arena))))
+        if (next && r == DS_OK && ds__segment_overlaps(s, next, a))
             r = ds__fail(
                 DS_ERR_ILLEGAL_STATE,
                 "in the table by address the segment at %p reaches into the next one at %p",
                 (void *)s->base, (void *)next->base);
         *out_listed += a && a->dev == dev;
     }
+    return r;
+}
+
+/* Checks the table of all segments by address: the segments are in order, no two overlap, and all
+   of the device's are in their place. *out_listed: how many are the device's. Everything is
+   locked. */
+static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+    *out_listed = 0;
+    ds__mutex_lock(&ds__m.registry);
+    ds_result r = ds__validate_order(dev, out_listed);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
@@ -5751,8 +5906,24 @@ static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
     return r;
 }
 
-/* Checks what limits go by, the oversize ones and the table by address. Everything is locked;
-   but who takes memory from the driver or gives some back has no lock meanwhile. */
+/* Counts the segments of a pool and their blocks. Everything is locked. */
+static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
+    ds__mcount n = { 0, 0, 0, 0, 0 };
+    for (const ds__arena *a = p->arenas; a; a = a->next)
+        for (const ds__segment *s = a->segments; s; s = s->next) {
+            n.segments++;
+            n.bytes += s->mapped;
+            n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
+            n.over_segments += !s->page && s->oversize;
+            for (const ds__mblock *b = s->first; b; b = b->next)
+                n.over_blocks += b->oversize;
+        }
+    return n;
+}
+
+/* Checks the bytes that limits go by, the oversize blocks and the table by address. Everything is
+   locked, but a thread that calls the driver for memory holds no lock meanwhile: while one does,
+   the limits are not compared. */
 static ds_result ds__validate_reserved(ds__mdevice *dev) {
     uint64_t moving = atomic_load(&dev->moving);
     ds__mcount all = { 0, 0, 0, 0, 0 };
@@ -5762,16 +5933,7 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
     size_t has = 0;
     ds_result r = ds__validate_sorted(dev, &listed);
     for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        ds__mcount n = { 0, 0, 0, 0, 0 };
-        for (ds__arena *a = p->arenas; a; a = a->next)
-            for (const ds__segment *s = a->segments; s; s = s->next) {
-                n.segments++;
-                n.bytes += s->mapped;
-                n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
-                n.over_segments += !s->page && s->oversize;
-                for (const ds__mblock *b = s->first; b; b = b->next)
-                    n.over_blocks += b->oversize;
-            }
+        ds__mcount n = ds__validate_pool_count(p);
         size_t reserved = atomic_load(&p->reserved);
         if (reserved != n.bytes && !wrong++) {
             held = reserved;
@@ -5790,18 +5952,49 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
         return r;
     if ((uint32_t)moving || atomic_load(&dev->moving) != moving)
         return DS_OK;
+
     DS__SOUND(async == all.async,
               "blocks of the driver's own pool have %zu bytes, %zu were counted", all.async, async);
-    DS__SOUND(!wrong, "the limit of a pool goes by %zu bytes, its segments have %zu", held, has);
-    DS__SOUND(reserved == all.bytes, "the limit goes by %zu bytes, the segments have %zu", reserved,
-              all.bytes);
+    DS__SOUND(!wrong, "the limit counter of a pool is %zu bytes, its segments have %zu", held, has);
+    DS__SOUND(reserved == all.bytes, "the limit counter is %zu bytes, the segments have %zu",
+              reserved, all.bytes);
     DS__SOUND(listed == all.segments,
               "the table by address has %zu segments of the device, which has %zu", listed,
               all.segments);
     return DS_OK;
 }
 
-/* Checks a device: every arena, and that the statistics are the sums. */
+/* Checks the arenas of a pool, adds their sums to those of the device, and compares them with the
+   pool's statistics. *busy becomes 1 if the sums are incomplete. Everything is locked. */
+static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
+                                   int64_t meter[2][DS__METERS], int *busy) {
+    int64_t of_pool[2][DS__METRICS];
+    int64_t metered[2][DS__METERS];
+    ds__mdevice *dev = p->dev;
+    ds_result r = DS_OK;
+    int working = 0; /* another thread works on a block: the sums are incomplete */
+    memset(of_pool, 0, sizeof of_pool);
+    memset(metered, 0, sizeof metered);
+    for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
+        r = ds__validate_arena(a, of_pool, metered);
+        if (r == DS_NOT_READY) {
+            working = 1;
+            r = DS_OK;
+        }
+    }
+    for (int k = 0; k < 2; k++) {
+        for (int m = 0; m < DS__METRICS; m++)
+            sum[k][m] += of_pool[k][m];
+        for (int m = 0; m < DS__METERS; m++)
+            meter[k][m] += metered[k][m];
+    }
+    if (r == DS_OK && !working && p != &dev->main)
+        r = ds__validate_sums(dev, p, of_pool, metered);
+    *busy |= working;
+    return r;
+}
+
+/* Checks a device: every arena, and that the statistics are the sums. No lock is held. */
 static ds_result ds__validate(ds__mdevice *dev) {
     int64_t sum[2][DS__METRICS];
     int64_t meter[2][DS__METERS];
@@ -5810,29 +6003,8 @@ static ds_result ds__validate(ds__mdevice *dev) {
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        int64_t of_pool[2][DS__METRICS];
-        int64_t metered[2][DS__METERS];
-        int working = 0; /* another thread works on a block: the sums are not all there */
-        memset(of_pool, 0, sizeof of_pool);
-        memset(metered, 0, sizeof metered);
-        for (ds__arena *a = p->arenas; a && r == DS_OK; a = a->next) {
-            r = ds__validate_arena(a, of_pool, metered);
-            if (r == DS_NOT_READY) {
-                working = 1;
-                r = DS_OK;
-            }
-        }
-        for (int k = 0; k < 2; k++) {
-            for (int m = 0; m < DS__METRICS; m++)
-                sum[k][m] += of_pool[k][m];
-            for (int m = 0; m < DS__METERS; m++)
-                meter[k][m] += metered[k][m];
-        }
-        if (r == DS_OK && !working && p != &dev->main)
-            r = ds__validate_sums(dev, p, of_pool, metered);
-        busy |= working;
-    }
+    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+        r = ds__validate_pool(p, sum, meter, &busy);
     if (r == DS_OK && !busy)
         r = ds__validate_sums(dev, NULL, sum, meter);
     if (r == DS_OK)
@@ -5996,7 +6168,7 @@ static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint3
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
-                        "a process can have %d blocks and segments exported at a time", DS__STAKES);
+                        "the process has exported %d blocks and segments, the maximum", DS__STAKES);
     ds__stake *s = &b->sheet->stake[i];
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
@@ -6067,8 +6239,7 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
         atomic_store(lease, 0);
         return ds__fail(DS_ERR_INVALID_HANDLE, "process %d has freed the block", b->pid);
     }
-    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, which is the limit",
-                    DS__LEASES);
+    return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
 static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
@@ -6169,7 +6340,8 @@ static void ds__hoards_collect(void) {
         /* on a CPU device only the name goes */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
-            ds__warn("%zu bytes at %p stay until the process ends: other processes have them open",
+            ds__warn("%zu bytes at %p remain allocated until the process ends: other processes "
+                     "have them open",
                      h->size, (void *)h->base);
         if (!h->over || (leased && !ds__share.ending)) {
             p = &h->next;
@@ -6786,10 +6958,10 @@ static ds_result ds__res_good(const ds_resource *resource, const char *what) {
 static ds_result ds__res_said(ds_result r, const char *what) {
     if (r > 0)
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource's own %s returned %d, which is no error", what, (int)r);
+                        "the resource's %s returned %d, which is not an error code", what, (int)r);
     return r == DS_OK || ds__tls.code == r
                ? r
-               : ds__fail(r, "the resource's own %s returned %s", what, (ds_result_get_name)(r));
+               : ds__fail(r, "the resource's %s returned %s", what, (ds_result_get_name)(r));
 }
 
 /* Sets the thread's capture mode and returns the former one. If a driver refuses, the mode stays,
@@ -6832,7 +7004,7 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     ds__return(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
-        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's own alloc_fn gave nothing");
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
     if (r < 0)
         *out = NULL;
     return r;
@@ -6884,7 +7056,7 @@ static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
     ds__mtls.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
-            ds__warn("%zu bytes at %p could not be given back: %s", size, ptr, ds__tls.error);
+            ds__warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
         ds__outside o = ds__leave();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
@@ -6923,10 +7095,11 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
         f.backend == backend && f.device == index && f.end - (uintptr_t)*out >= size)
         return DS_OK; /* of ds_device_alloc, or the driver's allocator: it stays theirs */
     ds__upstream_free(a, *out, size);
-    return !aligned ? ds__fail(r, "the pool's upstream gave %p, which is not aligned to %zu", *out,
-                               DS__UNIT)
-           : known ? ds__fail(r, "the pool's upstream gave %p, which is other memory already", *out)
-                   : ds__fail(r, "no memory to keep track of a segment");
+    return !aligned ? ds__fail(r, "the pool's upstream returned %p, which is not aligned to %zu",
+                               *out, DS__UNIT)
+           : known
+               ? ds__fail(r, "the pool's upstream returned %p, which overlaps other memory", *out)
+               : ds__fail(r, "no memory to keep track of a segment");
 }
 
 /* Memory for a plain segment from where the pool takes it. */
@@ -7655,73 +7828,112 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
    Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
    block in work is quiet. */
 
+/* One call of ds__arena_trim. */
+typedef struct ds__trim {
+    ds__arena *a;
+    size_t most;  /* bytes to give back; a little more is possible */
+    size_t least; /* the smallest block to give back */
+    size_t done;  /* bytes given back */
+    int stays;    /* 1: something cannot be given back now, so the call ends */
+} ds__trim;
+
+/* Whether the free block has `least` bytes, and a whole page or the whole segment. */
+static int ds__trim_suits(const ds__mblock *b, size_t least) {
+    const ds__segment *s = b->seg;
+    if (b->size < least)
+        return 0;
+    if (!s->page)
+        return !ds__is_split(b);
+    size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
+    return from + s->page <= (size_t)(b->ptr + b->size - s->base);
+}
+
+/* Takes the first suitable block out of a bin and makes it quiet. NULL: there is none. The arena
+   is locked. */
+static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
+    ds__mblock *found = t->a->bins[kind].head[bin];
+    while (found && !ds__trim_suits(found, t->least))
+        found = found->list_next;
+    if (found) {
+        ds__bin_out(t->a, found);
+        found->quiet = 1;
+    }
+    return found;
+}
+
+/* Gives back a quiet block that is in no bin, or what can be of it. `giving` and `grow` are held,
+   the arena is not locked. */
+static void ds__trim_give(ds__trim *t, ds__mblock *b) {
+    ds__arena *a = t->a;
+    ds__segment *s = b->seg;
+    if (!s->page) {
+        size_t size = s->size;
+        if (ds__segment_return(a, s) == DS_OK)
+            t->done += size;
+        else
+            t->stays = 1;
+        return;
+    }
+
+    /* now, for each: others may use the stream meanwhile */
+    if (ds__drain_aside(a)) {
+        size_t unmapped = ds__unmap_block(a, b, t->most - t->done);
+        t->done += unmapped;
+        t->stays = !unmapped; /* the block is in its bin again */
+        return;
+    }
+    ds__arena_lock(a);
+    b->quiet = 0;
+    (void)ds__merge_in(a, b);
+    ds__arena_unlock(a);
+    t->stays = 1;
+}
+
+/* Gives back the suitable blocks of one bin. `giving` and `grow` are held, the arena is not
+   locked. */
+static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
+    ds__arena *a = t->a;
+    ds__arena_lock(a);
+    ds__unpark_all(a);
+    do {
+        /* since just now: what is free may be a graph's */
+        if (a->pool->graphs) {
+            t->stays = 1;
+            break;
+        }
+        ds__mblock *found = ds__trim_take(t, kind, bin);
+        if (!found)
+            break;
+        ds__arena_unlock(a);
+        ds__trim_give(t, found);
+        ds__arena_lock(a);
+    } while (t->done < t->most && !t->stays);
+    ds__arena_unlock(a);
+}
+
 /* Gives back an arena's free memory that no block stands in the way of, at most `most` bytes and
    a little more; only blocks of `least` bytes or more. Returns the bytes. Nothing is locked. */
 static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
-    size_t done = 0;
-    int stays = 0; /* something cannot be given back now */
+    ds__trim t = { .a = a, .most = most, .least = least };
     if (a->pool->graphs || ds__is_inside(a->pool))
         return 0;
     ds__mutex_lock(&a->giving);
     ds__mutex_lock(&a->grow);
     for (int kind = DS__LARGE; kind >= DS__SMALL; kind--)
-        for (unsigned i = DS__BINS; i-- > 0 && done < most && !stays;) {
-            ds__mblock *found;
-            ds__arena_lock(a);
-            ds__unpark_all(a);
-            ds__mblock *skip = NULL; /* blocks of this bin that were looked at stand before it */
-            do {
-                found = NULL;
-                /* since just now: what is free may be a graph's */
-                if (a->pool->graphs) {
-                    stays = 1;
-                    break;
-                }
-                for (ds__mblock *b = skip ? skip->list_next : a->bins[kind].head[i]; b && !found;
-                     b = b->list_next) {
-                    ds__segment *s = b->seg;
-                    size_t from =
-                        s->page ? ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page
-                                : 0;
-                    int can = s->page ? from + s->page <= (size_t)(b->ptr + b->size - s->base)
-                                      : !ds__is_split(b);
-                    if (can && b->size >= least)
-                        found = b;
-                    else
-                        skip = b;
-                }
-                if (!found)
-                    break;
-                ds__bin_out(a, found);
-                found->quiet = 1;
-                ds__segment *s = found->seg;
-                ds__arena_unlock(a);
-                /* now, for each: others may use the stream meanwhile */
-                if (s->page && ds__drain_aside(a)) {
-                    size_t unmapped = ds__unmap_block(a, found, most - done);
-                    done += unmapped;
-                    stays = !unmapped; /* the block is in its bin again */
-                } else if (s->page) {
-                    ds__arena_lock(a);
-                    found->quiet = 0;
-                    (void)ds__merge_in(a, found);
-                    ds__arena_unlock(a);
-                    stays = 1;
-                } else {
-                    size_t size = s->size;
-                    if (ds__segment_return(a, s) == DS_OK)
-                        done += size;
-                    else
-                        stays = 1;
-                }
-                ds__arena_lock(a);
-                skip = NULL;
-            } while (done < most && !stays);
-            ds__arena_unlock(a);
-        }
+        for (unsigned i = DS__BINS; i-- > 0 && t.done < most && !t.stays;)
+            ds__trim_bin(&t, kind, i);
     ds__mutex_unlock(&a->grow);
     ds__mutex_unlock(&a->giving);
-    return done;
+    return t.done;
+}
+
+/* Whether ds__mem_flush empties the pool: `only`, or the default pool and those without owners. */
+static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds__mpool *only) {
+    if (p->graphs)
+        return 0;
+    if (only)
+        return p == only;
+    return p == &dev->main || p->owners <= 0;
 }
 
 /* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
@@ -7735,16 +7947,17 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
     if (!only)
         done = ds__direct_again(dev, DS__WAIT_ALL);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+        if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
             (void)ds__poll(a, 1);
     }
+
     /* as in torch, a single pool's wait is not one for all streams */
     if (!only)
         atomic_fetch_add(&dev->stats.syncs, 1);
     for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
-        if (p->graphs || (only ? p != only : p != &dev->main && p->owners > 0))
+        if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
             size_t now = atomic_load(&dev->reserved);
@@ -7800,6 +8013,26 @@ static size_t ds__give_whole(ds__arena *a, ds__segment *s) {
     return r == DS_OK ? size : 0;
 }
 
+/* Returns the whole segment to give back next, or NULL: the smallest one that is enough, else the
+   largest one. Only segments of `split` bytes or more count. The arena is locked. */
+static ds__segment *ds__oversize_best(const ds__arena *a, size_t split, size_t enough) {
+    ds__segment *best = NULL;
+    for (ds__segment *s = a->segments; s; s = s->next) {
+        if (!ds__is_whole(s) || s->size < split)
+            continue;
+        int better;
+        if (!best)
+            better = 1;
+        else if (best->size >= enough)
+            better = s->size >= enough && s->size < best->size;
+        else
+            better = s->size > best->size;
+        if (better)
+            best = s;
+    }
+    return best;
+}
+
 /* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
    the smallest one that is enough for the request, else the largest ones until they are. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
@@ -7814,12 +8047,7 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (; done < enough && given > 0 && !a->pool->graphs; done += given) {
-        ds__segment *best = NULL;
-        for (ds__segment *s = a->segments; s; s = s->next)
-            if (ds__is_whole(s) && s->size >= split &&
-                (!best || (best->size >= enough ? s->size >= enough && s->size < best->size
-                                                : s->size > best->size)))
-                best = s;
+        ds__segment *best = ds__oversize_best(a, split, enough);
         given = best ? ds__give_whole(a, best) : 0;
     }
     ds__arena_unlock(a);
@@ -8003,97 +8231,167 @@ static int ds__can_await(const ds__wanted *q, ds__owner o) {
     return 1;
 }
 
-/* Looks in another stream's arena of the pool: the request's stream waits for what is on that
-   one. */
-static int ds__borrow(ds__wanted *q, ds__arena *from) {
-    if (from == q->a)
+/* One attempt to serve a request from another stream's arena. */
+typedef struct ds__reuse {
+    ds__wanted *q;     /* the request */
+    ds__arena *from;   /* the owner's arena */
+    ds__owner owner;   /* the stream that `from` belongs to; read again after a block was taken */
+    ds__muse *use;     /* of the block, by the request's stream */
+    ds__mblock *block; /* taken, live */
+    int pending;       /* 1: the block was pending, and the request's stream waits for its uses */
+    int own;           /* 1: the owner is the request's own stream, in another pool: no wait */
+} ds__reuse;
+
+/* Returns 1 if the request's stream can wait for the owner, and the arena may have a block. Sets
+   `owner`. No lock is held. */
+static int ds__reuse_is_possible(ds__reuse *x) {
+    ds__arena *from = x->from;
+    const ds__wanted *q = x->q;
+    x->owner = ds__owner_of(from);
+    if (!ds__can_await(q, x->owner))
         return 0;
-    ds__owner o = ds__owner_of(from);
-    if (!ds__can_await(q, o))
-        return 0;
-    ds__wanted other = *q;
-    other.a = from;
-    other.fresh = 0;
     /* nobody else asks there, unless memory is short */
-    if (o.orphan && !ds__captures_open())
+    if (x->owner.orphan && !ds__captures_open())
         (void)ds__poll(from, 0);
+
     ds__arena_lock(from);
     ds__unpark_all(from);
     int worth = from->free_bytes >= q->size || (from->pending_bytes >= q->size && !q->aligned);
     ds__arena_unlock(from);
+    return worth;
+}
+
+/* Returns the description of the use to the arena's stock. */
+static void ds__reuse_use_drop(ds__reuse *x) {
+    ds__arena_lock(x->from);
+    ds__muses_drop(x->from, x->use);
+    ds__arena_unlock(x->from);
+}
+
+/* Takes a free block of the owner's arena, or else a pending one. A pending block is taken whole:
+   only the request's stream has waited for its uses. 0: nothing was taken. No lock is held. */
+static int ds__reuse_reserve(ds__reuse *x) {
+    const ds__wanted *q = x->q;
+    ds__wanted other = *q;
+    other.a = x->from;
+    other.fresh = 0;
     /* first: nothing fails for lack of it afterwards */
-    ds__muse *u = worth ? ds__muse_new(from, q->a->dev->device) : NULL;
-    if (!u)
+    x->use = ds__muse_new(x->from, q->a->dev->device);
+    if (!x->use)
         return 0;
-    int pending = !ds__try(&other);
-    /* A pending block is taken whole, as it is: only the request's stream has waited for those
-       who used it. */
-    size_t most = q->wasteful ? SIZE_MAX : 2 * q->size;
-    ds_result r = !pending ? DS_OK
-                  : !q->aligned && ds__take_pending(from, q->kind, q->size, most, q->stream,
-                                                    q->asked, &other.block)
-                      ? DS_OK
-                      : DS_ERR_OUT_OF_MEMORY;
-    int found = r == DS_OK;
-    if (found)
-        o = ds__owner_of(from);
-    /* else one may begin on the other stream, and the request's would come into it by the event */
-    if (found)
-        ds__hold_captures();
-    /* another pool's, but the same stream's: nobody waits */
-    int own = !o.orphan && o.stream.id == q->stream.id;
-    /* it has become another's, nobody's, or a graph's */
-    if (found && ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o))) {
-        r = DS_ERR_ILLEGAL_STATE;
-    } else if (found && o.orphan) {
-        r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
-    } else if (found && !own) {
-        r = ds__event_record(u->event, o.stream, DS__OP_RECORD);
-        if (r == DS_OK)
-            r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
-    }
-    if (found)
-        ds__let_captures();
-    if (found && r < 0 && pending) { /* it stays pending, for the request's stream */
-        DS_IGNORE(ds__event_record(u->event, q->stream, DS__OP_RECORD));
-        u->stream = q->stream;
-        u->recorded = 1;
-        ds__arena_lock(from);
-        while (!ds__ready(from, q->kind, 0)) {
-            ds__make_ready(from, q->kind, 0);
-            ds__arena_lock(from);
+
+    x->pending = !ds__try(&other);
+    if (x->pending) {
+        ds__pending_wanted wanted = { .kind = q->kind,
+                                      .size = q->size,
+                                      .most = q->wasteful ? SIZE_MAX : 2 * q->size,
+                                      .stream = q->stream,
+                                      .asked = q->asked,
+                                      .out_whole = &other.block };
+        if (q->aligned || !ds__take_pending(x->from, &wanted)) {
+            ds__reuse_use_drop(x);
+            return 0;
         }
-        ds__live_out(other.block);
-        other.block->uses = u;
-        ds__count_pending(from, q->kind, (int64_t)other.block->size);
-        ds__pending_in(from, other.block);
-        ds__arena_unlock(from);
-        return 0;
     }
-    if (r < 0) {
+    x->block = other.block;
+    return 1;
+}
+
+/* Makes the request's stream wait for the owner's work. Captures are held back: one that begins
+   on the owner's stream would capture the request's stream through the event. Fails if the owner
+   has changed and cannot be waited for, or if the driver fails. No arena's lock is held. */
+static ds_result ds__reuse_order_after_owner(ds__reuse *x) {
+    const ds__wanted *q = x->q;
+    const ds__arena *from = x->from;
+    ds_result r = DS_OK;
+    x->owner = ds__owner_of(x->from);
+    ds__owner o = x->owner;
+    x->own = !o.orphan && o.stream.id == q->stream.id;
+
+    ds__hold_captures();
+    /* the arena has become another stream's or an orphan, or its pool a graph's */
+    if ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o)) {
+        r = DS_ERR_ILLEGAL_STATE;
+    } else if (o.orphan) {
+        r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);
+    } else if (!x->own) {
+        r = ds__event_record(x->use->event, o.stream, DS__OP_RECORD);
+        if (r == DS_OK)
+            r = ds__wait_event(q->stream, x->use->event, DS__OP_WAIT);
+    }
+    ds__let_captures();
+    return r;
+}
+
+/* Makes the block pending again, behind the request's stream, which has waited for its uses. */
+static void ds__reuse_pending_restore(ds__reuse *x) {
+    ds__arena *from = x->from;
+    ds__muse *u = x->use;
+    int kind = x->q->kind;
+    DS_IGNORE(ds__event_record(u->event, x->q->stream, DS__OP_RECORD));
+    u->stream = x->q->stream;
+    u->recorded = 1;
+
+    ds__arena_lock(from);
+    while (!ds__ready(from, kind, 0)) {
+        ds__make_ready(from, kind, 0);
         ds__arena_lock(from);
-        ds__muses_drop(from, u);
-        ds__arena_unlock(from);
-        if (found)
-            ds__block_end(from, other.block);
-        return 0;
     }
+    ds__live_out(x->block);
+    x->block->uses = u;
+    ds__count_pending(from, kind, (int64_t)x->block->size);
+    ds__pending_in(from, x->block);
+    ds__arena_unlock(from);
+}
+
+/* Gives the block back to the owner's arena after ds__reuse_order_after_owner has failed. */
+static void ds__reuse_roll_back(ds__reuse *x) {
+    if (x->pending) {
+        ds__reuse_pending_restore(x);
+        return;
+    }
+    ds__reuse_use_drop(x);
+    ds__block_end(x->from, x->block);
+}
+
+/* Marks the block as lent to the request's stream, and hands it to the request. */
+static void ds__reuse_publish(ds__reuse *x) {
+    ds__arena *from = x->from;
+    ds__wanted *q = x->q;
+    ds__muse *u = x->use;
     u->stream = q->stream;
     u->stream_id = q->s->id;
+
     ds__arena_lock(from);
-    if (own) {
+    if (x->own) {
         ds__muses_drop(from, u);
     } else {
-        other.block->lent = 1;
-        u->next = other.block->uses;
-        other.block->uses = u;
+        x->block->lent = 1;
+        u->next = x->block->uses;
+        x->block->uses = u;
         atomic_fetch_add(&from->dev->late_uses, 1);
     }
     ds__arena_unlock(from);
-    q->block = other.block;
-    /* which is behind everything now */
+
+    q->block = x->block;
+    /* the stream is ordered behind all earlier work on the block now */
     if (DS__UNLIKELY(q->block->stale))
         ds__poison_on(q->block, q->stream);
+}
+
+/* Serves the request from another stream's arena: takes a block there and makes the request's
+   stream wait for the owner's work. 0: the arena has no block for it. No lock is held. */
+static int ds__borrow(ds__wanted *q, ds__arena *from) {
+    ds__reuse x = { .q = q, .from = from };
+    if (from == q->a)
+        return 0;
+    if (!ds__reuse_is_possible(&x) || !ds__reuse_reserve(&x))
+        return 0;
+    if (ds__reuse_order_after_owner(&x) < 0) {
+        ds__reuse_roll_back(&x);
+        return 0;
+    }
+    ds__reuse_publish(&x);
     return 1;
 }
 
@@ -8244,8 +8542,8 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were written %zu bytes "
-                             "behind their end at the latest when they were freed at %s:%d",
+                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
+                             "behind their end; found at the free at %s:%d",
                              b->asked, (void *)b->ptr, b->label ? " of " : "",
                              b->label ? b->label : "", b->file ? b->file : "?", b->line,
                              (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
@@ -8379,7 +8677,7 @@ static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
 static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const ds__mowner *o,
                             char out[80]) {
     if (which == &t->rest)
-        snprintf(out, 80, t->slot ? "(many others)" : "(not told apart: no memory)");
+        snprintf(out, 80, t->slot ? "(many others)" : "(unknown owners: no memory)");
     else if (o->label)
         snprintf(out, 80, "%.79s", o->label);
     else if (o->file)
@@ -8661,22 +8959,21 @@ static int ds__moom_hint_capture(ds__mshortage *s) {
         return 0;
     if (s->back && ds__moom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
-                        "%s are cached, but while a capture is open nothing is given back; call %s "
-                        "before it begins",
+                        "%s are cached, but cannot be freed while a capture is open; call %s "
+                        "before the capture",
                         DS__SIZE(s->back),
                         s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache"
                                                                             : "ds_mem_empty_cache");
     if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
         return snprintf(s->hint, sizeof s->hint,
-                        "%s are freed but wait for other streams, and while a capture is open "
-                        "nobody asks whether these are done; empty the cache "
-                        "before it begins",
+                        "%s are freed but in use by other streams, which are not polled while a "
+                        "capture is open; empty the cache before the capture",
                         DS__SIZE(s->awaited));
     if (s->pool->name[0] && s->pool_pending >= s->size && c->reuse == DS_REUSE_NEVER &&
         !c->graph_capture_record_stream_reuse)
         return snprintf(s->hint, sizeof s->hint,
                         "%s are freed, and other streams of the capture have used them; "
-                        "graph_capture_record_stream_reuse:True uses them behind that",
+                        "graph_capture_record_stream_reuse:True allows their reuse",
                         DS__SIZE(s->pool_pending));
     return 0;
 }
@@ -8688,11 +8985,11 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     const size_t room = sizeof s->hint;
     if (s->pool_pending >= s->size && !s->quiet)
         return snprintf(out, room,
-                        "%s are freed but wait for other streams; synchronise those, or say "
+                        "%s are freed but in use by other streams; synchronize those, or call "
                         "ds_mem_record_use right after their last use",
                         DS__SIZE(s->pool_pending));
     if (s->mine >= s->size)
-        return snprintf(out, room, "a free block of %s has come back just now; ask again",
+        return snprintf(out, room, "a block of %s was freed during the call; try again",
                         DS__SIZE(s->mine));
     if (s->kept >= s->size)
         return snprintf(out, room, "a free block of %s is not split because of max_split_size, %s",
@@ -8700,17 +8997,17 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     if (s->theirs >= s->size)
         return snprintf(
             out, room, "a free block of %s belongs to another stream%s", DS__SIZE(s->theirs),
-            s->apart ? ", for which this one cannot wait while a capture is open"
-            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this one may wait for it"
-                                         : "; wait for that stream, or allocate there");
+            s->apart ? ", and this stream cannot wait for it while a capture is open"
+            : c->reuse == DS_REUSE_NEVER ? "; with reuse:on_shortage this stream may wait for it"
+                                         : "; wait for that stream, or allocate on it");
     if (s->elsewhere >= s->size)
-        return snprintf(out, room,
-                        "a free block of %s is in segments for %s requests; single_pool:True lets "
-                        "all share theirs",
-                        DS__SIZE(s->elsewhere), s->kind == DS__SMALL ? "large" : "small");
+        return snprintf(
+            out, room,
+            "a free block of %s is in segments for %s requests; single_pool:True shares segments",
+            DS__SIZE(s->elsewhere), s->kind == DS__SMALL ? "large" : "small");
     if (s->mine >= s->wanted)
         return snprintf(out, room,
-                        "a free block of %s would do, if %s did not make %s of the request",
+                        "a free block of %s would fit, but %s enlarges the request to %s",
                         DS__SIZE(s->mine),
                         s->aligned       ? "the alignment"
                         : c->guard_bytes ? "guard_bytes"
@@ -8720,17 +9017,17 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
         return snprintf(out, room,
                         "%s are cached in pieces too small; with expandable_segments:True pieces "
-                        "can be moved together",
+                        "can be remapped",
                         DS__SIZE(s->pool_cached));
     if (s->pool_cached >= s->wanted)
         return snprintf(out, room,
-                        "%s are cached in pieces too small; allocate first what lives long, or let "
-                        "sizes repeat (roundup_power2_divisions:4)",
+                        "%s are cached in pieces too small; allocate long-lived blocks first, or "
+                        "use fewer sizes (roundup_power2_divisions:4)",
                         DS__SIZE(s->pool_cached));
     if (s->private_cached >= s->wanted)
         return snprintf(out, room,
-                        "%s are free in private pools; destroy graphs and pools that are done, or "
-                        "create the pools with use_on_oom",
+                        "%s are free in private pools; destroy unused graphs and pools, or create "
+                        "the pools with use_on_oom",
                         DS__SIZE(s->private_cached));
     return 0;
 }
@@ -8750,8 +9047,7 @@ static void ds__moom_hint(ds__mshortage *s) {
         return;
     }
     if (ds__mtls.upstream_empty) {
-        snprintf(out, room,
-                 "the pool's upstream gave no memory (NULL); what it knows is asked there");
+        snprintf(out, room, "the pool's upstream returned NULL; check the upstream's own report");
         return;
     }
     if (s->total && s->wanted > s->total) {
@@ -8760,8 +9056,8 @@ static void ds__moom_hint(ds__mshortage *s) {
     }
     if (most && s->wanted > most) {
         snprintf(out, room,
-                 "the request is larger than the limit of %s; ds_mem_set_limit and "
-                 "ds_mem_set_fraction change it",
+                 "the request is larger than the limit of %s; raise it by ds_mem_set_limit or "
+                 "ds_mem_set_fraction",
                  DS__SIZE(most));
         return;
     }
@@ -8774,29 +9070,30 @@ static void ds__moom_hint(ds__mshortage *s) {
         return;
     if (pools) {
         snprintf(out, room,
-                 "only the pool's limit of %s is in the way; raise it, or free memory of the pool",
+                 "only the pool's limit of %s prevents the allocation; raise it, or free memory of "
+                 "the pool",
                  DS__SIZE(s->pool_limit));
         return;
     }
     if (devices) {
         snprintf(out, room,
-                 "only the limit of %s is in the way; ds_mem_set_limit and ds_mem_set_fraction "
-                 "(limit, per_process_memory_fraction) raise it",
+                 "only the limit of %s prevents the allocation; raise it by ds_mem_set_limit or "
+                 "ds_mem_set_fraction (limit, per_process_memory_fraction)",
                  DS__SIZE(s->limit));
         return;
     }
     if (s->outside >= s->wanted || s->outside > s->total / 2) {
         snprintf(out, room,
-                 "%s of the device are used by others: processes (ds_mem_write_processes), "
-                 "contexts, libraries, ds_device_alloc",
+                 "%s of the device are used outside the allocator: processes "
+                 "(ds_mem_write_processes), contexts, libraries, ds_device_alloc",
                  DS__SIZE(s->outside));
         return;
     }
     if (s->tops && s->top[0].bytes > s->live / 2)
-        snprintf(out, room, "%.60s has %s of the %s that are allocated; look there first",
+        snprintf(out, room, "%.60s has %s of the %s allocated bytes; check this owner first",
                  s->top[0].name, DS__SIZE(s->top[0].bytes), DS__SIZE(s->live));
     else
-        snprintf(out, room, "live blocks need it all; free some, or work on smaller pieces");
+        snprintf(out, room, "live blocks use all memory; free some, or use smaller requests");
 }
 
 /* alloc/oom_report.h - out-of-memory report.
@@ -8844,9 +9141,9 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
     else if (s->pool != &s->dev->main)
         ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
     ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
-               s->known ? DS__SIZE(s->free) : "nobody knows how much");
+               s->known ? DS__SIZE(s->free) : "an unknown amount");
     if (s->outside)
-        ds__mprint(p, ", %s used by others than this allocator", DS__SIZE(s->outside));
+        ds__mprint(p, ", %s used outside this allocator", DS__SIZE(s->outside));
     ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
     if (s->pool_limit)
         ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
@@ -8874,7 +9171,7 @@ static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
 /* What ds_error_get_last() has room for: owners are left out from the least one on. */
 static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
     const size_t tail = strlen(s->hint) + 16;
-    ds__mprint(p, "%s were asked for on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
+    ds__mprint(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
                ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
                s->known ? DS__SIZE(s->free) : "unknown");
     if (s->limit)
@@ -9056,7 +9353,7 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
         return DS_OK;
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 1, &a);
-    DS__REQUIRE(b, "%p is not the start of a block that is allocated", ptr);
+    DS__REQUIRE(b, "%p is not the start of a live allocation", ptr);
     int kind = b->seg->kind;
     if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
         return ds__free_slow(a, b);
@@ -9146,67 +9443,103 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
     }
 }
 
-/* Everything that may find memory, in order; the arena is searched again after every step. */
-static ds_result ds__ladder(ds__wanted *q) {
+/* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
+static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
+    ds__arena *a = q->a;
+    ds__mpool *p = a->pool;
+    if (!quiet && ds__poll(a, 0) && ds__try(q))
+        return 1;
+
+    int behind = c->reuse != DS_REUSE_NEVER ||
+                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
+    ds__pending_wanted pending = {
+        .kind = q->kind, .size = q->size, .most = SIZE_MAX, .stream = q->stream
+    };
+    if (behind && ds__take_pending(a, &pending) && ds__try(q))
+        return 1;
+
+    /* what ended streams had is anyone's */
+    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+        return 1;
+    if (ds__share_collect() && ds__try(q))
+        return 1;
+    ds__collect_garbage(a->dev, p);
+    return 0;
+}
+
+/* Grows the arena and searches it again: another thread may have taken what was just made. Sets
+   q->block if the block was found. */
+static ds_result ds__fallback_grow(ds__wanted *q) {
+    ds_result r = ds__grow(q);
+    if (r == DS_OK && !q->block)
+        (void)ds__try(q);
+    return r;
+}
+
+/* Steps 6 to 10: searches other pools and streams, and returns cached memory to the driver in
+   order to grow. Returns the last result of growing, `r` if nothing grew. Sets q->block if a
+   block was found. */
+static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
+                                      ds_result r) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
     ds__mdevice *dev = a->dev;
-    const ds_mem_config *c = ds__policy(p);
+    if (ds__borrow_pools(q))
+        return DS_OK;
+    if (ds__release_oversize(a, q->size)) {
+        r = ds__fallback_grow(q);
+        if (q->block)
+            return DS_OK;
+    }
+    if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+        return DS_OK;
+
+    if (!quiet) {
+        (void)ds__mem_flush(dev, NULL, 0);
+        if (p != &dev->main)
+            (void)ds__mem_flush(dev, p, 0);
+        ds__async_give(dev, 0);
+        if (ds__try(q))
+            return DS_OK;
+        DS__COUNT_CALL(a, retries, 1);
+        r = ds__fallback_grow(q);
+        if (q->block)
+            return DS_OK;
+    }
+
+    q->wasteful = 1;
+    (void)(ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q));
+    q->wasteful = 0;
+    return r;
+}
+
+/* The fallback chain: tries all sources of memory in order. The arena is searched again after
+   every step. */
+static ds_result ds__ladder(ds__wanted *q) {
+    ds__arena *a = q->a;
+    const ds_mem_config *c = ds__policy(a->pool);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
-    if (ds__is_inside(p))
+    if (ds__is_inside(a->pool))
         return ds__inside_fail();
-    if (!quiet && ds__poll(a, 0) && ds__try(q))
+    if (ds__fallback_cached(q, c, quiet))
         return DS_OK;
-    int behind = c->reuse != DS_REUSE_NEVER ||
-                 (c->graph_capture_record_stream_reuse && ds__capture_of_handle(q->stream));
-    if (behind && ds__take_pending(a, q->kind, q->size, SIZE_MAX, q->stream, 0, NULL) && ds__try(q))
-        return DS_OK;
-    /* what ended streams had is anyone's */
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
-        return DS_OK;
-    if (ds__share_collect() && ds__try(q))
-        return DS_OK;
-    ds__collect_garbage(dev, p);
+
     for (int round = 0; round < 2; round++) {
         for (int again = 0; again < 16; again++) { /* another thread may take what was just made */
-            r = ds__grow(q);
+            r = ds__fallback_grow(q);
             if (q->block)
-                return DS_OK;
-            if (r == DS_OK && ds__try(q))
                 return DS_OK;
             if (r < 0)
                 break;
         }
         if (r < 0 && !ds__is_shortage(r))
             return r;
-        if (ds__borrow_pools(q))
+        r = ds__fallback_release(q, c, quiet, r);
+        if (q->block)
             return DS_OK;
-        if (ds__release_oversize(a, q->size)) {
-            r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q)))
-                return DS_OK;
-        }
-        if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
-            return DS_OK;
-        if (!quiet) {
-            (void)ds__mem_flush(dev, NULL, 0);
-            if (p != &dev->main)
-                (void)ds__mem_flush(dev, p, 0);
-            ds__async_give(dev, 0);
-            if (ds__try(q))
-                return DS_OK;
-            DS__COUNT_CALL(a, retries, 1);
-            r = ds__grow(q);
-            if (q->block || (r == DS_OK && ds__try(q)))
-                return DS_OK;
-        }
-        q->wasteful = 1;
-        int found = ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q);
-        q->wasteful = 0;
-        if (found)
-            return DS_OK;
-        if (round > 0 || !ds__call_shortage(dev, q->asked))
+
+        if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
         if (!quiet && c->poll_on_alloc)
             (void)ds__poll(a, 0);
@@ -9338,6 +9671,101 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
     return r;
 }
 
+/* Takes the memory of a request from the driver. After a shortage caches of other backends are
+   emptied, and then the shortage callbacks are invoked, as in ds__ladder. Errors are muted. */
+static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
+    ds__arena *a = q->a;
+    ds_result r = DS_ERR_OUT_OF_MEMORY;
+    ds__tls.mute++;
+    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
+        r = ds__direct_take(q, async, out);
+        if (ds__is_shortage(r) && !ds__captures_open()) {
+            (void)ds__mem_flush(a->dev, NULL, 0);
+            ds__async_give(a->dev, 0);
+            DS__COUNT_CALL(a, retries, 1);
+            r = ds__direct_take(q, async, out);
+        }
+        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
+            break;
+    }
+    ds__tls.mute--;
+    return r;
+}
+
+/* Enters the only block of a segment as live, and counts both. The arena is locked and can count
+   the block. */
+static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
+                               ds__mblock *b) {
+    ds__arena *a = q->a;
+    ds__segment *seg = b->seg;
+    seg->first = b;
+    seg->direct = 1;
+    ds__segment_in(a, seg);
+    ds__count_reserved(a, q->kind, (int64_t)q->size);
+    ds__count_segment(a, seg, 1);
+    DS__COUNT_CALL(a, driver_allocs, 1);
+    if (q->size >= c->max_split_size) {
+        b->oversize = 1;
+        ds__count_oversize(a, 1);
+    }
+
+    b->state = DS_BLOCK_LIVE;
+    b->asked = q->asked;
+    b->label = request->label ? request->label : ds__mem_label();
+    b->file = ds__tls.site.file;
+    b->line = (uint32_t)ds__tls.site.line;
+    ds__live_in(a, b);
+    ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
+    ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)b->ptr, q->size,
+                 a->stream_id, a->pool->id, b->file, b->line, NULL);
+    ds__note_block(a, DS_ACTION_ALLOC, b);
+}
+
+/* Makes a segment with one live block of the memory at `base`; q->block becomes the block. 0: out
+   of host memory, and the arena is as before. No lock is held. */
+static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
+                            void *base) {
+    ds__arena *a = q->a;
+    int source = c->backend == DS_MEM_DRIVER_POOL ? DS__FROM_ASYNC : DS__FROM_DRIVER;
+    ds__segment *seg = ds__segment_new(a, q->kind, source, base, q->size, 0);
+    if (!seg)
+        return 0;
+
+    ds__arena_lock(a);
+    int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
+    ds__mblock *b = ds__mblock_new(a);
+    if (b) {
+        memset(b, 0, sizeof *b);
+        b->ptr = base;
+        b->size = q->size;
+        b->seg = seg;
+        ds__direct_publish(q, request, c, b);
+    }
+    ds__count_end(a, all);
+    q->block = b;
+    if (!b)
+        ds__segment_drop(seg);
+    return b != NULL;
+}
+
+/* Reports that the driver gave no memory, and returns `r`. After a shortage the callbacks are
+   invoked and the report is written; after another error its sentence is restored. */
+static ds_result ds__direct_refuse(ds__wanted *q, const ds_mem_config *c, ds_result r) {
+    ds__arena *a = q->a;
+    if (!ds__is_shortage(r)) {
+        if (!ds__tls.mute)
+            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+        return r;
+    }
+    DS__COUNT_CALL(a, ooms, 1);
+    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
+        DS__COUNT_CALL(a, rejections, 1);
+    ds__tell_oom(a, q->size);
+    ds__oom_report(q, q->size, r);
+    return r;
+}
+
+/* Serves a request without a cache: the block is a segment of its own. No lock is held. */
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
     ds__mpool *p = a->pool;
@@ -9356,88 +9784,23 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds_result r = ds__check(p, 1);
     if (r < 0)
         return r;
-    r = DS_ERR_OUT_OF_MEMORY;
+
     (void)ds__direct_again(a->dev, DS__WAIT_NONE);
-    ds__tls.mute++;
-    /* what other backends have cached goes, then the user is asked: as in ds__ladder */
-    for (int round = 0; round < 2 && q->size < (size_t)1 << 60; round++) {
-        r = ds__direct_take(q, async, &base);
-        if (ds__is_shortage(r) && !ds__captures_open()) {
-            (void)ds__mem_flush(a->dev, NULL, 0);
-            ds__async_give(a->dev, 0);
-            DS__COUNT_CALL(a, retries, 1);
-            r = ds__direct_take(q, async, &base);
-        }
-        if (!ds__is_shortage(r) || round > 0 || !ds__call_shortage(a->dev, q->asked))
-            break;
-    }
-    ds__tls.mute--;
-    ds__segment *seg = r == DS_OK
-                           ? ds__segment_new(a, q->kind, async ? DS__FROM_ASYNC : DS__FROM_DRIVER,
-                                             base, q->size, 0)
-                           : NULL;
-    if (r == DS_OK && !seg)
-        r = DS_ERR_OUT_OF_MEMORY;
-    if (r == DS_OK) {
-        ds__arena_lock(a);
-        int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-        ds__mblock *b = ds__mblock_new(a);
-        if (b) {
-            memset(b, 0, sizeof *b);
-            b->ptr = base;
-            b->size = q->size;
-            b->seg = seg;
-            seg->first = b;
-            seg->direct = 1;
-            ds__segment_in(a, seg);
-            ds__count_reserved(a, q->kind, (int64_t)q->size);
-            ds__count_segment(a, seg, 1);
-            DS__COUNT_CALL(a, driver_allocs, 1);
-            if (q->size >= c->max_split_size) {
-                b->oversize = 1;
-                ds__count_oversize(a, 1);
-            }
-            b->state = DS_BLOCK_LIVE;
-            b->asked = q->asked;
-            b->label = request->label ? request->label : ds__mem_label();
-            b->file = ds__tls.site.file;
-            b->line = (uint32_t)ds__tls.site.line;
-            ds__live_in(a, b);
-            ds__count_alloc(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
-            ds__mem_note(a->dev, DS_ACTION_SEGMENT_ALLOC, (uint64_t)(uintptr_t)base, q->size,
-                         a->stream_id, a->pool->id, b->file, b->line, NULL);
-            ds__note_block(a, DS_ACTION_ALLOC, b);
-        }
-        ds__count_end(a, all);
-        q->block = b;
-        if (b && a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
-            ds__arena_lock(a);
-            DS_IGNORE(ds__free_slow(a, b));
-            return r;
-        }
-        if (b) {
-            *out = base;
-            return DS_OK;
-        }
-        r = DS_ERR_OUT_OF_MEMORY;
-    }
-    if (base) {
-        if (seg)
-            ds__segment_drop(seg);
+    r = ds__direct_ask(q, async, &base);
+    if (r < 0)
+        return ds__direct_refuse(q, c, r);
+
+    if (!ds__direct_enter(q, request, c, base)) {
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
-    if (!ds__is_shortage(r)) {
-        if (!ds__tls.mute)
-            memcpy(ds__tls.error, ds__tls.aside, sizeof ds__tls.error);
+    if (a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
+        ds__arena_lock(a);
+        DS_IGNORE(ds__free_slow(a, q->block));
         return r;
     }
-    DS__COUNT_CALL(a, ooms, 1);
-    if (r == DS_ERR_LIMIT_EXCEEDED && c->throw_on_cudamalloc_oom)
-        DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, q->size);
-    ds__oom_report(q, q->size, r);
-    return r;
+    *out = base;
+    return DS_OK;
 }
 
 /* alloc/allocate.h - allocation requests.
@@ -9494,8 +9857,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
 __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
                                                        void **out) {
     if (ds__mtls.in_shortage)
-        return ds__fail(DS_ERR_NOT_PERMITTED,
-                        "a callback that is asked to free memory cannot allocate some");
+        return ds__fail(DS_ERR_NOT_PERMITTED, "a shortage callback must not allocate memory");
     ds__arena *a = ds__route(s, request->stream, request->pool);
     ds_result r = DS_OK;
     if (!a)
@@ -9515,7 +9877,7 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     if (align && p->no_split)
         return ds__fail(
             DS_ERR_INVALID_VALUE,
-            "an alignment of %zu needs blocks that are split, and those of the pool are not",
+            "an alignment of %zu needs split blocks, but the pool has no_split; use at most 512",
             align);
     if (request->label)
         ds_mem_label_push(request->label);
@@ -9640,100 +10002,186 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
    Threads: any caller's thread. If another thread frees the block meanwhile, the call reports
    DS_ERR_INVALID_VALUE, unless a new block already starts at the same address. */
 
-/* Notes a use of the block; `now`: with an event at once. Its event is recorded without the
-   lock, so the block is looked at again afterwards. */
-static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
-    ds__arena *a = NULL;
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds__expect_end(s);
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
-    ds_result r = DS_OK;
-    if (b && DS__UNLIKELY(a->watched)) {
-        ds__arena_unlock(a);
-        if ((r = ds__check(a->pool, 2)) < 0) {
-            ds__stream_unpin(s);
+/* How a stream relates to a block that the stream uses. */
+enum {
+    DS__USE_OTHER,  /* another stream of the same driver: the use is noted */
+    DS__USE_OWN,    /* the block's own stream: there is nothing to note */
+    DS__USE_FOREIGN /* a stream of another driver: an error */
+};
+
+/* A stream use while ds__note_use adds the use to a block. */
+typedef struct ds__use_note {
+    void *ptr;
+    ds_stream stream;
+    ds__stream *s; /* `stream`, pinned */
+    int now;       /* 1: the event is recorded at once */
+    int pinned;    /* 1: only pinned memory is meant; 0: only memory of devices */
+    int relation;  /* DS__USE_* */
+    ds__arena *a;
+    ds__mblock *b;
+    char *start;             /* of the block: it may be freed while the arena is not locked */
+    uint64_t capture;        /* that the use belongs to; 0: none */
+    const ds__muse *earlier; /* of the same stream and capture, or NULL */
+    ds_event event;          /* of `earlier` */
+    ds__muse *fresh;         /* description of a new use, or NULL */
+} ds__use_note;
+
+/* Finds the live block of the pointer and locks its arena. If there is none, `b` is NULL and
+   nothing is locked. Fails if the check of a watched pool fails; then nothing is locked. */
+static ds_result ds__use_block_find(ds__use_note *n) {
+    n->b = ds__find_live(n->ptr, 0, &n->a);
+    if (n->b && DS__UNLIKELY(n->a->watched)) {
+        ds__arena_unlock(n->a);
+        ds_result r = ds__check(n->a->pool, 2);
+        if (r < 0)
             return r;
-        }
-        b = ds__find_live(ptr, 0, &a);
+        n->b = ds__find_live(n->ptr, 0, &n->a);
     }
-    if (b && pinned != (a->dev->device.type == DS_DEVICE_HOST)) {
-        ds__arena_unlock(a);
-        b = NULL;
+
+    if (n->b && n->pinned != (n->a->dev->device.type == DS_DEVICE_HOST)) {
+        ds__arena_unlock(n->a);
+        n->b = NULL;
     }
-    if (!b) {
-        ds__stream_unpin(s);
-        return strict ? ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block%s that is allocated", ptr,
-                                 pinned ? " of pinned memory" : "")
-                      : DS_OK;
-    }
-    int foreign = !pinned && s->driver != ds__driver_of(a->dev->device);
-    int own = b->lent ? b->uses->stream.id == stream.id
-                      : a->stream_id == s->id ||
-                            (!foreign && a->identity && a->dev->device.index == s->device.index &&
-                             a->identity == s->driver->stream_identity(s->native));
-    uint64_t capture = pinned ? 0 : ds__capture_of(s);
-    /* the graph's uses are its owner's care; work from before the capture is noted */
-    if (capture && !a->pool->graphs) {
-        now = 0;
-        capture = 0;
-    }
-    /* the first of a lent one is the borrower's own */
-    ds__muse *u = b->lent ? b->uses->next : b->uses;
-    ds__muse *fresh = NULL;
-    /* work of before a capture counts for itself */
-    while (u && (u->stream.id != stream.id || u->capture != capture))
-        u = u->next;
-    if (!own && !foreign && !u && (fresh = a->spare_uses) != NULL)
-        a->spare_uses = fresh->next;
-    if (u && !own && !now && !ds__use_claim(u)) { /* the work until the free counts from now on */
-        atomic_fetch_add(&a->dev->late_uses, 1);
+    return DS_OK;
+}
+
+/* Returns how the stream relates to the block: DS__USE_*. The arena is locked. */
+static int ds__use_relation_get(const ds__use_note *n) {
+    const ds__arena *a = n->a;
+    const ds__stream *s = n->s;
+    int foreign = !n->pinned && s->driver != ds__driver_of(a->dev->device);
+    int own;
+    if (n->b->lent)
+        own = n->b->uses->stream.id == n->stream.id;
+    else
+        own = a->stream_id == s->id ||
+              (!foreign && a->identity && a->dev->device.index == s->device.index &&
+               a->identity == s->driver->stream_identity(s->native));
+
+    if (own)
+        return DS__USE_OWN;
+    return foreign ? DS__USE_FOREIGN : DS__USE_OTHER;
+}
+
+/* Lets an earlier use cover the stream's work until the free. Its event is recorded again at the
+   free, or when the stream ends. The arena is locked. */
+static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
+    if (!ds__use_claim(u)) {
+        atomic_fetch_add(&n->a->dev->late_uses, 1);
         u->capture = 0;
         u->recorded = DS__RECORDING;
     }
-    if (u && !own && !now)
-        u->recorded = 0;
+    u->recorded = 0;
+}
+
+/* Reads from the block what the use needs, takes a description for a new use from the arena's
+   stock, and unlocks the arena. */
+static void ds__use_prepare(ds__use_note *n) {
+    ds__arena *a = n->a;
+    ds__mblock *b = n->b;
+    n->relation = ds__use_relation_get(n);
+    n->capture = n->pinned ? 0 : ds__capture_of(n->s);
+    /* the graph orders its uses itself; work from before the capture is noted */
+    if (n->capture && !a->pool->graphs) {
+        n->now = 0;
+        n->capture = 0;
+    }
+
+    /* the first use of a lent block belongs to the borrowing stream */
+    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    /* work from before a capture is a use of its own */
+    while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
+        u = u->next;
+    if (!u && n->relation == DS__USE_OTHER) {
+        n->fresh = a->spare_uses;
+        if (n->fresh)
+            a->spare_uses = n->fresh->next;
+    }
+    if (u && n->relation != DS__USE_OWN && !n->now)
+        ds__use_earlier_extend(n, u);
     /* its event is recorded later than this */
     if (u && u->recorded != 1)
-        now = 0;
-    char *start = b->ptr;
-    ds_event event = { u ? u->event.id : 0 };
+        n->now = 0;
+
+    n->earlier = u;
+    n->start = b->ptr;
+    n->event = (ds_event){ u ? u->event.id : 0 };
     ds__arena_unlock(a);
-    if (!own && foreign)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
-    if (!own && !foreign && ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = ptr, .stream = stream });
-    if (own || foreign || (u && !now)) {
-        ds__stream_unpin(s);
-        return r;
-    }
-    /* The event of an earlier use by the same stream may be recorded again: the later point is
-       behind it. */
-    if (!u && !(fresh = ds__muse_ready(fresh, s->device))) {
-        ds__stream_unpin(s);
-        return ds__mem_error();
-    }
-    if (now)
-        r = ds__event_record(u ? event : fresh->event, stream, DS__OP_RECORD);
+}
+
+/* Adds the new use to the block, unless `r`, the result of recording its event, is an error, or
+   another thread has freed the block. Returns `r`, or DS_ERR_INVALID_VALUE if the block was
+   freed. No lock is held. */
+static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
+    ds__arena *a = n->a;
+    ds__mblock *b = n->b;
+    ds__muse *fresh = n->fresh;
     ds__arena_lock(a);
-    int still = b->state == DS_BLOCK_LIVE && b->ptr == start && b->seg;
+    int still = b->state == DS_BLOCK_LIVE && b->ptr == n->start && b->seg;
     if (fresh && r == DS_OK && still) {
-        fresh->capture = capture;
+        fresh->capture = n->capture;
         ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
-        fresh->stream = stream;
-        fresh->recorded = (uint8_t)now;
+        fresh->stream = n->stream;
+        fresh->recorded = (uint8_t)n->now;
         fresh->next = *at;
         *at = fresh;
-        /* counts some twice: it only says whether to look */
-        if (!now)
+        /* counts some uses twice: the sum only says whether to look */
+        if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
         ds__muses_drop(a, fresh);
     }
     ds__arena_unlock(a);
+
     if (r == DS_OK && !still)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time", ptr);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
+                     n->ptr);
+    return r;
+}
+
+/* Adds the use to the block that ds__use_block_find has found and locked; unlocks. The event is
+   recorded without the lock, so ds__use_publish looks at the block again. */
+static ds_result ds__use_add(ds__use_note *n) {
+    ds__use_prepare(n);
+    if (n->relation == DS__USE_FOREIGN)
+        return ds__fail(DS_ERR_CROSS_DRIVER,
+                        "the memory and the stream belong to different drivers");
+    if (n->relation == DS__USE_OTHER && ds__observed())
+        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
+    if (n->relation == DS__USE_OWN || (n->earlier && !n->now))
+        return DS_OK;
+
+    if (!n->earlier) {
+        n->fresh = ds__muse_ready(n->fresh, n->s->device);
+        if (!n->fresh)
+            return ds__mem_error();
+    }
+
+    /* The event of an earlier use by the same stream may be recorded again: the later point is
+       behind it. */
+    ds_result r = DS_OK;
+    if (n->now)
+        r = ds__event_record(n->earlier ? n->event : n->fresh->event, n->stream, DS__OP_RECORD);
+    return ds__use_publish(n, r);
+}
+
+/* Notes a use of the block at `ptr` by a stream. With `now` the use gets its event at once. With
+   `strict` a pointer outside of live blocks is an error. With `pinned` only pinned memory is
+   meant, else only memory of devices. No lock is held. */
+static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, int pinned) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds__expect_end(s);
+
+    ds__use_note n = { .ptr = ptr, .stream = stream, .s = s, .now = now, .pinned = pinned };
+    ds_result r = ds__use_block_find(&n);
+    if (r == DS_OK && n.b)
+        r = ds__use_add(&n);
+    else if (r == DS_OK && strict)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live allocation%s", ptr,
+                     pinned ? " of pinned memory" : "");
+
     ds__stream_unpin(s);
     return r;
 }
@@ -9800,7 +10248,7 @@ DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
     ds__mblock *b = ds__find_live(ptr, 0, &a);
-    DS__REQUIRE(b, "%p is in no block that is allocated", ptr);
+    DS__REQUIRE(b, "%p is not inside a live allocation", ptr);
     ds__describe(a, b, out);
     ds__arena_unlock(a);
     return DS_OK;
@@ -9813,12 +10261,12 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         return r;
     if (ds__captures_open())
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
+                        "cached memory cannot be freed while a capture is open");
     size_t done = 0;
     if ((r = ds__check(&dev->main, 1)) < 0)
         return r;
     if (DS__UNLIKELY(ds__sync_watched()) &&
-        (r = ds__sync_tell("waits for blocks that other streams use")) < 0)
+        (r = ds__sync_tell("waits for blocks in use by other streams")) < 0)
         return r;
     size_t pool = ds__async_has(dev, NULL);
     if (atomic_load(&dev->reserved) > keep)
@@ -9857,9 +10305,9 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     ds_result r = DS_OK;
     if (ds__captures_open())
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                     "memory cannot be given back while a capture is open");
+                     "cached memory cannot be freed while a capture is open");
     else if (DS__UNLIKELY(ds__sync_watched()))
-        r = ds__sync_tell("waits for blocks that other streams use");
+        r = ds__sync_tell("waits for blocks in use by other streams");
     if (r == DS_OK && dev)
         r = ds__check(&dev->main, 1);
     ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
@@ -10125,13 +10573,14 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_pool_desc", desc);
-    DS__REQUIRE(!desc->alloc_fn == !desc->free_fn, "alloc_fn and free_fn come together");
+    DS__REQUIRE(!desc->alloc_fn == !desc->free_fn,
+                "alloc_fn and free_fn must both be set or both be NULL");
     DS__REQUIRE(!desc->upstream || !desc->alloc_fn,
-                "a pool has one upstream: either functions or a resource");
+                "a pool has one upstream: set alloc_fn or upstream, not both");
     DS__REQUIRE(!desc->upstream || (desc->upstream->alloc_fn && desc->upstream->free_fn),
                 "the upstream has no functions: was it destroyed?");
     DS__REQUIRE(!desc->shareable || (!desc->alloc_fn && !desc->upstream),
-                "a shareable pool has no upstream of its own");
+                "a shareable pool cannot have an upstream");
     ds_device device = desc->device;
     DS__RESOLVE(device);
     ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
@@ -10165,7 +10614,7 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
         return DS_ERR_INVALID_HANDLE;
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
-                        "the pool belongs to what was captured; it ends with that");
+                        "the pool belongs to a capture or its graph and cannot be destroyed");
     ds__mutex_lock(&ds__m.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
@@ -10188,7 +10637,7 @@ DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__pushes() == DS__POOL_PUSHES)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed already", DS__POOL_PUSHES);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed, the maximum", DS__POOL_PUSHES);
     ds__mpool_own(p);
     if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
         ds__mpool_disown(p);
@@ -10252,11 +10701,11 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
         return DS_ERR_INVALID_HANDLE;
     if (ds__captures_open())
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
+                        "cached memory cannot be freed while a capture is open");
     if (ds__is_inside(p))
         return ds__inside_fail();
     ds_result r = DS__UNLIKELY(ds__sync_watched())
-                      ? ds__sync_tell("waits for blocks that other streams use")
+                      ? ds__sync_tell("waits for blocks in use by other streams")
                       : DS_OK;
     if (r < 0 || (r = ds__check(p, 1)) < 0)
         return r;
@@ -10398,7 +10847,8 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
             last = last->next;
         if (!last || last->state == DS_BLOCK_UNMAPPED)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
-                            "the memory of the block of %zu bytes at %p was given back since",
+                            "the memory of the block of %zu bytes at %p was freed to the driver "
+                            "after the checkpoint",
                             v->size, (void *)v->ptr);
         v->there = b->state == DS_BLOCK_LIVE && b->ptr == v->ptr && b->size == v->size;
     }
@@ -10562,7 +11012,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     if (ds__is_inside(p))
         return ds__inside_fail();
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
-                "the checkpoint is another pool's");
+                "the checkpoint belongs to another pool");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
     if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
@@ -10579,7 +11029,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     ds__mem_unlock_all(p->dev);
     if (r == DS_OK && !ds__rewind_all(&q))
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                     "another thread used the pool meanwhile: it is restored in part");
+                     "another thread used the pool during the call; the pool is partly restored");
     for (ds__arena *a = first; a; a = a->next) {
         ds__mutex_unlock(&a->grow);
         ds__mutex_unlock(&a->giving);
@@ -11157,8 +11607,8 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
-    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent),
-                "%zu entries are more than there is memory", entries);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "no memory for %zu history entries",
+                entries);
     r = ds__mem_setup(); /* then ds_shutdown stops the history */
     if (r < 0)
         return r;
@@ -11332,9 +11782,9 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
     ds__mutex_unlock(&ds__mh.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
     ds__mutex_unlock(&ds__mh.lock);
-    return i < n
-               ? DS_OK
-               : ds__fail(DS_ERR_INVALID_VALUE, "this function is no observer with this argument");
+    return i < n ? DS_OK
+                 : ds__fail(DS_ERR_INVALID_VALUE,
+                            "this function was not added with this user pointer");
 }
 
 /* ds_shutdown: everything starts afresh. */
@@ -12864,7 +13314,7 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
                               ds_write_fn write_fn, void *user) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
-                "there is no format %d", (int)format);
+                "format is %d; use a DS_SNAPSHOT_* format", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
     ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
     if (pool.id && !only)
@@ -12996,7 +13446,7 @@ static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
     (void)capture;
     (void)user;
     if (!h)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note a use");
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
     atomic_store(&h->owners, 1);
     *out = h;
     return DS_OK;
@@ -13229,14 +13679,13 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
     const char *hint =
         q->asked >= (size_t)1 << 60 ? "the size looks like a negative number or an overflow"
         : ds__captures_open() && cached + pending >= q->size
-            ? "while a capture is open nothing is given back"
-        : pending >= q->size
-            ? "streams have not passed their uses of freed blocks; synchronize them"
+            ? "cached memory is not freed while a capture is open"
+        : pending >= q->size ? "freed blocks are in use by streams; synchronize the streams"
         : why == DS_ERR_LIMIT_EXCEEDED ? "ds_mem_pinned_set_limit raises the limit"
                                        : "the system has no more memory that can be pinned";
     DS__COUNT_CALL(q->a, ooms, 1);
     return ds__fail(why,
-                    "%s of pinned memory were asked for; allocated %s, pending %s, cached %s, "
+                    "%s of pinned memory were requested; allocated %s, pending %s, cached %s, "
                     "largest free %s, limit %s; hint: %s",
                     DS__SIZE(q->asked), DS__SIZE(live), DS__SIZE(pending), DS__SIZE(cached),
                     DS__SIZE(largest), limit ? DS__SIZE(limit) : "none", hint);
@@ -13314,7 +13763,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
         ds__arena_unlock(a);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is device memory; use ds_mem_free", ptr);
     }
-    DS__REQUIRE(b, "%p is not the start of a block of pinned memory that is allocated", ptr);
+    DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
     if (ds__observed())
@@ -13358,8 +13807,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
         if (b || second)
             ds__arena_unlock(a);
         if (!b)
-            return ds__fail(DS_ERR_INVALID_VALUE,
-                            "%p is in no block of pinned memory that is allocated", ptr);
+            return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
         if (u || second)
             return DS_OK;
         if (!(fresh = ds__muse_new(a, a->dev->device)))
@@ -13381,13 +13829,15 @@ DSDEF ds_result(ds_mem_pinned_record_use)(void *ptr, ds_stream stream) {
         return DS_OK;
     if (DS__UNLIKELY(ds__captures_open())) {
         ds__object *kept;
-        DS__REQUIRE(ds__pinned_known(ptr), "%p is in no block of pinned memory that is allocated",
-                    ptr);
+        DS__REQUIRE(ds__pinned_known(ptr), "%p is not inside a live pinned block", ptr);
         ds__stream *s = ds__stream_pin(stream);
         if (!s)
             return DS_ERR_INVALID_HANDLE;
-        ds_result r = ds__capture_attachment(s, &ds__host, ds__hold_make, NULL, ds__hold_release,
-                                             NULL, &kept);
+        ds_result r = ds__capture_attachment(s,
+                                             &(ds__attachment){ .key = &ds__host,
+                                                                .make_fn = ds__hold_make,
+                                                                .release_fn = ds__hold_release },
+                                             &kept);
         ds__stream_unpin(s);
         if (r < 0)
             return r;
@@ -13427,7 +13877,7 @@ DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
         return DS_OK;
     if (ds__captures_open())
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                        "memory cannot be given back while a capture is open");
+                        "cached memory cannot be freed while a capture is open");
     size_t done = ds__pinned_flush();
     if (out_released)
         *out_released = done;
@@ -13561,7 +14011,7 @@ static ds_result ds__res_take(ds__res *r, size_t size, int sign) {
         result = DS_ERR_LIMIT_EXCEEDED;
     ds__mutex_unlock(&r->lock);
     return result < 0
-               ? ds__fail(result, "%s do not fit: the resource's limit is %s, of which %s are left",
+               ? ds__fail(result, "%s exceed the resource's limit of %s, of which %s are left",
                           DS__SIZE(size), DS__SIZE(r->limit), DS__SIZE(left))
                : result;
 }
@@ -13580,10 +14030,11 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
         alignment = r->alignment;
     if (alignment <= 256)
         return ds__up_alloc(&r->up, size, 0, stream, out);
-    DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes are too many", size);
+    DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes exceed the address space", size);
     ds__moved *m = ds__alloc(sizeof *m);
-    ds_result result = m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
-                         : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to note where a block begins");
+    ds_result result =
+        m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
+          : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record the start of a block");
     if (result < 0) {
         ds__release(m);
         return result;
@@ -13752,9 +14203,9 @@ static ds_result ds__res_free(void *user, void *ptr, size_t size, ds_stream stre
     ds__res *r = ds__res_enter(user, &live);
     if (!r)
         return DS_ERR_INVALID_HANDLE;
-    ds_result result = live > 0
-                           ? ds__res_free_to(r, ptr, size, stream)
-                           : ds__fail(DS_ERR_INVALID_VALUE, "nothing of the resource is allocated");
+    ds_result result =
+        live > 0 ? ds__res_free_to(r, ptr, size, stream)
+                 : ds__fail(DS_ERR_INVALID_VALUE, "ptr was not allocated by the resource");
     ds__res_leave(r, result == DS_OK ? 2 : 1);
     return result;
 }
@@ -13953,13 +14404,13 @@ static ds_result ds__res_stats(const ds_resource *resource, int step, ds_resourc
         if (r)
             ds__res_leave(r, 1);
         return ds__fail(DS_ERR_INVALID_VALUE,
-                        "the resource was not made by ds_resource_create_stats");
+                        "the resource was not created by ds_resource_create_stats");
     }
     ds__mutex_lock(&r->lock);
     if (step > 0 && r->depth == DS__RES_PUSHES)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open already", DS__RES_PUSHES);
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "%d pushes are open, the maximum", DS__RES_PUSHES);
     else if (step < 0 && r->depth == 0)
-        result = ds__fail(DS_ERR_ILLEGAL_STATE, "there was no push");
+        result = ds__fail(DS_ERR_ILLEGAL_STATE, "no push is open");
     else if (step > 0)
         memset(&r->stats[++r->depth], 0, sizeof r->stats[0]);
     else {
@@ -14041,7 +14492,7 @@ DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
                             (long long)live);
         if (standing)
             return ds__fail(DS_ERR_ILLEGAL_STATE,
-                            "resources that stand upon this one: %d; destroy them first", standing);
+                            "adaptors that use this resource: %d; destroy them first", standing);
         ds__res_end(r);
     }
     memset(resource, 0, sizeof *resource);
@@ -14053,7 +14504,7 @@ static void ds__resource_shutdown(void) {
         ds__res *r = ds__rs.at[i];
         if (!r)
             continue;
-        ds__warn("resource made at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
+        ds__warn("resource created at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
                  r->made.line);
         ds__res_end(r);
     }
@@ -14105,7 +14556,7 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wa
     if (ds__is_capturing(of))
         r = ds__fail(
             DS_ERR_CAPTURE_UNSUPPORTED,
-            "the block's stream captures, and nothing that is captured runs before a launch");
+            "the block's stream captures, and captured work does not run; end the capture first");
     else if (s->event.id)
         r = ds__event_record(s->event, stream, DS__OP_RECORD);
     ds__let_captures();
@@ -14270,12 +14721,12 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
         ds__mutex_lock(&ds__share.mutex);
         int foreign = ds__got_of(ptr) != NULL;
         ds__mutex_unlock(&ds__share.mutex);
-        DS__REQUIRE(!foreign, "%p was imported; the process that allocated it exports it", ptr);
-        return ds__fail(DS_ERR_INVALID_VALUE, "%p is in no block that is allocated", ptr);
+        DS__REQUIRE(!foreign, "%p was imported; only the process that allocated it can export it",
+                    ptr);
+        return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live allocation", ptr);
     }
     DS__REQUIRE(x.shareable,
-                "the block at %p is not of a shareable pool (ds_pool_desc), and only such memory "
-                "can be opened by other processes",
+                "the block at %p does not belong to a shareable pool; set ds_pool_desc.shareable",
                 (void *)x.start);
     int wait = 0;
     ds__mutex_lock(&ds__share.mutex);
@@ -14468,14 +14919,14 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
 /* Whether the bytes can have come from ds_mem_export. */
 static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
     static const ds__parcel none;
-    DS__REQUIRE(p->version != 0 && p->version <= 64, "these bytes are no handle of ds_mem_export");
+    DS__REQUIRE(p->version != 0 && p->version <= 64, "the handle was not written by ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the handle has version %d, and %d is the newest that is known here",
-                        p->version, DS__PARCEL_VERSION);
+                        "the handle has version %d; versions up to %d are supported", p->version,
+                        DS__PARCEL_VERSION);
     DS__REQUIRE(p->stake < DS__STAKES && !memcmp(p->zero, none.zero, sizeof p->zero) &&
                     !p->zero_too && !memcmp(p->rest, none.rest, sizeof p->rest),
-                "these bytes are no handle of ds_mem_export");
+                "the handle was not written by ds_mem_export");
     if (p->type != device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory is of a %s device and cannot be imported on a %s device",
@@ -14501,7 +14952,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
         return DS_ERR_INVALID_HANDLE;
     if (s->device.type != device.type || s->device.index != device.index)
         r = ds__fail(DS_ERR_DEVICE_MISMATCH,
-                     "the stream belongs to %s:%d, the memory is to be on %s:%d",
+                     "the stream belongs to %s:%d, but the import is for %s:%d",
                      ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
                      device.index);
     else if (ds__is_capturing(s))
@@ -14554,7 +15005,7 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
     ds__got *g = ds__got_of(ptr);
     ds_result r = DS_OK;
     if (!g)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is in no memory that was imported", ptr);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside imported memory", ptr);
     else if (g->guest->device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the memory and the stream belong to different drivers");
     else
@@ -14715,4 +15166,4 @@ static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
 
-/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
+/* Licence: MIT or public domain, at your choice; see the end of devstream.h. */

@@ -5,7 +5,7 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_comm.h"
    in exactly one C file, and #include "devstream_comm.h" in all other files that use it. Put
-   devstream.h and devstream_alloc.h beside it, and link as devstream.h says.
+   devstream.h and devstream_alloc.h beside it, and link as described in devstream.h.
 
    A tensor is a DLPack tensor: tensors that PyTorch, CuPy, JAX or Paddle export are imported
    without a copy. A collective is one call for all devices of the process. It checks all arguments
@@ -33,11 +33,11 @@
    implementation.
 
    Known gaps: a plan needs one tensor on each of its ranks, and pieces of one size. Pageable
-   host memory whose elements do not lie in rows is copied piece by piece. Sparse tensors are not
+   host memory is copied piece by piece if its elements are not in rows. Sparse tensors are not
    supported, as in DLPack. Types of less than a byte are supported only where whole bytes hold
    their elements (float4 in pairs, for example). On CUDA, a stream that waits for a failed
    device may continue without an error. A tensor of a CPU device has DLPack's extension type 12,
-   which other libraries do not know: export a view of it as host memory (ds_tensor_as_host). */
+   unknown to other libraries: export a view of the tensor as host memory (ds_tensor_as_host). */
 #include "devstream_alloc.h"
 
 #ifndef DEVSTREAM_COMM_H_INCLUDED
@@ -49,30 +49,32 @@ extern "C" {
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/** Most dimensions of a tensor (torch's limit). */
+/** Maximum number of dimensions of a tensor (torch's limit). */
 #define DS_TENSOR_MAX_DIMS 64
 
-/** Types of device that a tensor may have beside those of ds_device_type; DLPack's numbers. */
+/** Device types of tensors in addition to ds_device_type; the values are DLPack's. */
 enum {
-    /** pinned host memory: taken as host memory, which the host waits for if others than
-        devstream have pinned it */
+    /** pinned host memory, handled as host memory. The host waits for its copies unless devstream
+        has pinned it */
     DS_TENSOR_CUDA_HOST = 3,
-    DS_TENSOR_CUDA_MANAGED = 13 /**< managed memory: taken as memory of the GPU with that index */
+    /** managed memory, handled as memory of the GPU with that index */
+    DS_TENSOR_CUDA_MANAGED = 13
 };
 
-/** A tensor: the same bytes as DLPack's DLTensor, so that a pointer to one is a pointer to the
-    other. Every function takes tensors that others filled in. */
+/** A tensor with the layout of DLPack's DLTensor: pointers to the two types are interchangeable.
+    Every function accepts tensors filled in by other code. */
 typedef struct ds_tensor {
-    void *data;           /**< memory */
-    ds_device device;     /**< where; host memory is DS_DEVICE_HOST or DS_TENSOR_CUDA_HOST */
-    int32_t ndim;         /**< dimensions; 0: one element */
+    void *data; /**< memory */
+    /** device of the memory; host memory: DS_DEVICE_HOST or DS_TENSOR_CUDA_HOST */
+    ds_device device;
+    int32_t ndim;         /**< number of dimensions; 0: one element */
     ds_dtype dtype;       /**< type of an element */
     int64_t *shape;       /**< ndim sizes */
-    int64_t *strides;     /**< ndim distances in elements; NULL: row-major, without gaps */
-    uint64_t byte_offset; /**< of the first element in `data` */
+    int64_t *strides;     /**< ndim distances in elements; NULL: row-major without gaps */
+    uint64_t byte_offset; /**< offset of the first element from `data`, in bytes */
 } ds_tensor;
 
-/** Describes memory of the caller's, row-major. The shape is not copied. */
+/** Returns a row-major tensor over memory of the caller. The shape is not copied. */
 DSINLINE ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, int ndim,
                                 int64_t *shape) {
     ds_tensor t;
@@ -86,363 +88,362 @@ DSINLINE ds_tensor ds_tensor_of(void *data, ds_device device, ds_dtype dtype, in
     return t;
 }
 
-/** The first element. */
+/** Returns the address of the first element. */
 DSINLINE void *ds_tensor_address(const ds_tensor *tensor) {
     return (void *)((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset);
 }
 
-/** DS_OK when devstream can use the tensor; else the sentence says what is wrong. A type whose
-    elements are no whole bytes is DS_ERR_UNSUPPORTED. */
+/** Returns DS_OK if devstream supports the tensor. Otherwise ds_error_get_last() names the invalid
+    member. DS_ERR_UNSUPPORTED: the elements are not whole bytes. */
 DSDEF DS_MUST_USE ds_result ds_tensor_check(const ds_tensor *tensor);
-/** Elements; -1 when a size is negative, the product does not fit, or the tensor is NULL. Callable
-    anywhere. */
+/** Returns the number of elements; -1 if a size is negative, the product overflows, or the tensor
+    is NULL. Callable anywhere. */
 DSDEF int64_t ds_tensor_get_count(const ds_tensor *tensor);
-/** Bytes that so many elements take; 0 too when they do not fit or are no whole bytes. Callable
-    anywhere. */
+/** Returns the size of all elements in bytes; 0 also if the size overflows or is not in whole
+    bytes. Callable anywhere. */
 DSDEF size_t ds_tensor_get_size(const ds_tensor *tensor);
-/** 1 when the elements lie row by row without gaps (sizes of 1 and empty tensors are no
-    obstacle), 0 when not. Callable anywhere. */
+/** Returns 1 if the elements are row-major without gaps, else 0. Dimensions of size 1 and empty
+    tensors do not matter. Callable anywhere. */
 DSDEF int ds_tensor_is_contiguous(const ds_tensor *tensor);
-/** 1 when the elements fill their memory without gaps or overlap in some order of the
-    dimensions. Callable anywhere. */
+/** Returns 1 if the elements fill their memory without gaps or overlap in some order of the
+    dimensions, else 0. Callable anywhere. */
 DSDEF int ds_tensor_is_dense(const ds_tensor *tensor);
 
-/* Tensors that devstream makes are objects: the description, shape and strides included, is
-   devstream's until ds_tensor_free, and the memory stays until the last object that shows it is
-   freed. The members may be read and not changed. Different objects may be used by different
-   threads at once. */
+/* Tensors created by devstream are objects. devstream owns the description, with shape and strides,
+   until ds_tensor_free. The memory lives until the last object that shares it is freed. Members are
+   read-only for the caller. Different threads may use different objects concurrently. */
 
-/** Allocates a tensor on the stream's device, as ds_mem_alloc does: row-major, uninitialised,
-    for what is enqueued on the stream from now on. */
+/** Allocates a tensor on the stream's device by ds_mem_alloc: row-major, uninitialised, for work
+    enqueued on the stream after the call. The caller must free it. */
 DSDEF DS_MUST_USE ds_result ds_tensor_alloc(ds_dtype dtype, int ndim, const int64_t *shape,
                                             ds_stream stream, ds_tensor **out);
-/** The same in pinned host memory, for all devices. */
+/** Allocates a tensor in pinned host memory for all devices: row-major, uninitialised. */
 DSDEF DS_MUST_USE ds_result ds_tensor_alloc_pinned(ds_dtype dtype, int ndim, const int64_t *shape,
                                                    ds_tensor **out);
-/** A tensor of the same type and shape, and with the dimensions in the same order in memory
-    (torch.empty_like): so channels_last stays channels_last. A zeroed stream: in pinned host
+/** Allocates a tensor of the same type, shape and order of dimensions in memory, as
+    torch.empty_like does. Thus channels_last is preserved. A zeroed stream: in pinned host
     memory. */
 DSDEF DS_MUST_USE ds_result ds_tensor_alloc_like(const ds_tensor *like, ds_stream stream,
                                                  ds_tensor **out);
 
-enum { DS_TENSOR_READ_ONLY = 1 /**< nothing is written to it; views have the flag too */ };
+enum { DS_TENSOR_READ_ONLY = 1 /**< devstream does not write to it; views inherit the flag */ };
 
-/** Makes an object of a description, which is copied: of memory of the caller's.
-    release_fn(user), when given, runs once when no object shows the memory any more, on the
-    thread that freed the last; also when this call fails. It must not block. flags:
-    DS_TENSOR_READ_ONLY or 0. */
+/** Creates an object from a description, which is copied, over memory of the caller. If release_fn
+    is set, release_fn(user) runs once after the last object that shares the memory is freed. It
+    runs on the thread of that free and must not block. If the call fails, release_fn runs too.
+    flags: DS_TENSOR_READ_ONLY or 0. */
 DSDEF DS_MUST_USE ds_result ds_tensor_wrap(const ds_tensor *tensor, unsigned flags,
                                            void (*release_fn)(void *user), void *user,
                                            ds_tensor **out);
-/** Frees an object. Its memory goes with the last object that shows it, in the order of the
-    stream that it was allocated on (ds_mem_free). NULL is allowed. What is no object of
-    devstream's is DS_ERR_INVALID_VALUE. */
+/** Frees an object. The memory is freed with the last object that shares it, in the order of its
+    allocation's stream (ds_mem_free). NULL is allowed. DS_ERR_INVALID_VALUE: not an object of
+    devstream. */
 DSDEF DS_MUST_USE ds_result ds_tensor_free(ds_tensor *tensor);
-/** DS_TENSOR_READ_ONLY or 0; of a tensor that is no object 0. */
+/** Returns DS_TENSOR_READ_ONLY or 0; 0 for a tensor that is not an object. */
 DSDEF DS_MUST_USE ds_result ds_tensor_get_flags(const ds_tensor *tensor, unsigned *out);
 
-/* Views show memory of another tensor and copy nothing. Where that is an object, the memory
-   stays as long as the view. Dimensions count from 0, or from -1 backwards. */
+/* A view shares the memory of another tensor without a copy. If that tensor is an object, the view
+   keeps the memory alive. Negative dimensions count from the last: -1 is the last dimension. */
 
-/** The same elements in the same order as another shape, of which one size may be -1: whatever
-    is left. DS_ERR_INVALID_VALUE when the strides do not allow it without a copy. */
+/** Returns the same elements in the same order with another shape. One size may be -1 and is
+    computed from the others. DS_ERR_INVALID_VALUE: the strides need a copy. */
 DSDEF DS_MUST_USE ds_result ds_tensor_view(const ds_tensor *tensor, int ndim, const int64_t *shape,
                                            ds_tensor **out);
-/** Elements start to start + length - 1 along a dimension. */
+/** Returns the elements start to start + length - 1 along a dimension. */
 DSDEF DS_MUST_USE ds_result ds_tensor_narrow(const ds_tensor *tensor, int dim, int64_t start,
                                              int64_t length, ds_tensor **out);
-/** tensor[start:stop:step] along a dimension, as in Python: negative numbers count from the end,
-    what is outside is cut off; step is at least 1. INT64_MAX: to the end. */
+/** Returns tensor[start:stop:step] along a dimension, by Python's rules: negative numbers count
+    from the end, and bounds are clamped. step must be at least 1. stop INT64_MAX: to the end. */
 DSDEF DS_MUST_USE ds_result ds_tensor_slice(const ds_tensor *tensor, int dim, int64_t start,
                                             int64_t stop, int64_t step, ds_tensor **out);
-/** One index of a dimension, which disappears. */
+/** Returns the elements at one index of a dimension, without that dimension. */
 DSDEF DS_MUST_USE ds_result ds_tensor_select(const ds_tensor *tensor, int dim, int64_t index,
                                              ds_tensor **out);
-/** The dimensions in another order: dimension i of the view is dimension order[i]. */
+/** Permutes the dimensions: dimension i of the view is dimension order[i] of the tensor. */
 DSDEF DS_MUST_USE ds_result ds_tensor_permute(const ds_tensor *tensor, const int *order,
                                               ds_tensor **out);
-/** Two dimensions change places. */
+/** Swaps two dimensions. */
 DSDEF DS_MUST_USE ds_result ds_tensor_transpose(const ds_tensor *tensor, int dim0, int dim1,
                                                 ds_tensor **out);
-/** Complex numbers as pairs of real ones: one more dimension, of size 2. */
+/** Returns complex numbers as pairs of real numbers, in an additional last dimension of size 2. */
 DSDEF DS_MUST_USE ds_result ds_tensor_as_real(const ds_tensor *tensor, ds_tensor **out);
-/** Memory of a device of the CPU driver, or pinned or managed memory, as plain host memory: for
-    libraries that know no other. Whoever uses it there must wait for the stream first. */
+/** Returns memory of a CPU device, pinned or managed memory as plain host memory, for libraries
+    without support for these types. The caller must wait for the stream before using it. */
 DSDEF DS_MUST_USE ds_result ds_tensor_as_host(const ds_tensor *tensor, ds_tensor **out);
 
 /* ---- exchange with other libraries ----------------------------------------------------------- */
 
-/** DLPack's DLManagedTensor (capsule "dltensor"): a tensor with the function that ends it. */
+/** DLPack's DLManagedTensor (capsule "dltensor"): a tensor with its deleter. */
 typedef struct ds_managed_tensor {
-    ds_tensor tensor;                                /**< what it is */
-    void *manager_ctx;                               /**< the maker's */
-    void (*deleter)(struct ds_managed_tensor *self); /**< ends it; may be NULL */
+    ds_tensor tensor;                                /**< description of the memory */
+    void *manager_ctx;                               /**< context of the producer */
+    void (*deleter)(struct ds_managed_tensor *self); /**< releases the tensor; may be NULL */
 } ds_managed_tensor;
 
 /** DLPack's DLPackVersion. */
 typedef struct ds_dlpack_version {
-    uint32_t major; /**< another one is another layout */
-    uint32_t minor; /**< adds only */
+    uint32_t major; /**< versions with another number have another layout */
+    uint32_t minor; /**< versions with another number only add members */
 } ds_dlpack_version;
 
-/** What devstream writes: 1.1. */
+/** DLPack version that devstream writes, 1.1: the major number, */
 #define DS_DLPACK_MAJOR 1
-/** Its second number. */
+/** and the minor number. */
 #define DS_DLPACK_MINOR 1
 
 /** Flags of ds_managed_tensor_versioned. */
 enum {
-    DS_DLPACK_READ_ONLY = 1,     /**< must not be written to */
-    DS_DLPACK_IS_COPIED = 2,     /**< it was copied for the taker */
-    DS_DLPACK_SUBBYTE_PADDED = 4 /**< elements of less than a byte have one each */
+    DS_DLPACK_READ_ONLY = 1,     /**< the memory must not be written */
+    DS_DLPACK_IS_COPIED = 2,     /**< the memory was copied for the consumer */
+    DS_DLPACK_SUBBYTE_PADDED = 4 /**< elements of less than a byte are padded to one byte each */
 };
 
 /** DLPack's DLManagedTensorVersioned (capsule "dltensor_versioned"). */
 typedef struct ds_managed_tensor_versioned {
-    ds_dlpack_version version;                                 /**< of what follows */
-    void *manager_ctx;                                         /**< the maker's */
-    void (*deleter)(struct ds_managed_tensor_versioned *self); /**< ends it; may be NULL */
-    uint64_t flags;                                            /**< DS_DLPACK_* */
-    ds_tensor tensor;                                          /**< what it is */
+    ds_dlpack_version version; /**< version of the members below */
+    void *manager_ctx;         /**< context of the producer */
+    /** releases the tensor; may be NULL */
+    void (*deleter)(struct ds_managed_tensor_versioned *self);
+    uint64_t flags;   /**< DS_DLPACK_* */
+    ds_tensor tensor; /**< description of the memory */
 } ds_managed_tensor_versioned;
 
-/** Takes over a managed tensor: its deleter is called once, when no object shows its memory any
-    more. When the call fails it is still the caller's. The caller's stream must be ordered
-    behind the maker's work, which is the business of the maker's library (in Python the stream
-    argument of __dlpack__). */
+/** Imports a managed tensor without a copy. Its deleter is invoked once, after the last object that
+    shares the memory is freed. On failure, the caller still owns it. The producer's library must
+    order the caller's stream after the producer's work (in Python: the stream argument of
+    __dlpack__). */
 DSDEF DS_MUST_USE ds_result ds_tensor_import(ds_managed_tensor *managed, ds_tensor **out);
-/** The same of a versioned one. DS_ERR_UNSUPPORTED: a major version other than 1, or elements of
-    less than a byte that are padded. */
+/** Imports a versioned managed tensor, as ds_tensor_import does. DS_ERR_UNSUPPORTED: a major
+    version other than 1, or padded elements of less than a byte. */
 DSDEF DS_MUST_USE ds_result ds_tensor_import_versioned(ds_managed_tensor_versioned *managed,
                                                        ds_tensor **out);
-/** Makes a managed tensor that shows an object's memory and keeps it until its deleter is
-    called; that may be done by any thread, also inside a host function, and after ds_shutdown,
-    which ends the memory. data is the first element and byte_offset 0, as some libraries read it
-    so. It is made with malloc. DS_ERR_UNSUPPORTED for read-only tensors, of which this form
-    cannot tell. */
+/** Exports an object as a managed tensor that shares the memory and keeps it alive until its
+    deleter is invoked. Any thread may invoke the deleter, also inside a host function and after
+    ds_shutdown. ds_shutdown frees the memory itself. data is the first element and byte_offset is
+    0, because some libraries ignore byte_offset. Allocated by malloc. DS_ERR_UNSUPPORTED: a
+    read-only tensor, since this form has no such flag. */
 DSDEF DS_MUST_USE ds_result ds_tensor_export(const ds_tensor *tensor, ds_managed_tensor **out);
-/** The same in the versioned form. */
+/** Exports an object, as ds_tensor_export does, in the versioned form. Supports read-only
+    tensors. */
 DSDEF DS_MUST_USE ds_result ds_tensor_export_versioned(const ds_tensor *tensor,
                                                        ds_managed_tensor_versioned **out);
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 
-/** How elements are put together; the numbers are NCCL's. */
+/** Operators of reductions; the values are NCCL's. */
 typedef enum ds_reduce_op {
-    DS_REDUCE_SUM = 0,     /**< bool: or */
-    DS_REDUCE_PRODUCT = 1, /**< bool: and */
-    DS_REDUCE_MAX = 2,     /**< NaN if one of them is; not of complex numbers */
-    DS_REDUCE_MIN = 3,     /**< the same */
-    /** the sum divided by the number of tensors; not of bool; integers: towards zero */
+    DS_REDUCE_SUM = 0,     /**< sum; bool: logical or */
+    DS_REDUCE_PRODUCT = 1, /**< product; bool: logical and */
+    /** maximum; NaN if an operand is NaN; complex numbers are not supported */
+    DS_REDUCE_MAX = 2,
+    /** minimum; NaN if an operand is NaN; complex numbers are not supported */
+    DS_REDUCE_MIN = 3,
+    /** sum divided by the number of tensors; integers round towards zero; bool is not supported */
     DS_REDUCE_AVERAGE = 4
 } ds_reduce_op;
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* A collective is one call for all tensors and streams that take part. The call checks everything,
-   enqueues copies and sums on the streams, and returns: it is asynchronous. On each stream the
-   collective begins when all work enqueued there before is done. Every stream that takes part
-   continues when the whole collective is done. So if a part of it fails at run time, every one of
-   these streams reports the failure. Results are valid for work that is enqueued on their streams
-   afterwards. If the call fails, nothing was enqueued on a stream (unless the error message says
-   so), and results are NULL.
+/* A collective is one call for all participating tensors and streams. The call checks all
+   arguments, enqueues copies and sums on the streams, and returns without waiting. On each stream,
+   the collective begins after all work enqueued before. Each participating stream continues after
+   the whole collective is complete. If a part fails at run time, all these streams report the
+   failure. Results are valid for work enqueued on their streams afterwards. If the call fails,
+   nothing was enqueued (unless the error message states it), and results are NULL.
 
    Rules:
-   - Tensors may have any shape and strides. They may be on any device of one driver, several on
-     one device too, and in host memory. For pinned memory the host does not wait; for pageable
+   - Tensors may have any shape and strides. They may be on any device of one driver, also several
+     on one device, and in host memory. For pinned memory the host does not wait; for pageable
      memory ds_copy's rules apply.
    - Data types must agree.
-   - Host memory is read and written on the stream that the options give for it, else on the first
-     stream that takes part.
-   - Results that a collective makes are freed with ds_tensor_free. Results in host memory are
-     pinned.
-   - In C an array of results (ds_tensor *[]) must be cast before it can be an array of inputs:
+   - Host memory is read and written on the stream that the options name for it, or on the first
+     participating stream.
+   - New results must be freed with ds_tensor_free. Results in host memory are pinned.
+   - In C, an array of results (ds_tensor *[]) must be cast before its use as an array of inputs:
      (const ds_tensor *const *)out.
    - Tensors that are written must not share memory with other tensors, unless a function allows
      it. Shared memory is refused if both tensors are dense; otherwise the caller must avoid it.
-   - A call that has nothing to do, because everything is empty, orders nothing.
+   - If all tensors are empty, the call does nothing and orders no streams.
 
    Errors common to all collectives; the error message names the tensor and the numbers:
        DS_ERR_INVALID_VALUE    shapes, types or sizes do not agree; the dimension does not exist;
                                memory is shared; the plan does not fit
-       DS_ERR_INVALID_HANDLE   a stream does not exist any more
-       DS_ERR_INVALID_DEVICE   a tensor is on the host where it must be on a device; no device and
-                               no stream at all
-       DS_ERR_DEVICE_MISMATCH  a stream is not on its tensor's device; memory is not where its
-                               tensor says; no input is on the destination
+       DS_ERR_INVALID_HANDLE   a stream was destroyed
+       DS_ERR_INVALID_DEVICE   a tensor is on the host and must be on a device; neither a device
+                               nor a stream was passed
+       DS_ERR_DEVICE_MISMATCH  a stream is not on its tensor's device; memory is not on the device
+                               of its tensor; no input is on the destination
        DS_ERR_CROSS_DRIVER     devices of both drivers in one collective
        DS_ERR_UNSUPPORTED      elements of less than a byte; a type that cannot be reduced
-       DS_ERR_OUT_OF_MEMORY    no memory for a result or for data that is packed on the way
-       DS_ERR_LIMIT_EXCEEDED   a result, or data that is packed on the way, would pass a memory
-                               limit */
+       DS_ERR_OUT_OF_MEMORY    no memory for a result or for packed temporary data
+       DS_ERR_LIMIT_EXCEEDED   a result or packed temporary data would exceed a memory limit */
 
 enum {
-    /** a result that would equal a tensor which is where it is wanted shows that tensor's memory
-        instead of a copy (torch); its stream takes no part then */
+    /** a result equal to a tensor on its destination shares that tensor's memory instead of a copy
+        (torch); its stream then does not participate */
     DS_COMM_ALIAS = 1,
-    /** with a topology: sums and products of floats may be made in any order, also from parts
-        that were rounded to their type: faster, and other bits */
+    /** with a topology: floating-point sums and products may use any order, also of partial results
+        rounded to their type. Faster, but not bit-identical */
     DS_COMM_ANY_ORDER = 2
 };
 struct ds_topology;
 struct ds_plan;
 
-/** What may be said of every collective; NULL and zero mean the default. */
+/** Options of all collectives; NULL and zero mean the default. */
 typedef struct ds_comm_options {
-    /** stream i is that of the i-th device or tensor of the list (of tensors[i] and outs[i]);
-        zeroed and missing ones: the thread's current stream of the device */
+    /** streams[i] belongs to device or tensor i of the list (tensors[i] and outs[i]). Zeroed or
+        missing: the thread's current stream of the device */
     const ds_stream *streams;
-    size_t stream_count; /**< how many there are */
-    /** that of the single tensor: of what is sent by broadcast and scatter, of the result of
-        gather and reduce */
+    size_t stream_count; /**< number of streams */
+    /** stream of the single tensor: the input of broadcast and scatter, the result of gather and
+        reduce */
     ds_stream stream;
     unsigned flags; /**< DS_COMM_* */
-    /** NULL: the direct way; else data takes the way that is planned for it (below) */
+    /** NULL: direct copies; otherwise a plan for the topology (see below) */
     const struct ds_topology *topology;
-    /** this plan of the topology and no other; it must fit. NULL: ds_plan_get's */
+    /** plan of the topology, which must fit; NULL: the plan of ds_plan_get */
     const struct ds_plan *plan;
     uint64_t reserved[4]; /**< 0 */
 } ds_comm_options;
 
-/* By plan. With options->topology a collective does the steps of the plan that ds_plan_get
-   gives for it: the same results, bit for bit (DS_COMM_ANY_ORDER takes that back), in the same
-   order with other work. It needs one tensor on each rank: entry i of a list is on the i-th
-   device that the topology was made of (of a described one: on device i of the driver); the
-   single tensor on one of them; the results of a broadcast anywhere, if no rank but the tensor's
-   is left out. Pieces must be of equal size. What is otherwise takes the direct way, unless a
-   plan is given: then it is DS_ERR_INVALID_VALUE. Each rank has further streams, devstream's
-   own, and temporary memory as ds_plan.scratch says, taken from the allocator for as long as the
-   work takes. While a stream captures, the steps become part of the graph. */
+/* Planned collectives. With options->topology, a collective runs the steps of the plan from
+   ds_plan_get. Results are bit-identical to the direct form, unless DS_COMM_ANY_ORDER is set. The
+   order relative to other work is the same, too.
 
-/** Copies a tensor to each device of the list: out[i] is a new tensor on devices[i], like the
-    tensor in shape and order of dimensions. A device may stand there several times, the tensor's
-    own too, and DS_DEVICE_HOST. */
+   A plan needs one tensor on each rank and pieces of equal size. Entry i of a list must be on the
+   i-th device of the topology (for a parsed topology: device i of the driver). The single tensor
+   must be on one of them. Results of a broadcast may be anywhere, if only the tensor's own rank is
+   missing. In other cases the direct form is used; if options->plan is set, the call returns
+   DS_ERR_INVALID_VALUE.
+
+   Each rank uses internal streams and ds_plan.scratch bytes of temporary memory from the allocator
+   until the work is complete. While a stream captures, the steps become part of the graph. */
+
+/** Copies a tensor to each device of the list. out[i] is a new tensor on devices[i] with the
+    tensor's shape and order of dimensions. The list may repeat devices, and may contain the
+    tensor's own device and DS_DEVICE_HOST. */
 DSDEF DS_MUST_USE ds_result ds_comm_broadcast(const ds_tensor *tensor, const ds_device *devices,
                                               size_t count, const ds_comm_options *options,
                                               ds_tensor **out);
-/** Copies a tensor into each of these, which must have its shape and data type. One that is the
-    tensor itself is left alone. */
+/** Copies a tensor into each of `outs`, which must have its shape and data type. An entry that is
+    the tensor itself is skipped. */
 DSDEF DS_MUST_USE ds_result ds_comm_broadcast_into(const ds_tensor *tensor,
                                                    const ds_tensor *const *outs, size_t count,
                                                    const ds_comm_options *options);
-/** Broadcasts many tensors, which must be on one device or on the host, in as few copies as
-    buffers of buffer_size bytes (0: 10 MiB) allow: tensors of one data type travel together
-    until that is reached. out[i * count + k] is tensor k on devices[i]; results of one buffer
-    share its memory. */
+/** Broadcasts many tensors, all on one device or on the host, through buffers of buffer_size bytes
+    (0: 10 MiB). Tensors of one data type share a buffer until it is full. out[i * count + k] is
+    tensor k on devices[i]. Results of one buffer share its memory. */
 DSDEF DS_MUST_USE ds_result ds_comm_broadcast_coalesced(const ds_tensor *const *tensors,
                                                         size_t count, const ds_device *devices,
                                                         size_t device_count, size_t buffer_size,
                                                         const ds_comm_options *options,
                                                         ds_tensor **out);
-/** Cuts a tensor along a dimension and copies the pieces to the devices, piece i as out[i] to
-    devices[i]. chunk_sizes, one for each device, must add up to the size of the dimension; NULL:
-    torch.chunk's rule, pieces of the size divided by count, rounded up, as long as there is
-    something left: so there may be fewer than devices. *out_count (NULL allowed) is how many
-    there are, the rest of out is NULL. */
+/** Splits a tensor along a dimension and copies piece i to devices[i] as out[i]. chunk_sizes has
+    one size per device; their sum must be the size of the dimension. NULL: torch.chunk's rule, the
+    size divided by count, rounded up. There may then be fewer pieces than devices: *out_count (may
+    be NULL) is their number, and the rest of out is NULL. */
 DSDEF DS_MUST_USE ds_result ds_comm_scatter(const ds_tensor *tensor, const ds_device *devices,
                                             size_t count, const int64_t *chunk_sizes, int dim,
                                             const ds_comm_options *options, ds_tensor **out,
                                             size_t *out_count);
-/** Cuts a tensor along a dimension into pieces as large as these tensors are, and copies them
-    there. */
+/** Splits a tensor along a dimension into pieces of the sizes of `outs`, and copies them there. */
 DSDEF DS_MUST_USE ds_result ds_comm_scatter_into(const ds_tensor *tensor,
                                                  const ds_tensor *const *outs, size_t count,
                                                  int dim, const ds_comm_options *options);
-/** Puts tensors together along a dimension, in one new tensor on the destination
-    (DS_DEVICE_HOST: pinned memory). They agree in all other sizes. */
+/** Concatenates tensors along a dimension into a new tensor on the destination (DS_DEVICE_HOST:
+    pinned memory). All other sizes must agree. */
 DSDEF DS_MUST_USE ds_result ds_comm_gather(const ds_tensor *const *tensors, size_t count, int dim,
                                            ds_device destination, const ds_comm_options *options,
                                            ds_tensor **out);
-/** The same into a tensor that is there. */
+/** Concatenates tensors along a dimension, as ds_comm_gather does, into an existing tensor. */
 DSDEF DS_MUST_USE ds_result ds_comm_gather_into(const ds_tensor *const *tensors, size_t count,
                                                 int dim, const ds_tensor *out,
                                                 const ds_comm_options *options);
-/** Puts tensors of one shape together element by element, in the order of the list, in a new
-    tensor on the destination, where one of them must be (zeroed: the current device). Numbers
-    must lie on multiples of their size, of outputs too, as in all that reduces: else
-    DS_ERR_INVALID_VALUE. The result is the same on every run and every driver, bit for bit;
-    float16 and bfloat16 are summed in float32. An implementation that was compiled with
-    -ffast-math cannot keep that: DS_ERR_UNSUPPORTED where the elements are no integers, of all
-    that reduces. */
+/** Reduces tensors of one shape element by element, in the order of the list, into a new tensor on
+    the destination. One of the tensors must be there. Zeroed destination: the current device.
+    float16 and bfloat16 are summed in float32.
+
+    In all reductions, inputs and outputs must be aligned to their element size, else
+    DS_ERR_INVALID_VALUE. Results are bit-identical on every run and driver. DS_ERR_UNSUPPORTED:
+    non-integer elements, if the implementation was compiled with -ffast-math. */
 DSDEF DS_MUST_USE ds_result ds_comm_reduce(const ds_tensor *const *tensors, size_t count,
                                            ds_reduce_op op, ds_device destination,
                                            const ds_comm_options *options, ds_tensor **out);
-/** The same into a tensor that is there, on any device; it may be one of the tensors. */
+/** Reduces tensors, as ds_comm_reduce does, into an existing tensor on any device, which may be one
+    of the tensors. */
 DSDEF DS_MUST_USE ds_result ds_comm_reduce_into(const ds_tensor *const *tensors, size_t count,
                                                 ds_reduce_op op, const ds_tensor *out,
                                                 const ds_comm_options *options);
-/** torch.cuda.comm.reduce_add: ds_comm_reduce with DS_REDUCE_SUM. */
+/** Sums tensors, as torch.cuda.comm.reduce_add does: ds_comm_reduce with DS_REDUCE_SUM. */
 DSDEF DS_MUST_USE ds_result ds_comm_reduce_add(const ds_tensor *const *tensors, size_t count,
                                                ds_device destination,
                                                const ds_comm_options *options, ds_tensor **out);
-/** Sums many tensors: tensors[i * count + k] is tensor k of list i of `lists`; out[k] is the sum
-    of the k-th ones. Each is read where it is and no buffer is filled, so that buffer_size
-    (torch's) says nothing here; it may be 0. options->streams has one stream for each list. */
+/** Sums lists of tensors: tensors[i * count + k] is tensor k of list i of `lists`; out[k] is the
+    sum over the lists. Tensors are read in place. buffer_size (torch's parameter) has no effect and
+    may be 0. options->streams has one stream per list. */
 DSDEF DS_MUST_USE ds_result ds_comm_reduce_add_coalesced(const ds_tensor *const *tensors,
                                                          size_t lists, size_t count,
                                                          ds_device destination, size_t buffer_size,
                                                          const ds_comm_options *options,
                                                          ds_tensor **out);
-/** Every outs[i] becomes what ds_comm_reduce makes of all tensors; outs[i] may be tensors[i].
-    All have one shape. */
+/** Reduces all tensors, as ds_comm_reduce does, into every outs[i]. All have one shape. In place:
+    outs[i] may be tensors[i]. */
 DSDEF DS_MUST_USE ds_result ds_comm_all_reduce(const ds_tensor *const *tensors,
                                                const ds_tensor *const *outs, size_t count,
                                                ds_reduce_op op, const ds_comm_options *options);
-/** Every outs[i] becomes all tensors, put together along its dimension 0 in the order of the
-    list; they have one shape. In place: tensors[i] is the i-th part of outs[i]. */
+/** Concatenates all tensors along dimension 0, in the order of the list, into every outs[i]. The
+    tensors have one shape. In place: tensors[i] may be the i-th part of outs[i], as in NCCL. */
 DSDEF DS_MUST_USE ds_result ds_comm_all_gather(const ds_tensor *const *tensors,
                                                const ds_tensor *const *outs, size_t count,
                                                const ds_comm_options *options);
-/** outs[i] becomes the sum (or what op says) of the i-th parts of all tensors, which are cut
-    into `count` equal parts along dimension 0. In place: outs[i] is the i-th part of tensors[i]. */
+/** Reduces the i-th parts of all tensors into outs[i]. Tensors are split into `count` equal parts
+    along dimension 0. In place: outs[i] may be the i-th part of tensors[i], as in NCCL. */
 DSDEF DS_MUST_USE ds_result ds_comm_reduce_scatter(const ds_tensor *const *tensors,
                                                    const ds_tensor *const *outs, size_t count,
                                                    ds_reduce_op op, const ds_comm_options *options);
-/** All are cut into `count` equal parts along dimension 0: part j of outs[i] becomes part i of
-    tensors[j]. Not in place. */
+/** Exchanges parts: part i of tensors[j] is copied to part j of outs[i]. All tensors are split into
+    `count` equal parts along dimension 0. In-place operation is not supported. */
 DSDEF DS_MUST_USE ds_result ds_comm_all_to_all(const ds_tensor *const *tensors,
                                                const ds_tensor *const *outs, size_t count,
                                                const ds_comm_options *options);
-/** What is put on any of the streams afterwards begins when what was put on all of them before
-    is done. Returns at once. */
+/** Makes later work on each of the streams wait for all earlier work on all of them. Does not
+    block. */
 DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t count);
 
 /* ---- topologies ------------------------------------------------------------------------------ */
 
-/* A topology says which devices there are, what lies between them and how fast that is. Plans are
-   made for a topology. It describes the machine that is here, or any other machine by a text.
+/* A topology describes devices and the links between them, with their rates and latencies. Plans
+   are made for a topology. It describes the present machine, or any other machine by a text.
 
-   A text has a line for each thing. Words are separated by blanks, a word that begins with #
-   begins a comment, and gpu0..7 stands for the names gpu0 to gpu7:
+   A text has one statement per line. Words are separated by blanks. A word that begins with #
+   begins a comment. gpu0..7 stands for the names gpu0 to gpu7:
        device NAME...             devices; rank i of a plan is the i-th of them
        switch NAME...             forwards data
-       socket NAME...             forwards data, too; host memory, which has the name host, is
-                                  linked to sockets
+       socket NAME...             forwards data; host memory (name: host) is linked to sockets
        link A B KIND [RATE [RATE]] [TIME] [half]
                                   a link: from A to B and from B to A at the first rate, or back
-                                  at the second one; half: not both ways at once. Lists of names:
-                                  each with each. KIND is pcie, nvlink, nvswitch, socket, network
-                                  or host; it also gives rate and latency if they are missing
-       peer A B on|off|KIND       whether devices of the two lists reach each other without the
-                                  host (on, the default); KIND: only if all links between them
-                                  are of that kind
+                                  at the second rate; half: one direction at a time. Lists of
+                                  names: each with each. KIND is pcie, nvlink, nvswitch, socket,
+                                  network or host, with default rate and latency
+       peer A B on|off|KIND       direct access between the devices of the two lists, without the
+                                  host (default: on); KIND: only if all links between them are of
+                                  that kind
        peer A B push|pull RATE    rate of copies from A to B that A (push) or B (pull) makes, if
-                                  it is less than the links promise
-       peer A B both RATE         rate of copies from A to B and of copies from B to A that run at
-                                  once, taken together, if it is less than the links promise
+                                  less than the rate of the links
+       peer A B both RATE         total rate of concurrent copies from A to B and from B to A, if
+                                  less than the rate of the links
        peer A B latency TIME      latency of copies from A to B, instead of the latency of every
                                   copy and of the links
        engines N                  copy engines of a device (3)
-       start TIME                 how long a copy holds an engine besides the transfer (1.5us)
-       latency TIME               latency of every copy besides that of its links (6us)
-       memory RATE                how fast kernels read and write memory (2000GB/s)
+       start TIME                 time that a copy holds an engine besides the transfer (1.5us)
+       latency TIME               latency of every copy in addition to its links (6us)
+       memory RATE                rate at which kernels read and write memory (2000GB/s)
    RATE is a number with B/s, KB/s, MB/s, GB/s or TB/s (powers of 1000). TIME is a number with ns,
-   us or ms, 1000 seconds at most.
-   A copy takes the route of the least latency, and of several such routes the widest one. Devices
-   forward nothing by themselves. */
+   us or ms, at most 1000 seconds.
+   A copy takes the route of the least latency; among several, the route of the highest rate.
+   Devices do not forward data. */
 
-/** X(NAME, word, bytes per second and direction, nanoseconds of latency): what a link is when
-    nobody says more. */
+/** X(NAME, word, bytes per second and direction, nanoseconds of latency): defaults of a link. */
 /* clang-format off */
 #define DS_LINK_KINDS(X) \
     X(PCIE, "pcie", 25e9, 500) \
@@ -453,110 +454,113 @@ DSDEF DS_MUST_USE ds_result ds_comm_barrier(const ds_stream *streams, size_t cou
     X(HOST, "host", 100e9, 100)
 
 /* clang-format on */
-/** What a link is. */
+/** Kinds of links. */
 typedef enum ds_link_kind {
 
 #define DS_LINK_KIND_(name, word, rate, latency) DS_LINK_##name,
     DS_LINK_KINDS(DS_LINK_KIND_)
 #undef DS_LINK_KIND_
-        DS_LINK_KIND_COUNT /**< how many there are */
+        DS_LINK_KIND_COUNT /**< number of kinds */
 } ds_link_kind;
 
-/** A topology; it does not change. Freed by ds_topology_destroy, after the plans that were made for
-    it. */
+/** A topology; immutable. ds_topology_destroy frees it with its plans. */
 typedef struct ds_topology ds_topology;
 
-/** Makes a topology of such a text. DS_ERR_INVALID_VALUE: the sentence has the line and the
-    word. */
+/** Parses a topology text. DS_ERR_INVALID_VALUE: the error names the line and the word. */
 DSDEF DS_MUST_USE ds_result ds_topology_create_of_text(const char *text, ds_topology **out);
-/** The same of a file of up to a MiB. DS_ERR_SYSTEM: it cannot be read. */
+/** Parses a topology file of up to 1 MiB. DS_ERR_SYSTEM: the file cannot be read. */
 DSDEF DS_MUST_USE ds_result ds_topology_create_of_file(const char *path, ds_topology **out);
 
 enum {
-    /** measure each pair by short copies: below 200 ms for 8 devices, once in a process */
+    /** measure each pair by short copies: below 200 ms for 8 devices, once per process */
     DS_TOPOLOGY_PROBE = 1
 };
 
-/** The topology of devices that are here. Who reaches whom, NVLink, copy engines and the rate of
-    the memory are asked of the driver; switches of PCIe, how fast links are, and sockets of the
-    system (/sys, or where DEVSTREAM_SYSFS says); where that says nothing, each device counts as
-    a card on a PCIe link of one socket. flags: DS_TOPOLOGY_PROBE or 0. DS_ERR_CROSS_DRIVER:
-    devices of both drivers. With DS_TOPOLOGY_PROBE it waits for its copies: rate and latency of
-    each pair in both directions, and whether both at once are slower. */
+/** Creates the topology of present devices. The driver reports peer access, NVLink, copy engines
+    and the memory rate. The system (/sys, or DEVSTREAM_SYSFS) reports PCIe switches, link rates and
+    sockets. If the system has no data, each device is a card on a PCIe link of one socket. flags:
+    DS_TOPOLOGY_PROBE or 0.
+
+    DS_TOPOLOGY_PROBE measures rate and latency of each pair in both directions, and the rate of
+    both at once. It waits for its copies (blocks). DS_ERR_CROSS_DRIVER: devices of both drivers. */
 DSDEF DS_MUST_USE ds_result ds_topology_create_of_devices(const ds_device *devices, size_t count,
                                                           unsigned flags, ds_topology **out);
-/** Frees a topology; NULL is allowed. */
+/** Frees a topology and its plans; NULL is allowed. */
 DSDEF void ds_topology_destroy(ds_topology *topology);
-/** How many devices it has; 0 for NULL. Callable anywhere. */
+/** Returns the number of devices; 0 for NULL. Callable anywhere. */
 DSDEF int ds_topology_get_size(const ds_topology *topology);
 
-/** How a topology is written. */
+/** Output formats of a topology. */
 typedef enum ds_topology_format {
-    /** a table for people: the rate from each device to each other and host memory, in GB/s, *
-        where it goes through the host, and latency in us */
+    /** table for people: rate from each device to each other device and host memory in GB/s (* if
+        through the host), and latency in us */
     DS_TOPOLOGY_MATRIX,
-    DS_TOPOLOGY_DOT, /**< a picture, for dot -Tsvg */
-    DS_TOPOLOGY_TEXT /**< the text that ds_topology_create_of_text takes */
+    DS_TOPOLOGY_DOT, /**< drawing for dot -Tsvg */
+    DS_TOPOLOGY_TEXT /**< text for ds_topology_create_of_text */
 } ds_topology_format;
 
-/** Writes a topology by calls of write_fn, until that gives something else than 0. */
+/** Writes a topology by calls of write_fn until it returns a value other than 0. */
 DSDEF DS_MUST_USE ds_result ds_topology_write(const ds_topology *topology,
                                               ds_topology_format format, ds_write_fn write_fn,
                                               void *user);
-/** What the CPU driver's virtual clock needs to be this machine (ds_cpu_desc.fabric); it points
-    into the topology. After ds_init, which copies it, the topology may be freed. Device i of the
-    driver is rank i. flags is 0: DS_CPU_DRY may be set in it. */
+/** Returns the configuration by which the CPU driver's virtual clock models the topology
+    (ds_cpu_desc.fabric). Device i of the driver is rank i. *out points into the topology; ds_init
+    copies it, then the topology may be freed. flags is set to 0; the caller may add DS_CPU_DRY. */
 DSDEF DS_MUST_USE ds_result ds_topology_get_fabric(const ds_topology *topology, ds_cpu_fabric *out);
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* A plan says in which order copies and sums make a collective on the devices of a topology: for
-   so many bytes, by the algorithm, and in as many pieces, as are predicted to be the fastest
-   there. The prediction is what the CPU driver's virtual clock shows: a copy takes one of the
-   copy engines of the device that makes it and all links of its route, each for its bytes at the
-   link's rate; the engine for `start` longer; and is done when the latency has passed, too. Sums
-   and copies inside of a device take its memory. Each rank (device of the topology, in its
-   order) has an input, an output and scratch memory; host memory is one more rank that has
-   scratch only. Blocks are p parts of S bytes, as equal as whole elements allow: block i begins
-   at element count * i / p. */
+/* A plan is a schedule of copies and sums for a collective on the devices of a topology. The
+   planner chooses the algorithm and the number of pieces with the shortest predicted time for the
+   given size.
 
-/** What a plan is for, and what S bytes are. */
+   The prediction models the CPU driver's virtual clock. A copy occupies a copy engine of the device
+   that makes it, and all links of its route. A link is occupied for the bytes divided by its rate,
+   the engine for `start` longer. The copy is complete after its latency, too. Sums and copies
+   inside a device use the rate of its memory.
+
+   Each rank (device of the topology, in its order) has an input, an output and scratch memory. Host
+   memory is an additional rank with scratch memory only. S bytes are split into p blocks, as equal
+   as whole elements allow: block i begins at element count * i / p. */
+
+/** Collectives, with the meaning of S bytes. */
 typedef enum ds_collective {
-    DS_BROADCAST,  /**< the root's input of S bytes becomes the output of all others */
-    DS_SCATTER,    /**< block i of the root's input of S bytes becomes the output of rank i */
-    DS_GATHER,     /**< the inputs become the blocks of the root's output of S bytes */
-    DS_REDUCE,     /**< the root's output becomes the sum of all inputs, S bytes each */
-    DS_ALL_REDUCE, /**< all outputs become that */
-    DS_ALL_GATHER, /**< the inputs become the blocks of every output of S bytes */
-    /** the output of rank i becomes block i of the sum of all inputs, S bytes each */
+    DS_BROADCAST,  /**< the root's input (S bytes) is copied to the output of all other ranks */
+    DS_SCATTER,    /**< block i of the root's input (S bytes) is copied to the output of rank i */
+    DS_GATHER,     /**< the inputs are copied to the blocks of the root's output (S bytes) */
+    DS_REDUCE,     /**< the sum of all inputs (S bytes each) is written to the root's output */
+    DS_ALL_REDUCE, /**< the sum of all inputs (S bytes each) is written to all outputs */
+    DS_ALL_GATHER, /**< the inputs are copied to the blocks of every output (S bytes) */
+    /** block i of the sum of all inputs (S bytes each) is written to the output of rank i */
     DS_REDUCE_SCATTER,
-    /** block i of rank j's input becomes block j of rank i's output, S bytes each */
+    /** block i of rank j's input is copied to block j of rank i's output, S bytes each */
     DS_ALL_TO_ALL,
-    DS_COLLECTIVE_COUNT /**< how many there are */
+    DS_COLLECTIVE_COUNT /**< number of collectives */
 } ds_collective;
 
-/** Which orders of a sum are as good as the order of the ranks. */
+/** Allowed orders of a sum, in addition to the order of the ranks. */
 typedef enum ds_plan_order {
-    /** only all at once: for types that are summed in a wider one (float16, bfloat16) and for
+    /** one sum over all inputs only: for types summed in a wider type (float16, bfloat16) and for
         averages */
     DS_ORDER_AT_ONCE,
-    /** also one after the other, ((x0 + x1) + x2) + ...: the same bits where sums are not kept
-        wider than the type */
+    /** also pairwise in list order, ((x0 + x1) + x2) + ...: bit-identical if sums are not kept in a
+        wider type */
     DS_ORDER_LIST,
-    DS_ORDER_ANY /**< any: integers, minimum, maximum; or the bits do not matter */
+    /** any order: for integers, minimum, maximum, or if bit-identical results are not needed */
+    DS_ORDER_ANY
 } ds_plan_order;
 
-/** What is wanted; a zeroed one is a broadcast of nothing from rank 0. */
+/** Parameters of ds_plan_get; a zeroed desc is a broadcast of 0 bytes from rank 0. */
 typedef struct ds_plan_desc {
     ds_collective what;  /**< the collective */
     size_t bytes;        /**< S */
-    int root;            /**< of broadcast, scatter, gather and reduce */
-    size_t item;         /**< bytes of an element, which is not cut; 0: 1 */
-    ds_plan_order order; /**< of sums */
-    /** only this one: "direct", "binomial", "chain", "spread", "islands", "trees" or "staged";
+    int root;            /**< root rank of broadcast, scatter, gather and reduce */
+    size_t item;         /**< bytes of an element, which is never split; 0: 1 */
+    ds_plan_order order; /**< allowed orders of sums */
+    /** required algorithm: "direct", "binomial", "chain", "spread", "islands", "trees" or "staged";
         NULL: the fastest */
     const char *algorithm;
-    /** so many pieces of each part that takes a way of its own; 0: as many as are the fastest */
+    /** number of pieces per independently routed part; 0: the fastest number */
     size_t pieces;
     uint64_t reserved[4]; /**< 0 */
 } ds_plan_desc;
@@ -568,58 +572,57 @@ enum {
     DS_PLAN_SCRATCH /**< temporary memory */
 };
 
-/** A place in memory. */
+/** A buffer location. */
 typedef struct ds_plan_location {
-    int rank;      /**< whose; as many as there are ranks: the host's */
+    int rank;      /**< owner of the buffer; the number of ranks means the host */
     int buffer;    /**< DS_PLAN_* */
-    size_t offset; /**< of the first byte */
+    size_t offset; /**< offset of the first byte */
 } ds_plan_location;
 
-/** A step: a copy, or a sum. Steps of a lane of a rank run in their order. */
+/** A step: a copy or a sum. Steps of one lane of a rank run in order. */
 typedef struct ds_plan_step {
-    int rank;            /**< who does it */
-    int lane;            /**< on which of its lanes */
-    ds_plan_location to; /**< what is written */
-    size_t bytes;        /**< so much of it */
-    uint32_t from;       /**< what is read: from the `from`-th of the plan's spots on */
-    /** 1: a copy; more: a sum of so many, all on the step's own rank, in this order */
+    int rank;            /**< rank that runs the step */
+    int lane;            /**< lane of the rank */
+    ds_plan_location to; /**< location written */
+    size_t bytes;        /**< bytes written */
+    uint32_t from;       /**< locations read: index of the first in ds_plan.spot */
+    /** 1: a copy; more: a sum of so many operands in this order, all on the step's own rank */
     uint32_t from_count;
-    /** the steps of other lanes that come before: from the `after`-th entry of the plan's list
-        on */
+    /** steps of other lanes to wait for: index of the first in ds_plan.before */
     uint32_t after;
-    uint32_t after_count; /**< how many */
-    int64_t start_ns;     /**< predicted */
-    int64_t done_ns;      /**< predicted */
+    uint32_t after_count; /**< number of steps to wait for */
+    int64_t start_ns;     /**< predicted begin */
+    int64_t done_ns;      /**< predicted end */
 } ds_plan_step;
 
-/** A plan. The members may be read and not changed. */
+/** A plan. Members are read-only for the caller. */
 typedef struct ds_plan {
-    ds_plan_desc desc;    /**< what was wanted; algorithm is the chosen one */
-    int ranks;            /**< of the topology */
-    int ways;             /**< parts that take ways of their own, per root */
-    int lanes;            /**< most lanes of a rank */
-    size_t pieces;        /**< of each part */
-    size_t piece_bytes;   /**< of the largest piece */
-    int64_t predicted_ns; /**< how long it takes */
-    /** S over the narrowest cut of the links, and the shortest latency ceil(log2 p) times
-        (all_reduce: twice that) */
+    ds_plan_desc desc;    /**< request; algorithm is the chosen one */
+    int ranks;            /**< number of ranks of the topology */
+    int ways;             /**< independently routed parts per root */
+    int lanes;            /**< maximum number of lanes per rank */
+    size_t pieces;        /**< pieces per part */
+    size_t piece_bytes;   /**< size of the largest piece */
+    int64_t predicted_ns; /**< predicted duration */
+    /** estimated bound: S over the narrowest cut of the links, plus ceil(log2 p) times the shortest
+        latency (all_reduce: twice that) */
     int64_t bound_ns;
-    size_t steps;                 /**< how many */
-    const ds_plan_step *step;     /**< in the order in which they begin */
-    const ds_plan_location *spot; /**< what they read */
-    const uint32_t *before;       /**< which steps others come after */
-    const size_t *scratch;        /**< bytes of scratch memory of each rank and of the host */
+    size_t steps;                 /**< number of steps */
+    const ds_plan_step *step;     /**< steps in the order of their begin */
+    const ds_plan_location *spot; /**< locations read by the steps */
+    const uint32_t *before;       /**< indices of steps to wait for */
+    const size_t *scratch; /**< bytes of scratch memory of each rank and, last, of the host */
 } ds_plan;
 
-/** Makes a plan, or finds the one that was made for the same before: plans are kept until their
-    topology is freed, and may be used by many threads at once. DS_ERR_UNSUPPORTED: the algorithm
-    that is asked for does not do this here, or not in this order. */
+/** Creates a plan, or returns an existing plan of the same request. Plans are read-only and kept
+    until their topology is freed; threads may share them. DS_ERR_UNSUPPORTED: the requested
+    algorithm does not support the collective on this topology, or the order. */
 DSDEF DS_MUST_USE ds_result ds_plan_get(const ds_topology *topology, const ds_plan_desc *desc,
                                         const ds_plan **out);
-/** Writes what was chosen and why: the plan's figures, and those of the other algorithms. */
+/** Writes the plan's figures and those of the other algorithms, with the reason for the choice. */
 DSDEF DS_MUST_USE ds_result ds_plan_write(const ds_topology *topology, const ds_plan *plan,
                                           ds_write_fn write_fn, void *user);
-/** A collective's name. Callable anywhere. */
+/** Returns the name of a collective. Callable anywhere. */
 DSDEF const char *ds_collective_get_name(ds_collective what);
 
 #ifdef __cplusplus
@@ -1089,13 +1092,14 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     out->item = (ds_dtype_get_size)(dtype);
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
-    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS, "%s has %d dimensions, not 0 to %d",
-                ds__nth(what, index), ndim, DS_TENSOR_MAX_DIMS);
-    DS__REQUIRE(!ndim || shape, "%s has no shape", ds__nth(what, index));
+    DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS,
+                "%s has %d dimensions; 0 to %d are allowed", ds__nth(what, index), ndim,
+                DS_TENSOR_MAX_DIMS);
+    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__nth(what, index));
     DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
                 ds__nth(what, index), dtype.bits, dtype.lanes);
     if (!out->item)
-        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are no whole bytes",
+        return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are not whole bytes",
                         ds__nth(what, index), dtype.bits * dtype.lanes);
     for (int d = 0; d < ndim; d++)
         out->shape[d] = shape[d];
@@ -1127,7 +1131,7 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
             __builtin_add_overflow(high, out->count > 0, &high) ||
             __builtin_mul_overflow(high, (int64_t)out->item, &high);
-    DS__REQUIRE(!wide, "%s has strides that lead out of the address space", ds__nth(what, index));
+    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space", ds__nth(what, index));
     out->low = (ptrdiff_t)low;
     out->high = (ptrdiff_t)high;
     return DS_OK;
@@ -1144,7 +1148,7 @@ static ds_result ds__tensor_device(ds_device given, const char *what, int64_t in
     if (given.type != DS_DEVICE_CURRENT && given.type != DS_DEVICE_CUDA &&
         given.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "%s is on a device of DLPack's type %d, which devstream does not have",
+                        "%s is on a device of DLPack's type %d, which is not supported",
                         ds__nth(what, index), given.type);
     ds_result r = ds__resolve(given, out);
     return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
@@ -1557,7 +1561,7 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     if (o)
         *at = o->next;
     ds__lock_give(&ds__c.lock);
-    DS__REQUIRE(o, "%p is no tensor of devstream's, or was freed already", (void *)tensor);
+    DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
     ds_result r = ds__storage_drop(o->storage);
     ds__release(o);
     ds__storages_catch_up();
@@ -1592,7 +1596,7 @@ static int ds__tensor_dim(int dim, int ndim) {
         return dim < 0 ? dim + ndim : dim;
     ds__fail(DS_ERR_INVALID_VALUE,
              ndim ? "dimension %d is outside of [%d, %d]"
-                  : "dimension %d of a tensor that has none",
+                  : "dimension is %d, but the tensor has no dimensions",
              dim, -ndim, ndim - 1);
     return -1;
 }
@@ -1672,12 +1676,13 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     if (r < 0)
         return r;
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS && (!ndim || shape),
-                "a shape of %d dimensions at %p", ndim, (const void *)shape);
+                "the shape has %d dimensions at %p; it must not be NULL", ndim,
+                (const void *)shape);
     v = d;
     v.ndim = ndim;
     for (int i = 0; i < ndim; i++) {
         DS__REQUIRE(shape[i] >= -1, "the size %lld in dimension %d", (long long)shape[i], i);
-        DS__REQUIRE(shape[i] >= 0 || open < 0, "more than one size is -1: dimensions %d and %d",
+        DS__REQUIRE(shape[i] >= 0 || open < 0, "only one size may be -1: dimensions %d and %d",
                     open, i);
         v.shape[i] = shape[i];
         if (shape[i] < 0) {
@@ -1689,11 +1694,11 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
     if (open >= 0 && known > 0)
         v.shape[open] = d.count / known;
     DS__REQUIRE(open < 0 || known != 0,
-                "nothing says what the size in dimension %d, -1, is: there are no elements", open);
-    DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not make the shape %s",
+                "the size in dimension %d cannot be -1: the tensor has no elements", open);
+    DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not fit the shape %s",
                 (long long)d.count, ds__shape_text(ndim, shape, one, sizeof one));
     DS__REQUIRE(ds__reshape(&d, ndim, v.shape, v.strides),
-                "the strides %s of the shape %s do not allow that without a copy",
+                "the strides %s of the shape %s need a copy for this view",
                 ds__shape_text(d.ndim, d.strides, one, sizeof one),
                 ds__shape_text(d.ndim, d.shape, other, sizeof other));
     return ds__tensor_show(tensor, &v, out);
@@ -1702,7 +1707,7 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
 static ds_result ds__narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
                     length <= d->shape[dim] - start,
-                "indices from %lld on, %lld of them, are outside of dimension %d, which has %lld",
+                "start %lld and length %lld are outside dimension %d of size %lld",
                 (long long)start, (long long)length, dim, (long long)d->shape[dim]);
     d->shape[dim] = length;
     ds__dims_recount(d);
@@ -1732,7 +1737,7 @@ DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start
         return r;
     if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
         return DS_ERR_INVALID_VALUE;
-    DS__REQUIRE(step >= 1, "a step of %lld is not at least 1", (long long)step);
+    DS__REQUIRE(step >= 1, "step is %lld; it must be at least 1", (long long)step);
     int64_t n = d.shape[dim];
     start = start < -n ? 0 : start < 0 ? start + n : start > n ? n : start;
     stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
@@ -1759,7 +1764,7 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
     if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
         return DS_ERR_INVALID_VALUE;
     int64_t n = d.shape[dim];
-    DS__REQUIRE(index >= -n && index < n, "index %lld is outside of dimension %d, which has %lld",
+    DS__REQUIRE(index >= -n && index < n, "index %lld is outside dimension %d of size %lld",
                 (long long)index, dim, (long long)n);
     ds__dims_move(&d, dim, index < 0 ? index + n : index);
     d.ndim--;
@@ -1793,7 +1798,7 @@ DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds
     for (int i = 0; i < d.ndim; i++) {
         if ((from[i] = ds__tensor_dim(order[i], d.ndim)) < 0)
             return DS_ERR_INVALID_VALUE;
-        DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d stands twice in the order", from[i]);
+        DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d is listed twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
     return ds__permute(tensor, &d, from, out);
@@ -1823,7 +1828,7 @@ DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
     DS__REQUIRE(d.dtype.code == DS_CODE_COMPLEX && d.dtype.bits % 16 == 0,
                 "elements of type %s are not complex", ds__dtype_name(d.dtype, name));
     DS__REQUIRE(d.ndim < DS_TENSOR_MAX_DIMS && d.dtype.lanes == 1,
-                "%d dimensions and one more are more than %d", d.ndim, DS_TENSOR_MAX_DIMS);
+                "%d dimensions and one more exceed the maximum of %d", d.ndim, DS_TENSOR_MAX_DIMS);
     for (int i = 0; i < d.ndim; i++) /* of a size of 1 or an empty tensor nobody follows it */
         if (__builtin_mul_overflow(d.strides[i], 2, &d.strides[i]))
             d.strides[i] = 0;
@@ -1842,7 +1847,7 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
         return r;
     if (d.device.type == DS_DEVICE_CUDA && d.given.type != DS_TENSOR_CUDA_MANAGED)
         return ds__fail(DS_ERR_INVALID_DEVICE,
-                        "the tensor is on cuda:%d, whose memory the host cannot reach",
+                        "the tensor is on cuda:%d, and the host cannot access its memory",
                         d.device.index);
     d.given = (ds_device){ DS_DEVICE_HOST, 0 };
     return ds__tensor_show(tensor, &d, out);
@@ -1891,7 +1896,7 @@ DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed
     DS__REQUIRE(managed, "managed is NULL");
     if (managed->version.major != DS_DLPACK_MAJOR)
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the managed tensor is of DLPack %u.%u, and %d.x is what devstream reads",
+                        "the managed tensor has DLPack version %u.%u; %d.x is supported",
                         managed->version.major, managed->version.minor, DS_DLPACK_MAJOR);
     if (managed->flags & DS_DLPACK_SUBBYTE_PADDED && managed->tensor.dtype.bits % 8)
         return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits",
@@ -1930,14 +1935,13 @@ static ds_result ds__handed_new(const ds_tensor *tensor, int versioned, ds__hand
     DS__REQUIRE(tensor, "the tensor is NULL");
     ds__storage *storage;
     int known = ds__tensor_share(tensor, &storage, out_flags);
-    DS__REQUIRE(known, "%p is no tensor of devstream's; ds_tensor_wrap makes one",
+    DS__REQUIRE(known, "%p is not a tensor of devstream; create one by ds_tensor_wrap",
                 (const void *)tensor);
     size_t n = (size_t)tensor->ndim;
     ds__handed *e = NULL;
     ds_result r = DS_OK;
     if (!versioned && *out_flags & DS_TENSOR_READ_ONLY)
-        r = ds__fail(DS_ERR_UNSUPPORTED,
-                     "the tensor is read-only, which only the versioned form tells");
+        r = ds__fail(DS_ERR_UNSUPPORTED, "the tensor is read-only; use ds_tensor_export_versioned");
     else if (!(e = calloc(1, sizeof *e + 2 * n * sizeof(int64_t))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a managed tensor");
     if (r < 0) {
@@ -1992,7 +1996,7 @@ static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
-            ds__warn("tensor made at %s:%d was not freed", o->made.file ? o->made.file : "?",
+            ds__warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
                      o->made.line);
             /* it is not given back one by one */
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
@@ -4288,9 +4292,10 @@ static ds_result ds__comm_reduce(ds_stream stream, ds_reduce_op op, ds_dtype dty
     void *partial = NULL;
     ds_result r = DS_OK;
     if (kind < 0)
-        return ds__fail(DS_ERR_UNSUPPORTED, "there is no such reduction of this type");
+        return ds__fail(DS_ERR_UNSUPPORTED, "this reduction is not supported for the type");
     if (inputs == 0 || inputs > UINT32_MAX)
-        return ds__fail(DS_ERR_INVALID_VALUE, "a reduction of %zu tensors", inputs);
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "the reduction has %zu tensors; 1 to 2^32 - 1 are allowed", inputs);
     if (count == 0)
         return DS_OK;
     bytes = count * per_element * ds__comm_size[kind];
@@ -4867,7 +4872,7 @@ static ds_result ds__routes_make(ds_topology *t) {
                 !(ds__route_of(t, i, t->devices)->hops && ds__route_of(t, t->devices, k)->hops))
                 return ds__fail(
                     DS_ERR_INVALID_VALUE,
-                    "there is no way from %s to %s, neither directly nor through host memory",
+                    "there is no route from %s to %s, neither directly nor through host memory",
                     t->node[t->rank[i]].name, t->node[t->rank[k]].name);
     return ds__ways_make(t);
 }
@@ -4897,8 +4902,9 @@ static int ds__tnode_find(const ds_topology *t, const char *name) {
 static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(strlen(name) < sizeof t->node->name,
                 "the name \"%.40s\" is longer than %zu characters", name, sizeof t->node->name - 1);
-    DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is there already", name);
-    DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "there are more than %d nodes", DS__TOPOLOGY_MAX);
+    DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
+    DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
+                DS__TOPOLOGY_MAX);
     ds__tnode *n = ds__grown(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
@@ -5217,7 +5223,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
                               timed ? "a time is expected (\"8us\")"
                                     : "a rate above 0 is expected (\"25GB/s\")");
     if (w->words > 4 + rated)
-        return ds__tword_fail(w, 4 + rated, "nothing more is expected");
+        return ds__tword_fail(w, 4 + rated, "text after the end of the statement");
     for (int i = 0; i < w->count[0]; i++)
         for (int k = 0; k < w->count[1]; k++)
             for (int back = 0; back < ways; back++) {
@@ -5226,7 +5232,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
                 if (e.from == e.to)
                     continue;
                 if (!rated && (!e.from || !e.to))
-                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is no device");
+                    return ds__tword_fail(w, e.from && back ? 2 : 1, "host memory is not a device");
                 struct ds__tpeer one = e;
                 one.from = ds__rank_of(w->t, e.from);
                 one.to = ds__rank_of(w->t, e.to);
@@ -5248,9 +5254,8 @@ static ds_result ds__tvalue_line(ds__twords *w) {
     else if (strcmp(w->word[0], "memory") == 0 && is == 'r' && n >= 1)
         w->t->memory = n;
     else
-        return ds__tword_fail(
-            w, w->words > 2 ? 2 : 1,
-            "expected are engines 1 to 64, start TIME, latency TIME or memory RATE");
+        return ds__tword_fail(w, w->words > 2 ? 2 : 1,
+                              "expected: engines 1 to 64, start TIME, latency TIME or memory RATE");
     return DS_OK;
 }
 
@@ -5272,8 +5277,7 @@ static ds_result ds__tline(ds__twords *w) {
         strcmp(w->word[0], "latency") == 0 || strcmp(w->word[0], "memory") == 0)
         return ds__tvalue_line(w);
     return ds__tword_fail(
-        w, 0,
-        "expected are device, switch, socket, link, peer, engines, start, latency and memory");
+        w, 0, "expected: device, switch, socket, link, peer, engines, start, latency or memory");
 }
 
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
@@ -5312,7 +5316,7 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
             r = ds__tline(w);
     }
     if (r == DS_OK && !t->devices)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: there is no device", w->number);
+        r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
     ds__release(w);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
@@ -5355,7 +5359,7 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
         else if (n == MOST - 1)
             r = ds__fail(DS_ERR_INVALID_VALUE, "%s is longer than a MiB", path);
         else if (memchr(text, 0, n))
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is no text", path);
+            r = ds__fail(DS_ERR_INVALID_VALUE, "%s is not a text file", path);
     }
     if (f)
         fclose(f);
@@ -5461,7 +5465,8 @@ DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_form
                                                                      ds__topology_text };
     DS__ENTER("ds_topology_write");
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
-    DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0], "%d is no format", (int)format);
+    DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
+                "format is %d; use a DS_TOPOLOGY_* format", (int)format);
     ds__pen pen = { write_fn, user, 0, 0 };
     forms[format](topology, &pen);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
@@ -6043,8 +6048,8 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
         *out = NULL;
     DS__ENTER("ds_topology_create_of_devices");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
-    DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2, "%zu devices are not 1 to %d", count,
-                DS__TOPOLOGY_MAX - 3);
+    DS__REQUIRE(count && count < DS__TOPOLOGY_MAX - 2,
+                "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
     ds_topology *t = ds__topology_new();
     ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
@@ -6054,9 +6059,9 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__resolve(devices[i], &device[i]);
         if (r == DS_OK && device[i].type == DS_DEVICE_HOST)
-            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host is no rank");
+            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
         if (r == DS_OK && device[i].type != device[0].type)
-            r = ds__fail(DS_ERR_CROSS_DRIVER, "devices of two drivers");
+            r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
         if (r < 0)
             r = ds__also(r, " (device %zu of the list)", i);
     }
@@ -6272,8 +6277,12 @@ typedef struct ds__dues {
     size_t due_room;
 } ds__dues;
 
-static int ds__due_before(const ds__due *a, const ds__due *b) {
-    return a->at != b->at ? a->at < b->at : a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
+static inline int ds__due_before(const ds__due *a, const ds__due *b) {
+    if (a->at != b->at)
+        return a->at < b->at;
+    if (a->rank != b->rank)
+        return a->rank < b->rank;
+    return a->id < b->id;
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
@@ -6338,6 +6347,15 @@ static int64_t ds__memory_ns(const ds__draft *d, const ds__dstep *s) {
     return ds__ns((double)s->bytes * (s->from_count + 1), d->t->memory);
 }
 
+/* Returns the engine that is free first. */
+static inline int64_t *ds__engine_first(int64_t *engine, size_t engines) {
+    int64_t *first = engine;
+    for (size_t i = 1; i < engines; i++)
+        if (engine[i] < *first)
+            first = &engine[i];
+    return first;
+}
+
 /* Who waits for a step, from its `after` lists and, when lanes are given, from the order in the
    lanes: lists that begin with `next`. */
 static int ds__followers(ds__draft *d, int lanes) {
@@ -6372,62 +6390,81 @@ static int ds__followers(ds__draft *d, int lanes) {
     return last && !d->failed;
 }
 
-/* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
-   of their lanes; each begins when an engine and all its wires are free. */
-static int ds__predict(ds__draft *d) {
+/* Times at which the wires, engines and memories of the virtual clock are free. */
+typedef struct ds__plan_clock {
+    int64_t *engine;
+    int64_t *memory;
+    int64_t *wire;
+} ds__plan_clock;
+
+/* Runs a step that is ready: it begins when an engine and all its wires are free. */
+static void ds__plan_clock_run(const ds__plan_clock *c, const ds__draft *d, ds__dstep *s) {
     const ds_topology *t = d->t;
+    const ds__troute *r = ds__step_route(d, s);
     size_t engines = (size_t)t->engines;
+    s->start = s->ready;
+    if (!r) {
+        if (c->memory[s->rank] > s->start)
+            s->start = c->memory[s->rank];
+        s->done = c->memory[s->rank] = s->start + ds__memory_ns(d, s);
+        return;
+    }
+
+    int64_t *e = ds__engine_first(&c->engine[(size_t)s->rank * engines], engines);
+    if (*e > s->start)
+        s->start = *e;
+    for (size_t i = 0; i < r->hops; i++)
+        if (c->wire[r->wire[i]] > s->start)
+            s->start = c->wire[r->wire[i]];
+    for (size_t i = 0; i < r->hops; i++)
+        c->wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
+    *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+    s->done = *e + r->latency_ns;
+}
+
+/* Puts the steps that a finished step lets become ready into the heap. Returns 0 if memory is
+   exhausted. */
+static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dstep *s) {
+    for (uint32_t k = s->next; k != DS__NONE; k = d->link[k].next) {
+        ds__dstep *f = &d->step[d->link[k].step];
+        if (s->done > f->ready)
+            f->ready = s->done;
+        if (!--f->need && !ds__due_put(h, f->ready, ds__turn(d, f), d->link[k].step))
+            return 0;
+    }
+    return 1;
+}
+
+/* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
+   of their lanes. Returns 0 if memory is exhausted or if steps wait for each other. */
+static int ds__predict(ds__draft *d) {
+    size_t engines = (size_t)d->t->engines;
     size_t n = (size_t)d->p + 1;
     size_t links = d->links;
     size_t run = 0;
-    int64_t *engine = ds__alloc((n * engines + n + (size_t)t->wires) * sizeof *engine);
-    int64_t *memory = engine + n * engines;
-    int64_t *wire = memory + n;
+    ds__plan_clock c = { NULL, NULL, NULL };
     ds__dues h = { NULL, 0, 0 };
-    int ok = engine && ds__followers(d, 1);
+    c.engine = ds__alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
+    c.memory = c.engine + n * engines;
+    c.wire = c.memory + n;
+    int ok = c.engine && ds__followers(d, 1);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
             ok = ds__due_put(&h, 0, ds__turn(d, &d->step[i]), i);
+
     d->end = 0;
-    while (ok && h.dues) {
+    for (; ok && h.dues; run++) {
         ds__dstep *s = &d->step[ds__due_take(&h).id];
-        const ds__troute *r = ds__step_route(d, s);
-        int64_t *e = &engine[(size_t)s->rank * engines];
-        s->start = s->ready;
-        if (r) {
-            for (size_t i = 1; i < engines; i++)
-                if (engine[(size_t)s->rank * engines + i] < *e)
-                    e = &engine[(size_t)s->rank * engines + i];
-            if (*e > s->start)
-                s->start = *e;
-            for (size_t i = 0; i < r->hops; i++)
-                if (wire[r->wire[i]] > s->start)
-                    s->start = wire[r->wire[i]];
-            for (size_t i = 0; i < r->hops; i++)
-                wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
-            *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
-            s->done = *e + r->latency_ns;
-        } else {
-            if (memory[s->rank] > s->start)
-                s->start = memory[s->rank];
-            s->done = memory[s->rank] = s->start + ds__memory_ns(d, s);
-        }
+        ds__plan_clock_run(&c, d, s);
         if (s->done > d->end)
             d->end = s->done;
-        run++;
-        for (uint32_t k = s->next; ok && k != DS__NONE; k = d->link[k].next) {
-            ds__dstep *f = &d->step[d->link[k].step];
-            if (s->done > f->ready)
-                f->ready = s->done;
-            if (!--f->need)
-                ok = ds__due_put(&h, f->ready, ds__turn(d, f), d->link[k].step);
-        }
+        ok = ds__plan_clock_finish(d, &h, s);
     }
     d->links = links;
-    ds__release(engine);
+    ds__release(c.engine);
     ds__release(h.due);
     if (ok && run != d->steps) {
-        ds__fail(DS_ERR_INVALID_VALUE, "a plan's steps wait for each other");
+        ds__fail(DS_ERR_INVALID_VALUE, "the steps of a plan wait for each other");
         ok = 0;
     }
     return ok;
@@ -6454,7 +6491,9 @@ typedef struct ds__sorted {
 static int ds__sorted_compare(const void *a, const void *b) {
     const ds__sorted *x = a;
     const ds__sorted *y = b;
-    return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
 }
 
 /* The steps by their keys. */
@@ -6530,29 +6569,49 @@ static void ds__wait_for(ds__waits *w, size_t what, uint32_t step) {
     w->head[what] = ds__wait_meld(w, w->head[what], step + 1);
 }
 
-static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, int64_t now) {
-    ds__dstep *s = &d->step[i];
+/* Steps that wait for wires, engines or memory, and events of those that run. */
+typedef struct ds__arrangement {
+    ds__draft *d;
+    ds__waits w;
+    size_t wires;
+    size_t all;     /* wires, engines and memories; the heap behind them has steps that can begin */
+    ds__dues h;     /* what is over, by time */
+    ds__dues freed; /* what is free again, by the first step that waits for it */
+} ds__arrangement;
+
+/* Returns 1 if a step copies between groups of many ranks. Its wires would hardly ever be free all
+   at once, so it may reserve them. */
+static int ds__step_is_far(const ds__draft *d, const ds__dstep *s) {
+    if (d->p <= DS__PLAN_LARGE || d->run || s->source < 0 || s->source >= d->p ||
+        s->to.rank >= d->p)
+        return 0;
+    return d->t->island[s->source] != d->t->island[s->to.rank];
+}
+
+/* Makes step i wait if its engine, its memory or one of its wires is not free. Returns 1 if the
+   step waits. */
+static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) {
+    ds__draft *d = x->d;
+    ds__waits *w = &x->w;
+    const ds__dstep *s = &d->step[i];
     const ds__troute *r = ds__step_route(d, s);
-    size_t wires = (size_t)d->t->wires;
-    size_t own = wires + (r ? 0 : (size_t)d->p + 1) + (size_t)s->rank;
-    int kept = r && r->hops && w->kept[*r->wire] == i + 1;
-    int far = d->p > DS__PLAN_LARGE && !d->run && r && s->source < d->p && s->to.rank < d->p &&
-              d->t->island[s->source] != d->t->island[s->to.rank];
+    size_t hops = r ? r->hops : 0;
     if (!kept && w->busy[own] >= (r ? d->t->engines : 1)) {
         ds__wait_for(w, own, i);
         return 1;
     }
-    for (size_t k = 0; !kept && r && k < r->hops; k++)
+    for (size_t k = 0; !kept && k < hops; k++)
         if (w->kept[r->wire[k]]) {
             ds__wait_for(w, (size_t)r->wire[k], i);
             return 1;
         }
-    for (size_t k = 0; r && k < r->hops; k++) {
+    for (size_t k = 0; k < hops; k++) {
         if (!w->busy[r->wire[k]])
             continue;
+        int far = ds__step_is_far(d, s);
         /* its wires would hardly ever be free all at once: nobody else begins on them */
         if (far && !kept) {
-            for (size_t m = 0; m < r->hops; m++)
+            for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
             w->busy[own]++;
         } else if (!far) {
@@ -6560,6 +6619,21 @@ static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, i
         }
         return 1;
     }
+    return 0;
+}
+
+/* Begins step i if all it uses is free; else the step waits. Returns 0 if memory is exhausted. */
+static int ds__begin_step(ds__arrangement *x, uint32_t i, int64_t now) {
+    ds__draft *d = x->d;
+    ds__waits *w = &x->w;
+    ds__dues *h = &x->h;
+    ds__dstep *s = &d->step[i];
+    const ds__troute *r = ds__step_route(d, s);
+    size_t own = x->wires + (r ? 0 : (size_t)d->p + 1) + (size_t)s->rank;
+    int kept = r && r->hops && w->kept[*r->wire] == i + 1;
+    if (ds__step_waits(x, i, own, kept))
+        return 1;
+
     for (size_t k = 0; kept && k < r->hops; k++)
         w->kept[r->wire[k]] = 0;
     if (kept)
@@ -6577,65 +6651,101 @@ static int ds__begin_step(ds__draft *d, ds__waits *w, ds__dues *h, uint32_t i, i
     return ok && ds__due_put(h, s->done, 0, i) && ds__due_put(h, now + held, 1, (uint32_t)own);
 }
 
-/* Starts whatever can start, in the order of the list, and says when: nobody waits for what
-   others only have put by. Then the steps stand in the order of their starts. */
+/* Takes all that is over at this time: notes what is free again, and the steps that can begin.
+   Returns 0 if memory is exhausted. */
+static int ds__arrange_finish(ds__arrangement *x, int64_t now) {
+    ds__draft *d = x->d;
+    ds__waits *w = &x->w;
+    int ok = 1;
+    while (x->h.dues && x->h.due[0].at == now) {
+        ds__due e = ds__due_take(&x->h);
+        if (e.rank) {
+            w->busy[e.id]--;
+            if (ok && (w->head[e.id] || w->kept[e.id]))
+                ok = ds__due_put(&x->freed, w->kept[e.id] ? 0 : w->head[e.id], 0, e.id);
+            continue;
+        }
+        for (uint32_t k = d->step[e.id].next; k != DS__NONE; k = d->link[k].next)
+            if (!--d->step[d->link[k].step].need)
+                ds__wait_for(w, x->all, d->link[k].step);
+    }
+    /* those that wait for nothing any more */
+    if (ok && w->head[x->all])
+        ok = ds__due_put(&x->freed, w->head[x->all], 0, (uint32_t)x->all);
+    return ok;
+}
+
+/* Returns 1 if a wire, engine or memory cannot take one more step. */
+static int ds__arrange_is_busy(const ds__arrangement *x, uint32_t id) {
+    const ds__draft *d = x->d;
+    int engine = id >= x->wires && id <= x->wires + (size_t)d->p;
+    return id < x->all && x->w.busy[id] >= (engine ? d->t->engines : 1);
+}
+
+/* Begins the steps that wait for what is free again, in their order. Returns 0 if memory is
+   exhausted. */
+static int ds__arrange_begin(ds__arrangement *x, int64_t now) {
+    ds__waits *w = &x->w;
+    while (x->freed.dues) {
+        uint32_t id = ds__due_take(&x->freed).id;
+        int ok = 1;
+        /* whatever else waits */
+        if (w->kept[id]) {
+            ok = ds__begin_step(x, w->kept[id] - 1, now);
+        } else if (w->head[id] && !ds__arrange_is_busy(x, id)) {
+            ok = ds__begin_step(x, ds__wait_take(w, id), now) &&
+                 (!w->head[id] || ds__due_put(&x->freed, w->head[id], 0, id));
+        }
+        if (!ok)
+            return 0;
+    }
+    return 1;
+}
+
+/* Returns 0 if memory is exhausted. */
+static int ds__arrangement_init(ds__arrangement *x, ds__draft *d) {
+    ds__waits *w = &x->w;
+    memset(x, 0, sizeof *x);
+    x->d = d;
+    x->wires = (size_t)d->t->wires;
+    x->all = x->wires + 2 * ((size_t)d->p + 1);
+    w->head = ds__alloc((x->all + 1) * sizeof *w->head);
+    w->child = ds__alloc((d->steps + 1) * sizeof *w->child);
+    w->next = ds__alloc((d->steps + 1) * sizeof *w->next);
+    w->kept = ds__alloc((x->all + 1) * sizeof *w->kept);
+    w->busy = ds__alloc(x->all * sizeof *w->busy);
+    return w->head && w->child && w->next && w->kept && w->busy;
+}
+
+static void ds__arrangement_deinit(ds__arrangement *x) {
+    ds__release(x->w.head);
+    ds__release(x->w.child);
+    ds__release(x->w.next);
+    ds__release(x->w.kept);
+    ds__release(x->w.busy);
+    ds__release(x->freed.due);
+    ds__release(x->h.due);
+}
+
+/* Starts each step as soon as it can start, in the order of the list, and notes the times. No step
+   waits for a wire that is only reserved by steps that wait themselves. Then the steps stand in
+   the order of their starts. Returns 0 if memory is exhausted. */
 static int ds__arrange(ds__draft *d) {
-    size_t wires = (size_t)d->t->wires;
-    size_t n = wires + 2 * ((size_t)d->p + 1);
+    ds__arrangement x;
     size_t links = d->links;
-    ds__waits w = { ds__alloc((n + 1) * sizeof *w.head),
-                    ds__alloc((d->steps + 1) * sizeof *w.child),
-                    ds__alloc((d->steps + 1) * sizeof *w.next), ds__alloc((n + 1) * sizeof *w.kept),
-                    ds__alloc(n * sizeof *w.busy) };
-    ds__dues h = { NULL, 0, 0 };
-    ds__dues freed = { NULL, 0, 0 }; /* what is free again, by the first step that waits for it */
-    int ok = w.head && w.child && w.next && w.kept && w.busy && ds__sort(d) && ds__followers(d, 0);
+    int ok = ds__arrangement_init(&x, d) && ds__sort(d) && ds__followers(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
-            ok = ds__begin_step(d, &w, &h, i, 0);
+            ok = ds__begin_step(&x, i, 0);
     /* all that is over at this time, then those that it lets begin, in their order */
-    while (ok && h.dues) {
-        int64_t now = h.due[0].at;
-        while (h.dues && h.due[0].at == now) {
-            ds__due e = ds__due_take(&h);
-            if (e.rank) {
-                w.busy[e.id]--;
-                ok = ok && (!(w.head[e.id] || w.kept[e.id]) ||
-                            ds__due_put(&freed, w.kept[e.id] ? 0 : w.head[e.id], 0, e.id));
-                continue;
-            }
-            for (uint32_t k = d->step[e.id].next; k != DS__NONE; k = d->link[k].next)
-                if (!--d->step[d->link[k].step].need)
-                    ds__wait_for(&w, n, d->link[k].step);
-        }
-        /* those that wait for nothing any more */
-        if (w.head[n])
-            ok = ok && ds__due_put(&freed, w.head[n], 0, (uint32_t)n);
-        while (ok && freed.dues) {
-            uint32_t id = ds__due_take(&freed).id;
-            /* whatever else waits */
-            if (w.kept[id]) {
-                ok = ds__begin_step(d, &w, &h, w.kept[id] - 1, now);
-                continue;
-            }
-            if (!w.head[id] ||
-                (id < n &&
-                 w.busy[id] >= (id >= wires && id <= wires + (size_t)d->p ? d->t->engines : 1)))
-                continue;
-            ok = ds__begin_step(d, &w, &h, ds__wait_take(&w, id), now) &&
-                 (!w.head[id] || ds__due_put(&freed, w.head[id], 0, id));
-        }
+    while (ok && x.h.dues) {
+        int64_t now = x.h.due[0].at;
+        ok = ds__arrange_finish(&x, now) && ds__arrange_begin(&x, now);
     }
     d->links = links;
     for (size_t i = 0; i < d->steps; i++)
         d->step[i].key = (uint64_t)d->step[i].start;
-    ds__release(w.head);
-    ds__release(w.child);
-    ds__release(w.next);
-    ds__release(w.kept);
-    ds__release(w.busy);
-    ds__release(freed.due);
-    ds__release(h.due);
+    ds__arrangement_deinit(&x);
     return ok && ds__sort(d);
 }
 
@@ -6663,235 +6773,285 @@ static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-/* The virtual clock serves whoever is ready first, not whose turn it is, and what it serves
-   holds all it needs from then on. So the steps are gone through in the order that is wanted,
-   with the times that they get: each takes a lane, and if need be comes after one more step, so
-   that it is ready after those before it that use the same. */
-static int ds__settle(ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t ranks = (size_t)d->p + 1;
-    size_t wires = (size_t)t->wires;
-    size_t n = wires + 2 * ranks;
-    size_t events = 0;
-    int64_t *lane = ds__alloc(ranks * DS__PLAN_LANES * sizeof *lane);
-    int64_t *engine = ds__alloc((ranks * engines + n) * sizeof *engine);
-    int64_t *free_at = engine + ranks * engines;
-    uint32_t *last = ds__alloc(n * sizeof *last); /* who used it, plus 1 */
-    ds__sorted *event = ds__alloc((d->steps + 1) * sizeof *event);
-    int ok = lane && engine && last && event;
+/* Times of all that steps use, in the order in which lanes are given. */
+typedef struct ds__settling {
+    ds__draft *d;
+    size_t engines;
+    size_t ranks;
+    size_t wires;
+    int64_t *lane;    /* of each rank: when its lanes are free */
+    int64_t *engine;  /* of each rank: when its engines are free */
+    int64_t *free_at; /* of wires, engines (unused) and memories */
+    uint32_t *last;   /* of the same: the last step that used it, plus 1 */
+    uint32_t *used;   /* of each rank: how many lanes have steps */
+    ds__due *ended;   /* steps that have a lane, by the time at which they are done */
+    size_t count;
+} ds__settling;
+
+/* A step that gets a lane. */
+typedef struct ds__placing {
+    ds__dstep *s;
+    const ds__troute *r;
+    uint32_t i;
+    size_t own;       /* its engine or memory in `last` and `free_at` */
+    int64_t *engine;  /* the first that is free */
+    int64_t *lane;    /* lanes of its rank */
+    int64_t input;    /* when its inputs are there */
+    int64_t room;     /* when all that it uses is free */
+    int64_t start;    /* the later of both */
+    int64_t earliest; /* it must be ready after a step that is ready then ... */
+    int64_t before;   /* ... in this turn */
+} ds__placing;
+
+/* Returns 0 if memory is exhausted. */
+static int ds__settling_init(ds__settling *x, ds__draft *d) {
+    x->d = d;
+    x->engines = (size_t)d->t->engines;
+    x->ranks = (size_t)d->p + 1;
+    x->wires = (size_t)d->t->wires;
+    x->count = 0;
+    size_t n = x->wires + 2 * x->ranks;
+    x->lane = ds__alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
+    x->engine = ds__alloc((x->ranks * x->engines + n) * sizeof *x->engine);
+    x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
+    x->last = ds__alloc((n + x->ranks) * sizeof *x->last);
+    x->used = x->last ? x->last + n : NULL;
+    x->ended = ds__alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
-    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
-        ds__dstep *s = &d->step[i];
-        const ds__troute *r = ds__step_route(d, s);
-        size_t own = wires + (r ? 0 : ranks) + (size_t)s->rank;
-        size_t uses = r ? r->hops + 1 : 1;
-        int64_t input = 0;
-        int64_t room = 0;
-        int64_t earliest = -1;
-        int64_t before = -1;
-        int64_t *l = &lane[(size_t)s->rank * DS__PLAN_LANES];
-        int64_t *e = &engine[(size_t)s->rank * engines];
-        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
-            if (d->step[d->link[k].step].done > input)
-                input = d->step[d->link[k].step].done;
-        for (size_t k = 1; k < engines; k++)
-            if (engine[(size_t)s->rank * engines + k] < *e)
-                e = &engine[(size_t)s->rank * engines + k];
-        room = r ? *e : free_at[own];
-        for (size_t k = 0; k < uses; k++) {
-            size_t what = k + 1 < uses ? (size_t)r->wire[k] : own;
-            if (k + 1 < uses && free_at[what] > room)
-                room = free_at[what];
-            if (!last[what])
-                continue;
-            const ds__dstep *o = &d->step[last[what] - 1];
-            int64_t turn = ds__turn(d, o);
-            if (o->ready > earliest || (o->ready == earliest && turn > before)) {
-                earliest = o->ready;
-                before = turn;
-            }
+    return x->lane && x->engine && x->last && x->ended;
+}
+
+static void ds__settling_deinit(ds__settling *x) {
+    ds__release(x->lane);
+    ds__release(x->engine);
+    ds__release(x->last);
+    ds__release(x->ended);
+}
+
+/* Returns the k-th wire of a step, or behind the wires its engine or memory. */
+static inline size_t ds__placing_use(const ds__placing *o, size_t k) {
+    return o->r && k < o->r->hops ? (size_t)o->r->wire[k] : o->own;
+}
+
+static inline size_t ds__placing_uses(const ds__placing *o) {
+    return o->r ? o->r->hops + 1 : 1;
+}
+
+static inline int64_t ds__placing_turn(const ds__settling *x, const ds__placing *o, int lane) {
+    return (int64_t)lane * (int64_t)x->ranks + o->s->rank;
+}
+
+/* Returns 1 if a step that is ready then, in this turn, is served before the steps that use the
+   same and should come first. */
+static inline int ds__placing_early(const ds__placing *o, int64_t ready, int64_t turn) {
+    return ready < o->earliest || (ready == o->earliest && turn < o->before);
+}
+
+/* Finds out when step i can start, and after which steps it must be ready. */
+static void ds__placing_init(const ds__settling *x, ds__placing *o, uint32_t i) {
+    const ds__draft *d = x->d;
+    ds__dstep *s = &d->step[i];
+    const ds__troute *r = ds__step_route(d, s);
+    size_t rank = (size_t)s->rank;
+    *o = (ds__placing){ .s = s, .r = r, .i = i, .earliest = -1, .before = -1 };
+    o->own = x->wires + (r ? 0 : x->ranks) + rank;
+    o->lane = &x->lane[rank * DS__PLAN_LANES];
+    o->engine = ds__engine_first(&x->engine[rank * x->engines], x->engines);
+    o->room = r ? *o->engine : x->free_at[o->own];
+    for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
+        if (d->step[d->link[k].step].done > o->input)
+            o->input = d->step[d->link[k].step].done;
+
+    for (size_t k = 0; k < ds__placing_uses(o); k++) {
+        size_t what = ds__placing_use(o, k);
+        if (what != o->own && x->free_at[what] > o->room)
+            o->room = x->free_at[what];
+        if (!x->last[what])
+            continue;
+        const ds__dstep *other = &d->step[x->last[what] - 1];
+        int64_t turn = ds__turn(d, other);
+        if (other->ready > o->earliest || (other->ready == o->earliest && turn > o->before)) {
+            o->earliest = other->ready;
+            o->before = turn;
         }
-        int64_t start = input > room ? input : room;
-        int64_t patience = t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
-        int best = -1;
-        int best_own = 0;
-        int least = 0;
-        int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
-        for (int k = 0; k < lanes; k++) {
-            s->lane = k;
-            int64_t ready = l[k] > input ? l[k] : input;
-            int in_turn =
-                ready > earliest || (ready == earliest && (int64_t)ds__turn(d, s) > before);
-            if (l[k] < l[least])
-                least = k;
-            if (ready > start)
-                continue;
-            if (best < 0 || in_turn > best_own || (in_turn == best_own && l[k] > l[best])) {
-                best = k;
-                best_own = in_turn;
-            }
-        }
-        s->lane = best >= 0 ? best : least;
-        s->ready = l[s->lane] > input ? l[s->lane] : input;
-        if (s->ready < earliest || (s->ready == earliest && (int64_t)ds__turn(d, s) < before)) {
-            size_t low = 0;
-            size_t high = events;
-            while (low < high) {
-                size_t m = (low + high) / 2;
-                if ((int64_t)event[m].key > earliest)
-                    high = m;
-                else
-                    low = m + 1;
-            }
-            /* a lane whose turn is after theirs, for one that is ready at the same time */
-            int later = -1;
-            if (low && (int64_t)event[low - 1].key == earliest &&
-                (low == events || (int64_t)event[low].key > start))
-                for (int k = 0; k < lanes; k++)
-                    if (l[k] <= start && (int64_t)k * (int64_t)ranks + s->rank > before &&
-                        (later < 0 || l[k] > l[later]))
-                        later = k;
-            if (later >= 0) {
-                s->lane = later;
-                low--;
-            }
-            if (low < events && (int64_t)event[low].key <= start + patience) {
-                ds__after(d, i, event[low].id);
-                s->ready =
-                    (int64_t)event[low].key > l[s->lane] ? (int64_t)event[low].key : l[s->lane];
-            }
-        }
-        if (s->lane >= d->lanes)
-            d->lanes = s->lane + 1;
-        s->start = s->ready > room ? s->ready : room;
-        if (r) {
-            for (size_t k = 0; k < r->hops; k++)
-                free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
-            *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
-            s->done = *e + r->latency_ns;
-        } else
-            s->done = free_at[own] = s->start + ds__memory_ns(d, s);
-        for (size_t k = 0; k < uses; k++)
-            last[k + 1 < uses ? (size_t)r->wire[k] : own] = i + 1;
-        l[s->lane] = s->done;
-        size_t at = events++;
-        for (; at && event[at - 1].key > (uint64_t)s->done; at--)
-            event[at] = event[at - 1];
-        event[at] = (ds__sorted){ (uint64_t)s->done, i };
     }
-    ds__release(lane);
-    ds__release(engine);
-    ds__release(last);
-    ds__release(event);
+    o->start = o->input > o->room ? o->input : o->room;
+}
+
+/* Returns the first of the ended steps that is done after that time. */
+static size_t ds__settling_after(const ds__settling *x, int64_t than) {
+    size_t low = 0;
+    size_t high = x->count;
+    while (low < high) {
+        size_t m = (low + high) / 2;
+        if (x->ended[m].at > than)
+            high = m;
+        else
+            low = m + 1;
+    }
+    return low;
+}
+
+/* Runs a step that has its lane and the time at which it is ready. */
+static void ds__placing_run(ds__settling *x, const ds__placing *o) {
+    ds__draft *d = x->d;
+    const ds_topology *t = d->t;
+    const ds__troute *r = o->r;
+    ds__dstep *s = o->s;
+    if (s->lane >= d->lanes)
+        d->lanes = s->lane + 1;
+    s->start = s->ready > o->start ? s->ready : o->start;
+    if (r) {
+        for (size_t k = 0; k < r->hops; k++)
+            x->free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
+        *o->engine = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+        s->done = *o->engine + r->latency_ns;
+    } else {
+        s->done = s->start + ds__memory_ns(d, s);
+        x->free_at[o->own] = s->done;
+    }
+    for (size_t k = 0; k < ds__placing_uses(o); k++)
+        x->last[ds__placing_use(o, k)] = o->i + 1;
+    o->lane[s->lane] = s->done;
+
+    size_t at = x->count++;
+    for (; at && x->ended[at - 1].at > s->done; at--)
+        x->ended[at] = x->ended[at - 1];
+    x->ended[at] = (ds__due){ s->done, 0, o->i };
+}
+
+/* Gives the step the lane that delays it least, and among those one in which it is ready after
+   the steps that come first. */
+static void ds__settle_lane(const ds__settling *x, const ds__placing *o, int lanes) {
+    const int64_t *l = o->lane;
+    ds__dstep *s = o->s;
+    int best = -1;
+    int best_own = 0;
+    int least = 0;
+    for (int k = 0; k < lanes; k++) {
+        int64_t ready = l[k] > o->input ? l[k] : o->input;
+        int64_t turn = ds__placing_turn(x, o, k);
+        int in_turn = ready > o->earliest || (ready == o->earliest && turn > o->before);
+        if (l[k] < l[least])
+            least = k;
+        if (ready > o->start)
+            continue;
+        if (best < 0 || in_turn > best_own || (in_turn == best_own && l[k] > l[best])) {
+            best = k;
+            best_own = in_turn;
+        }
+    }
+    s->lane = best >= 0 ? best : least;
+    s->ready = l[s->lane] > o->input ? l[s->lane] : o->input;
+}
+
+/* Returns a lane whose turn is after those that come first, for a step that is ready at the same
+   time; -1: there is none. */
+static int ds__settle_later(const ds__settling *x, const ds__placing *o, int lanes) {
+    const int64_t *l = o->lane;
+    int later = -1;
+    for (int k = 0; k < lanes; k++)
+        if (l[k] <= o->start && ds__placing_turn(x, o, k) > o->before &&
+            (later < 0 || l[k] > l[later]))
+            later = k;
+    return later;
+}
+
+/* Makes a step that is ready too early wait for one more step, if that delays it only a little. */
+static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lanes) {
+    ds__dstep *s = o->s;
+    const ds__troute *r = o->r;
+    const ds__due *ended = x->ended;
+    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
+    size_t low = ds__settling_after(x, o->earliest);
+    int later = -1;
+    if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
+        later = ds__settle_later(x, o, lanes);
+    if (later >= 0) {
+        s->lane = later;
+        low--;
+    }
+    if (low < x->count && ended[low].at <= o->start + patience) {
+        ds__after(x->d, o->i, ended[low].id);
+        s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
+    }
+}
+
+/* The virtual clock serves the step that is ready first, whatever the chosen order is. A step that
+   is served holds all it needs from then on. So the steps are gone through in the chosen order,
+   with the times that they get. Each takes a lane. If needed it waits for one more step, so that
+   it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
+static int ds__settle(ds__draft *d) {
+    int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
+    ds__settling x;
+    int ok = ds__settling_init(&x, d);
+    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
+        ds__placing o;
+        ds__placing_init(&x, &o, i);
+        ds__settle_lane(&x, &o, lanes);
+        if (ds__placing_early(&o, o.s->ready, ds__placing_turn(&x, &o, o.s->lane)))
+            ds__settle_wait(&x, &o, lanes);
+        ds__placing_run(&x, &o);
+    }
+    ds__settling_deinit(&x);
     return ok && !d->failed;
 }
 
-/* Both at once for many ranks, where one step that begins out of its turn delays thousands: when
-   each step begins and ends is computed anew in the order of the list, so that what is said
-   above holds of the times that come out. */
-static int ds__lanes_in_turn(ds__draft *d) {
-    const ds_topology *t = d->t;
-    size_t engines = (size_t)t->engines;
-    size_t n = (size_t)d->p + 1;
-    size_t wires = (size_t)t->wires;
-    size_t ended = 0;
-    int64_t *free_at = ds__alloc((n * (engines + 1 + DS__PLAN_LANES) + wires) * sizeof *free_at);
-    int64_t *memory = free_at + n * engines;
-    int64_t *wire = memory + n;
-    int64_t *lane = wire + wires;
-    uint32_t *last = ds__alloc((wires + 2 * n) * sizeof *last); /* who used it, plus 1 */
-    int *used = ds__alloc(n * sizeof *used);
-    int ok = free_at && last && used;
-    /* those that were looked at, by when they are over */
-    ds__due *end = ds__alloc((d->steps + 1) * sizeof *end);
-    d->lanes = 0;
-    for (uint32_t i = 0; ok && end && !d->failed && i < d->steps; i++) {
-        ds__dstep *s = &d->step[i];
-        const ds__troute *r = ds__step_route(d, s);
-        size_t uses = r ? r->hops : 0;
-        int64_t *own = r ? &free_at[(size_t)s->rank * engines] : &memory[s->rank];
-        int64_t *l = &lane[s->rank * DS__PLAN_LANES];
-        int64_t before = -1;
-        int64_t earliest = -1;
-        int64_t start;
-        int best = -1;
-        for (size_t k = 1; r && k < engines; k++)
-            if (free_at[(size_t)s->rank * engines + k] < *own)
-                own = &free_at[(size_t)s->rank * engines + k];
-        s->ready = 0;
-        for (uint32_t k = s->after; k != DS__NONE; k = d->link[k].next)
-            if (d->step[d->link[k].step].done > s->ready)
-                s->ready = d->step[d->link[k].step].done;
-        start = s->ready > *own ? s->ready : *own;
-        for (size_t w = 0; w < uses; w++)
-            if (wire[r->wire[w]] > start)
-                start = wire[r->wire[w]];
-        for (size_t w = 0; w <= uses; w++) {
-            uint32_t *u =
-                &last[w < uses ? (size_t)r->wire[w] : wires + (r ? 0 : n) + (size_t)s->rank];
-            const ds__dstep *o = &d->step[*u ? *u - 1 : 0];
-            int64_t other = ds__turn(d, o);
-            if (*u && (o->ready > earliest || (o->ready == earliest && other > before))) {
-                earliest = o->ready;
-                before = other;
-            }
-            *u = i + 1;
-        }
-        /* one whose turn it is by then, if there is one; else any */
-        for (int pass = 0; best < 0 && pass < 2; pass++)
-            for (int k = 0; k < DS__PLAN_LANES; k++) {
-                int64_t ready = l[k] > s->ready ? l[k] : s->ready;
-                if (l[k] > start || (k >= used[s->rank] && best >= 0 && l[best]) ||
-                    (pass == 0 && (ready < earliest ||
-                                   (ready == earliest && k * (d->p + 1) + s->rank < before))))
-                    continue;
-                if (best < 0 || l[k] > l[best])
-                    best = k;
-            }
-        for (int k = 0; best < 0 && k < DS__PLAN_LANES; k++)
-            if (k == 0 || l[k] < l[s->lane])
-                s->lane = k;
-        if (best >= 0)
-            s->lane = best;
-        if (s->lane >= used[s->rank])
-            used[s->rank] = s->lane + 1;
-        if (used[s->rank] > d->lanes)
-            d->lanes = used[s->rank];
-        if (l[s->lane] > s->ready)
-            s->ready = l[s->lane];
-        if (s->ready < earliest || (s->ready == earliest && (int64_t)ds__turn(d, s) < before)) {
-            size_t low = 0;
-            size_t high = ended;
-            int64_t than = earliest - ((int64_t)ds__turn(d, s) > before);
-            while (low < high) {
-                size_t m = (low + high) / 2;
-                if (end[m].at > than)
-                    high = m;
-                else
-                    low = m + 1;
-            }
-            if (low < ended) {
-                ds__after(d, i, end[low].id);
-                s->ready = end[low].at;
-            }
-        }
-        s->start = s->ready > start ? s->ready : start;
-        for (size_t w = 0; w < uses; w++)
-            wire[r->wire[w]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[w]]);
-        *own =
-            s->start + (r ? t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s));
-        l[s->lane] = s->done = *own + (r ? r->latency_ns : 0);
-        size_t at = ended++;
-        for (; at && end[at - 1].at > s->done; at--)
-            end[at] = end[at - 1];
-        end[at] = (ds__due){ s->done, 0, i };
+/* Returns a lane that is free when the step can start, the latest one; with `in_turn` only lanes
+   in which it is not ready too early. -1: there is none. */
+static int ds__lane_free(const ds__settling *x, const ds__placing *o, int in_turn) {
+    const int64_t *l = o->lane;
+    int used = (int)x->used[o->s->rank];
+    int best = -1;
+    for (int k = 0; k < DS__PLAN_LANES; k++) {
+        int64_t ready = l[k] > o->input ? l[k] : o->input;
+        if (l[k] > o->start || (k >= used && best >= 0 && l[best]))
+            continue;
+        if (in_turn && ds__placing_early(o, ready, ds__placing_turn(x, o, k)))
+            continue;
+        if (best < 0 || l[k] > l[best])
+            best = k;
     }
-    ok = ok && end;
-    ds__release(free_at);
-    ds__release(last);
-    ds__release(used);
-    ds__release(end);
+    return best;
+}
+
+/* Gives the step a lane in which it is not ready too early, if there is one; else any that is
+   free; else the one that is free first. */
+static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
+    ds__dstep *s = o->s;
+    uint32_t *used = &x->used[s->rank];
+    s->lane = ds__lane_free(x, o, 1);
+    if (s->lane < 0)
+        s->lane = ds__lane_free(x, o, 0);
+    for (int k = 0, none = s->lane < 0; none && k < DS__PLAN_LANES; k++)
+        if (k == 0 || o->lane[k] < o->lane[s->lane])
+            s->lane = k;
+    if (s->lane >= (int)*used)
+        *used = (uint32_t)s->lane + 1;
+    s->ready = o->lane[s->lane] > o->input ? o->lane[s->lane] : o->input;
+}
+
+/* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
+   each step are computed anew in the order of the list, so the rule of ds__settle holds for the
+   times that come out. Returns 0 if memory is exhausted. */
+static int ds__lanes_in_turn(ds__draft *d) {
+    ds__settling x;
+    int ok = ds__settling_init(&x, d);
+    for (uint32_t i = 0; ok && !d->failed && i < d->steps; i++) {
+        ds__placing o;
+        ds__placing_init(&x, &o, i);
+        ds__lane_choose(&x, &o);
+        int64_t turn = ds__placing_turn(&x, &o, o.s->lane);
+        if (ds__placing_early(&o, o.s->ready, turn)) {
+            size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
+            if (low < x.count) {
+                ds__after(d, i, x.ended[low].id);
+                o.s->ready = x.ended[low].at;
+            }
+        }
+        ds__placing_run(&x, &o);
+    }
+    ds__settling_deinit(&x);
     return ok && !d->failed;
 }
 
@@ -6900,7 +7060,7 @@ static int ds__lanes_in_turn(ds__draft *d) {
    Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
    tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
    if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
-   slices. ds__emit in plan/grid.h calls this room for all pieces.
+   slices. ds__emit in plan/pieces.h calls this room for all pieces.
 
    Invariants: a step waits only for steps that were added before. A step that writes a slot of
    a ring waits for all readers of its former content. The inputs of a sum stand in the order of
@@ -6909,62 +7069,85 @@ static int ds__lanes_in_turn(ds__draft *d) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
+/* Bytes of a part: from begin up to, but without, end. */
+typedef struct ds__extent {
+    size_t begin;
+    size_t end;
+} ds__extent;
+
+/* Returns where block i of `of` blocks begins. */
 static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
     size_t n = w->bytes / item;
     return (n / of * i + n % of * i / of) * item;
 }
 
-/* Slice j of so many of a part that begins and ends there. */
+/* Returns where slice j of `of` slices begins in a part of so many bytes. */
 static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
     size_t unit = w->item && 256 % w->item ? w->item : 256;
     size_t n = bytes / unit;
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
-static uint32_t ds__dstep_add(ds__draft *d, int rank, int source, ds_plan_location to,
-                              const ds_plan_location *from, uint32_t count, size_t bytes,
-                              uint64_t key) {
-    uint32_t first = (uint32_t)d->spots;
+static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
+    return (ds__extent){ ds__slice(w, bytes, j, of), ds__slice(w, bytes, j + 1, of) };
+}
+
+/* Adds a step with the key, destination, bytes, rank and source of `step`, which reads `count`
+   places. Returns its number, or DS__NONE if memory or the limit of steps is exhausted. */
+static uint32_t ds__dstep_add(ds__draft *d, ds__dstep step, const ds_plan_location *from,
+                              uint32_t count) {
+    size_t most = d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS;
+    step.from = (uint32_t)d->spots;
+    step.from_count = count;
+    step.after = DS__NONE;
+
     for (uint32_t i = 0; i < count; i++) {
-        ds_plan_location *s = DS__ADD(d, spot);
-        if (!s)
+        ds_plan_location *spot = DS__ADD(d, spot);
+        if (!spot)
             return DS__NONE;
-        *s = from[i];
+        *spot = from[i];
     }
-    ds__dstep *s = d->steps < (d->p > DS__PLAN_LARGE ? DS__PLAN_LARGE_STEPS : DS__PLAN_STEPS)
-                       ? DS__ADD(d, step)
-                       : NULL;
+
+    ds__dstep *s = d->steps < most ? DS__ADD(d, step) : NULL;
     if (!s) {
         d->failed = 1;
         return DS__NONE;
     }
-    *s = (ds__dstep){ key, to, bytes, first, count, DS__NONE, 0, 0, rank, source, 0, 0, 0, 0 };
+    *s = step;
     return (uint32_t)d->steps - 1;
 }
 
-/* A part of the scratch memory of a rank, which the pieces of a flow share; *place: its number
-   plus 1, or 0. */
+/* Adds a ring of so many slots to the scratch memory of a rank. Returns 0 if memory is
+   exhausted. */
+static int ds__ring_add(ds__draft *d, int rank, size_t slot, size_t slots) {
+    ds__ring *r = DS__ADD(d, ring);
+    if (!r)
+        return 0;
+    *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
+    d->scratch[rank] += r->slot * slots;
+    for (size_t i = 0; i < slots; i++) {
+        uint32_t *head = DS__ADD(d, head);
+        if (head)
+            *head = DS__NONE;
+    }
+    return 1;
+}
+
+/* Returns the slot of piece q in a ring of the rank; the pieces of a flow share the ring. *place
+   is the number of the ring plus 1. If *place is 0, the ring is added. */
 static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
                                       size_t q) {
     if (!*place) {
-        ds__ring *r = DS__ADD(d, ring);
-        if (!r)
+        if (!ds__ring_add(d, rank, slot, slots))
             return (ds_plan_location){ 0, 0, 0 };
-        *r = (ds__ring){ d->scratch[rank], (slot + 255) & ~(size_t)255, (uint32_t)d->heads };
-        d->scratch[rank] += r->slot * slots;
-        for (size_t i = 0; i < slots; i++) {
-            uint32_t *head = DS__ADD(d, head);
-            if (head)
-                *head = DS__NONE;
-        }
         *place = (int)d->rings;
     }
     const ds__ring *r = &d->ring[*place - 1];
     return (ds_plan_location){ rank, DS_PLAN_SCRATCH, r->offset + q % slots * r->slot };
 }
 
-/* A step writes a slot: after those that read what it held. */
+/* Makes a step that writes a slot wait for all readers of its former content. */
 static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint32_t step) {
     if (!place || d->failed)
         return;
@@ -6974,6 +7157,7 @@ static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint
     *head = DS__NONE;
 }
 
+/* Adds a step to the readers of a slot. */
 static void ds__ring_read(ds__draft *d, int place, size_t slots, size_t q, uint32_t step) {
     if (!place || d->failed)
         return;
@@ -7003,50 +7187,114 @@ typedef struct ds__piece {
     int *place;
 } ds__piece;
 
-static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
-                        int by) {
-    /* what leaves the group first, since it takes the longest; then around the members */
-    if (d->p > DS__PLAN_LARGE && from < d->p && to < d->p) {
-        int away = d->t->island[to] - d->t->island[from];
-        int round =
-            by == to ? d->t->seat[to] - d->t->seat[from] : d->t->seat[from] - d->t->seat[to];
-        int p = d->p;
-        uint64_t turn = (uint64_t)((away ? 0 : p) + (round < 0 ? round + d->largest : round) +
-                                   (away < 0 ? -away : away));
-        return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
-               (turn < 4095 ? turn : 4095) << 20;
-    }
+/* Returns the turn of a copy among the steps of its depth. `by` is the rank that makes it. */
+static uint64_t ds__key_turn(const ds__draft *d, int from, int to, int by) {
+    int p = d->p;
     /* no two from the same one at the same time */
-    return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
-           (uint64_t)(((to - from) % d->p + d->p) % d->p) << 20;
+    if (p <= DS__PLAN_LARGE || from >= p || to >= p)
+        return (uint64_t)(((to - from) % p + p) % p);
+
+    /* copies that leave the group first, since they take the longest; then around the members */
+    int away = d->t->island[to] - d->t->island[from];
+    int round = by == to ? d->t->seat[to] - d->t->seat[from] : d->t->seat[from] - d->t->seat[to];
+    if (round < 0)
+        round += d->largest;
+    int turn = round + (away < 0 ? -away : away);
+    if (!away)
+        turn += p;
+    return turn < 4095 ? (uint64_t)turn : 4095;
 }
 
-/* One copy from a rank to another; through the host where they do not reach each other. push:
-   the source makes it, since the destination gets many. */
-static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__held *from,
-                              ds_plan_location to, int ring, int *stage, int push, int depth) {
-    ds__held h = *from;
+static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
+                        int by) {
+    return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
+           ds__key_turn(d, from, to, by) << 20;
+}
+
+/* Returns 1 if a copy goes through the host, since the two ranks do not reach each other. */
+static inline int ds__copy_staged(const ds__draft *d, int from, int to) {
+    return from != d->p && to != d->p && !ds__route_of(d->t, from, to)->direct;
+}
+
+/* Returns the rank whose engine makes a copy: a device, and the source if it pushes. */
+static inline int ds__copy_maker(const ds__draft *d, int from, int to, int push) {
+    if (from == d->p)
+        return to;
+    return to == d->p || ds__route_of(d->t, from, to)->push || push ? from : to;
+}
+
+/* A copy of a piece from a rank to another. */
+typedef struct ds__copy {
+    ds__held from;
+    ds__held to; /* without a step */
+    int *stage;  /* of the host: the ring of copies through it, plus 1 */
+    int push;    /* 1: the source makes the copy, since the destination gets many */
+    int depth;
+} ds__copy;
+
+/* Adds one copy, or two through the host if the ranks do not reach each other. Returns the last
+   step, or DS__NONE. */
+static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *copy) {
+    ds__held h = copy->from;
+    ds_plan_location to = copy->to.at;
     uint32_t step = DS__NONE;
     int host = d->p;
-    int staged =
-        h.at.rank != host && to.rank != host && !ds__route_of(d->t, h.at.rank, to.rank)->direct;
-    for (int leg = !staged; leg < 2; leg++) {
-        ds_plan_location dst = leg ? to : ds__ring_spot(d, stage, host, c->slot, c->slots, c->q);
-        const ds__troute *r = ds__route_of(d->t, h.at.rank, dst.rank);
+
+    for (int leg = !ds__copy_staged(d, h.at.rank, to.rank); leg < 2; leg++) {
+        ds_plan_location dst =
+            leg ? to : ds__ring_spot(d, copy->stage, host, c->slot, c->slots, c->q);
         int a = h.at.rank;
         int b = dst.rank;
-        int by = a == host ? b : b == host || r->push || push ? a : b;
-        int into = leg ? ring : *stage;
-        step = ds__dstep_add(d, by, a, dst, &h.at, 1, c->bytes,
-                             ds__key(d, c, 2 * depth + leg, a, b, by));
+        int by = ds__copy_maker(d, a, b, copy->push);
+        int into = leg ? copy->to.ring : *copy->stage;
+
+        ds__dstep one = {
+            .key = ds__key(d, c, 2 * copy->depth + leg, a, b, by),
+            .to = dst,
+            .bytes = c->bytes,
+            .rank = by,
+            .source = a,
+        };
+        step = ds__dstep_add(d, one, &h.at, 1);
         if (step == DS__NONE)
             return step;
+
         ds__after(d, step, h.step);
         ds__ring_read(d, h.ring, c->slots, c->q, step);
         ds__ring_write(d, into, c->slots, c->q, step);
         h = (ds__held){ dst, step, into };
     }
     return step;
+}
+
+/* A sum of parts that lie in the memory of one rank; of one part, a copy. */
+typedef struct ds__sum {
+    const ds__held *in;
+    int count;
+    int depth;              /* twice that of a copy, since a copy may have two legs */
+    ds_plan_location *spot; /* room for `count` places */
+} ds__sum;
+
+/* Adds a sum of the inputs, in their order, to the rank and ring of `to`. Returns `to` with the
+   step. */
+static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *sum, ds__held to) {
+    int rank = to.at.rank;
+    for (int i = 0; i < sum->count; i++)
+        sum->spot[i] = sum->in[i].at;
+    ds__dstep one = {
+        .key = ds__key(d, c, sum->depth, rank, rank, rank),
+        .to = to.at,
+        .bytes = c->bytes,
+        .rank = rank,
+        .source = -1,
+    };
+    to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
+    for (int i = 0; i < sum->count && !d->failed; i++) {
+        ds__after(d, to.step, sum->in[i].step);
+        ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
+    }
+    ds__ring_write(d, to.ring, c->slots, c->q, to.step);
+    return to;
 }
 
 static int ds__depth(const int *tree, int v) {
@@ -7056,7 +7304,7 @@ static int ds__depth(const int *tree, int v) {
     return n;
 }
 
-/* Nodes of a tree from the root down; gives how many. */
+/* Lists the nodes of a tree from the root down. Returns their number. */
 static int ds__by_depth(const int *tree, int n, int *order) {
     int count = 0;
     int depth[DS__TOPOLOGY_MAX + 1];
@@ -7072,118 +7320,165 @@ static int ds__by_depth(const int *tree, int n, int *order) {
     return count;
 }
 
-/* Up: each node sums its own input and what its children sent, in the order of the ranks; the
-   host only passes on. */
-static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const int *tree, const int *order,
-                            int count) {
-    int n = d->p + 1;
-    int height = ds__depth(tree, order[count - 1]);
-    ds__held *sent = ds__alloc((size_t)n * sizeof *sent);
-    ds__held *in = ds__alloc((size_t)n * sizeof *in);
+/* A tree, and its nodes from the root down. */
+typedef struct ds__nodes {
+    const int *tree;
+    const int *order;
+    int count;
+} ds__nodes;
+
+/* Returns the place of a node's output of the piece, or a slot of its ring `which` if the piece
+   is not part of its output. */
+static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int output, int which) {
+    ds__held to = { { v, DS_PLAN_OUTPUT, c->f->out + c->offset }, DS__NONE, 0 };
+    int *place = &c->place[DS__PLACES * v + which];
+    if (output)
+        return to;
+    to.at = ds__ring_spot(d, place, v, c->slot, c->slots, c->q);
+    to.ring = *place;
+    return to;
+}
+
+/* Parts of a piece on their way up a tree. */
+typedef struct ds__rise {
+    ds__held *sent;         /* by each node to its parent */
+    ds__held *in;           /* inputs of a sum */
+    ds_plan_location *spot; /* places of these inputs */
+    int *low;               /* lowest ranks of these inputs */
+    int *lowest;            /* of each node: the lowest rank in its part of the tree */
+} ds__rise;
+
+static int ds__rise_init(ds__rise *r, size_t n) {
+    r->sent = ds__alloc(n * sizeof *r->sent);
+    r->in = ds__alloc(n * sizeof *r->in);
+    r->spot = ds__alloc(n * sizeof *r->spot);
+    r->low = ds__alloc(2 * n * sizeof *r->low);
+    r->lowest = r->low ? r->low + n : NULL;
+    return r->sent && r->in && r->spot && r->low;
+}
+
+static void ds__rise_deinit(ds__rise *r) {
+    ds__release(r->sent);
+    ds__release(r->in);
+    ds__release(r->spot);
+    ds__release(r->low);
+}
+
+/* Collects the inputs of the i-th node: its own and those that its children sent, in the order
+   of their lowest ranks. The host has no input. Returns their number. */
+static int ds__rise_inputs(const ds__draft *d, const ds__piece *c, const ds__nodes *nodes, int i,
+                           ds__rise *r) {
+    const int *order = nodes->order;
+    int v = order[i];
+    int k = 0;
+    if (v < d->p) {
+        r->in[k] = (ds__held){ { v, DS_PLAN_INPUT, c->f->in + c->offset }, DS__NONE, 0 };
+        r->low[k++] = v;
+    }
+    for (int j = i + 1; j < nodes->count; j++) {
+        if (nodes->tree[order[j]] != v)
+            continue;
+        int l = r->lowest[order[j]];
+        int at = k++;
+        for (; at > 0 && r->low[at - 1] > l; at--) {
+            r->low[at] = r->low[at - 1];
+            r->in[at] = r->in[at - 1];
+        }
+        r->low[at] = l;
+        r->in[at] = r->sent[order[j]];
+    }
+    return k;
+}
+
+/* Up: each node sums its own input and the parts of its children, in the order of the ranks; the
+   host only passes on. Returns the root's part. */
+static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *nodes) {
+    const int *tree = nodes->tree;
+    const int *order = nodes->order;
+    int height = ds__depth(tree, order[nodes->count - 1]);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
-    ds_plan_location *spot = ds__alloc((size_t)n * sizeof *spot);
-    /* the lowest rank in each node's part of the tree */
-    int *low = ds__alloc(2 * (size_t)n * sizeof *low);
-    int *lowest = low ? low + n : NULL;
-    if (!sent || !in || !spot || !low)
+    ds__rise r;
+    if (!ds__rise_init(&r, (size_t)d->p + 1))
         d->failed = 1;
-    for (int i = count - 1; i >= 0 && !d->failed; i--) {
+
+    for (int i = nodes->count - 1; i >= 0 && !d->failed; i--) {
         int v = order[i];
-        int k = 0;
         int depth = height - ds__depth(tree, v);
-        if (v < d->p) {
-            in[k] = (ds__held){ { v, DS_PLAN_INPUT, c->f->in + c->offset }, DS__NONE, 0 };
-            low[k++] = v;
-        }
-        for (int j = i + 1; j < count; j++) {
-            if (tree[order[j]] != v)
-                continue;
-            int l = lowest[order[j]];
-            int at = k++;
-            for (; at > 0 && low[at - 1] > l; at--) {
-                low[at] = low[at - 1];
-                in[at] = in[at - 1];
-            }
-            low[at] = l;
-            in[at] = sent[order[j]];
-        }
-        result = in[0];
-        lowest[v] = low[0];
+        int k = ds__rise_inputs(d, c, nodes, i, &r);
+        result = r.in[0];
+        r.lowest[v] = r.low[0];
         if (k > 1) {
             int wanted = tree[v] < 0 && c->f->parts < 2 && (c->f->dest < 0 || c->f->dest == v);
-            int ring = 0;
-            result.at =
-                wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
-                       : ds__ring_spot(d, &c->place[DS__PLACES * v], v, c->slot, c->slots, c->q);
-            if (!wanted)
-                ring = c->place[DS__PLACES * v];
-            for (int j = 0; j < k; j++)
-                spot[j] = in[j].at;
-            result.step = ds__dstep_add(d, v, -1, result.at, spot, (uint32_t)k, c->bytes,
-                                        ds__key(d, c, 2 * depth, v, v, v));
-            for (int j = 0; j < k && !d->failed; j++) {
-                ds__after(d, result.step, in[j].step);
-                ds__ring_read(d, in[j].ring, c->slots, c->q, result.step);
-            }
-            ds__ring_write(d, ring, c->slots, c->q, result.step);
-            result.ring = ring;
+            ds__sum sum = { r.in, k, 2 * depth, r.spot };
+            result = ds__emit_sum(d, c, &sum, ds__held_place(d, c, v, wanted, 0));
         }
         if (tree[v] < 0 || d->failed)
             break;
-        ds_plan_location to =
-            ds__ring_spot(d, &c->place[DS__PLACES * v + 1], tree[v], c->slot, c->slots, c->q);
-        int ring = c->place[DS__PLACES * v + 1];
-        sent[v].step =
-            ds__emit_copy(d, c, &result, to, ring, &c->place[DS__PLACES * v + 2], !d->pull, depth);
-        sent[v].at = to;
-        sent[v].ring = ring;
+
+        int *place = &c->place[DS__PLACES * v];
+        ds__held to = { { 0, 0, 0 }, DS__NONE, 0 };
+        to.at = ds__ring_spot(d, &place[1], tree[v], c->slot, c->slots, c->q);
+        to.ring = place[1];
+        ds__copy copy = { result, to, &place[2], !d->pull, depth };
+        r.sent[v] = to;
+        r.sent[v].step = ds__emit_copy(d, c, &copy);
     }
-    ds__release(sent);
-    ds__release(in);
-    ds__release(spot);
-    ds__release(low);
+    ds__rise_deinit(&r);
     return result;
 }
 
-/* What goes down is pushed to a root that gets it from all. */
+/* Returns 1 if copies down a tree are pushed, since the root gets them from all. */
 static int ds__gives(const ds__draft *d) {
     return d->want->what == DS_GATHER || (d->want->what == DS_REDUCE && d->p > DS__PLAN_LARGE);
 }
 
-/* Down: from the owner to everyone in the tree; outputs are passed on from where they are. */
-static void ds__emit_down(ds__draft *d, const ds__piece *c, const int *tree, const int *order,
-                          int count, ds__held first, int depth0) {
+/* Copies the owner's part to its output, if the output should have it and does not have it yet. */
+static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int owner, int depth0) {
+    int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
+    if (copied || (c->f->dest >= 0 && c->f->dest != owner))
+        return;
+    ds__dstep one = {
+        .key = ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner),
+        .to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset },
+        .bytes = c->bytes,
+        .rank = owner,
+        .source = -1,
+    };
+    uint32_t step = ds__dstep_add(d, one, &first.at, 1);
+    ds__after(d, step, first.step);
+    ds__ring_read(d, first.ring, c->slots, c->q, step);
+}
+
+/* Down: from the owner to all nodes of the tree. A node passes on its output, if it has one. */
+static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nodes, ds__held first,
+                          int depth0) {
+    const int *tree = nodes->tree;
     ds__held *held = ds__alloc(((size_t)d->p + 1) * sizeof *held);
     if (!held) {
         d->failed = 1;
         return;
     }
-    int owner = order[0];
-    int copied = d->want->what == DS_BROADCAST || first.at.buffer == DS_PLAN_OUTPUT;
-    held[owner] = first;
-    if (!copied && (c->f->dest < 0 || c->f->dest == owner)) {
-        ds_plan_location to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset };
-        uint32_t step = ds__dstep_add(d, owner, -1, to, &first.at, 1, c->bytes,
-                                      ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner));
-        ds__after(d, step, first.step);
-        ds__ring_read(d, first.ring, c->slots, c->q, step);
-    }
-    for (int i = 1; i < count && !d->failed; i++) {
-        int v = order[i];
+    held[nodes->order[0]] = first;
+    ds__emit_own(d, c, first, nodes->order[0], depth0);
+
+    for (int i = 1; i < nodes->count && !d->failed; i++) {
+        int v = nodes->order[i];
         int wanted = v < d->p && (c->f->dest < 0 || c->f->dest == v);
-        ds_plan_location to =
-            wanted ? (ds_plan_location){ v, DS_PLAN_OUTPUT, c->f->out + c->offset }
-                   : ds__ring_spot(d, &c->place[DS__PLACES * v + 3], v, c->slot, c->slots, c->q);
-        int ring = wanted ? 0 : c->place[DS__PLACES * v + 3];
-        held[v].step = ds__emit_copy(d, c, &held[tree[v]], to, ring, &c->place[DS__PLACES * v + 4],
-                                     ds__gives(d), depth0 + ds__depth(tree, v));
-        held[v].at = to;
-        held[v].ring = ring;
+        ds__held to = ds__held_place(d, c, v, wanted, 3);
+        ds__copy copy = {
+            .from = held[tree[v]],
+            .to = to,
+            .stage = &c->place[DS__PLACES * v + 4],
+            .push = ds__gives(d),
+            .depth = depth0 + ds__depth(tree, v),
+        };
+        held[v] = to;
+        held[v].step = ds__emit_copy(d, c, &copy);
     }
     ds__release(held);
 }
 
-/* A piece of the blocks of several ranks: to each what is its. */
+/* A piece of the blocks of several ranks: copies to each rank its part. */
 static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__held held,
                            int depth0) {
     for (int i = 0; i < c->f->parts && !d->failed; i++) {
@@ -7198,13 +7493,15 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
         ds__held h = held;
         if (from >= to)
             continue;
+
         f.out = 0;
         f.dest += i;
         part.f = &f;
         part.offset = from - own;
         part.bytes = to - from;
         h.at.offset += from - begin;
-        ds__emit_down(d, &part, tree, order, ds__by_depth(tree, d->p + 1, order), h, depth0);
+        ds__nodes nodes = { tree, order, ds__by_depth(tree, d->p + 1, order) };
+        ds__emit_down(d, &part, &nodes, h, depth0);
     }
 }
 
@@ -7217,7 +7514,6 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
    groups are summed. Data for all ranks takes the opposite way. The wires carry as much as if
    all others sent each lead its slice, with a fifth of the copies. Blocks of ranks are slices
    that are given. The slices of a row are then not adjacent over all groups, but in spans.
-   ds__emit emits all pieces of a draft, as flows or as a grid.
 
    Invariants: all groups have d->largest ranks. In broadcast and reduce the root leads nothing.
    Sums need DS_ORDER_ANY. A slice is never empty. A rank has at most `most` recorded steps per
@@ -7239,22 +7535,43 @@ typedef struct ds__grid {
     int *rank;     /* of each group the leads, then the others */
     int *place;    /* rings of each rank */
     int *have;     /* of each rank and span: how many steps `got` has */
-    ds__held *sum; /* of each rank and span */
+    ds__held *sum; /* of each rank and span; then the same after the next stage */
     /* of each rank and span: the steps that bring what is passed on, `most` at the most */
     uint32_t *got;
     ds__held *in; /* of a sum, whose inputs are not more than there are ranks */
+    int count;    /* of these inputs */
+    int rings;    /* of the rank that sums */
     ds_plan_location *spot;
     size_t begin; /* of the piece */
     size_t bytes; /* of the piece */
 } ds__grid;
 
-/* Where a lead's slice begins, and in it the part of a group. */
+/* Returns 1 if the slices are the blocks of the ranks. */
+static int ds__grid_blocks(const ds_plan_desc *w) {
+    return w->what == DS_ALL_GATHER || w->what == DS_REDUCE_SCATTER;
+}
+
+/* Returns 1 if the root leads nothing. */
+static int ds__grid_rooted(const ds_plan_desc *w) {
+    return w->what == DS_BROADCAST || w->what == DS_REDUCE;
+}
+
+/* Returns where a lead's slice begins, or the part of a group in it. */
 static size_t ds__grid_at(const ds__grid *g, int span, int lead, int group) {
     const ds_plan_desc *w = g->d->want;
-    if (w->what == DS_ALL_GATHER || w->what == DS_REDUCE_SCATTER)
+    if (ds__grid_blocks(w))
         return ds__block(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
     return g->begin + ds__slice(w, g->bytes, (size_t)(lead * g->groups + group),
                                 (size_t)(g->leads * g->groups));
+}
+
+/* Returns the bytes that leads of several groups exchange: in all_reduce the part of a group in
+   the slice of the lead, else the slice. */
+static ds__extent ds__grid_share(const ds__grid *g, int span, int lead, int group) {
+    if (g->d->want->what == DS_ALL_REDUCE)
+        return (ds__extent){ ds__grid_at(g, span, lead, group),
+                             ds__grid_at(g, span, lead, group + 1) };
+    return (ds__extent){ ds__grid_at(g, span, lead, 0), ds__grid_at(g, span, lead + 1, 0) };
 }
 
 static int ds__grid_rank(const ds__grid *g, int group, int seat) {
@@ -7265,7 +7582,7 @@ static ds__held ds__grid_input(int rank, size_t at) {
     return (ds__held){ { rank, DS_PLAN_INPUT, at }, DS__NONE, 0 };
 }
 
-/* To an output, or (which >= 0) to that ring of the rank. */
+/* Returns a place in the rank's output, or in its ring `which` if that is not negative. */
 static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_t bytes) {
     ds__held to = { { rank, DS_PLAN_OUTPUT, at }, DS__NONE, 0 };
     size_t item = g->d->want->item;
@@ -7280,365 +7597,511 @@ static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_
 
 static ds__held ds__grid_copy(ds__grid *g, ds__held from, size_t skip, size_t bytes, ds__held to,
                               int push) {
-    from.at.offset += skip;
+    ds__copy copy = { from, to, NULL, push, g->depth };
+    copy.from.at.offset += skip;
     g->c.bytes = bytes;
-    to.step = ds__emit_copy(g->d, &g->c, &from, to.at, to.ring, NULL, push, g->depth);
+    to.step = ds__emit_copy(g->d, &g->c, &copy);
     return to;
 }
 
-static ds__held ds__grid_sum(ds__grid *g, const ds__held *in, int count, size_t bytes,
-                             ds__held to) {
-    ds__draft *d = g->d;
-    for (int i = 0; i < count; i++)
-        g->spot[i] = in[i].at;
-    to.step =
-        ds__dstep_add(d, to.at.rank, -1, to.at, g->spot, (uint32_t)count, bytes,
-                      ds__key(d, &g->c, 2 * g->depth + 1, to.at.rank, to.at.rank, to.at.rank));
-    for (int i = 0; i < count && !d->failed; i++) {
-        ds__after(d, to.step, in[i].step);
-        ds__ring_read(d, in[i].ring, g->c.slots, g->c.q, to.step);
-    }
-    ds__ring_write(d, to.ring, g->c.slots, g->c.q, to.step);
-    return to;
+/* Copies one more input of a sum to the next ring of the rank that sums. */
+static void ds__grid_fetch(ds__grid *g, ds__held from, size_t skip, size_t bytes, int rank) {
+    ds__held to = ds__grid_room(g, rank, g->rings++, 0, bytes);
+    g->in[g->count++] = ds__grid_copy(g, from, skip, bytes, to, 0);
 }
 
+/* Sums the inputs that were fetched. */
+static ds__held ds__grid_sum(ds__grid *g, size_t bytes, ds__held to) {
+    ds__sum sum = { g->in, g->count, 2 * g->depth + 1, g->spot };
+    g->c.bytes = bytes;
+    return ds__emit_sum(g->d, &g->c, &sum, to);
+}
+
+/* Records a step that brings a part of a span to the output of a rank. */
 static void ds__grid_got(ds__grid *g, int rank, int span, uint32_t step) {
     int at = rank * g->spans + span;
     g->got[at * g->most + g->have[at]++] = step;
 }
 
-/* From output to output, after the first so many steps that brought it there. */
-static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, size_t begin, size_t end,
-                              int after) {
+/* Copies from output to output, after the first so many steps that brought the data there. */
+static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, ds__extent part, int after) {
+    size_t begin = part.begin;
     ds__held here = { { from, DS_PLAN_OUTPUT, begin }, DS__NONE, 0 };
     uint32_t step =
-        ds__grid_copy(g, here, 0, end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
+        ds__grid_copy(g, here, 0, part.end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
     for (int i = 0; i < after && !g->d->failed; i++)
         ds__after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
     return step;
 }
 
-static void ds__grid_up(ds__grid *g) {
-    ds__draft *d = g->d;
-    int what = (int)d->want->what;
+/* Sums the slices of a lead's row over its column. */
+static void ds__grid_sum_column(ds__grid *g, int group, int l, int e) {
     int n = g->leads;
     int run = g->run;
-    int rows = n / run;
+    int row = l / run * run;
+    int r = ds__grid_rank(g, group, l);
+    size_t at = ds__grid_at(g, e, row, 0);
+    size_t bytes = ds__grid_at(g, e, row + run, 0) - at;
+
+    g->in[0] = ds__grid_input(r, at);
+    g->count = 1;
+    for (int k = 1; k < n / run; k++) {
+        int other = ds__grid_rank(g, group, (l + k * run) % n);
+        ds__grid_fetch(g, ds__grid_input(other, at), 0, bytes, r);
+    }
+    ds__held to = ds__grid_room(g, r, g->rings++, 0, bytes);
+    g->sum[r * g->spans + e] = ds__grid_sum(g, bytes, to);
+}
+
+/* Sums a lead's slice over its row and those that lead nothing. The sum is kept apart from the
+   sum of the column, which others still need. */
+static void ds__grid_sum_row(ds__grid *g, int group, int l, int e) {
+    int n = g->leads;
+    int run = g->run;
+    int row = l / run * run;
+    int r = ds__grid_rank(g, group, l);
+    int what = (int)g->d->want->what;
+    size_t at = ds__grid_at(g, e, l, 0);
+    size_t bytes = ds__grid_at(g, e, l + 1, 0) - at;
+    size_t skip = at - ds__grid_at(g, e, row, 0);
+
+    g->in[0] = g->sum[r * g->spans + e];
+    g->in[0].at.offset += skip;
+    g->count = 1;
+    for (int k = 1; k < run; k++) {
+        int other = ds__grid_rank(g, group, row + (l + k) % run);
+        ds__grid_fetch(g, g->sum[other * g->spans + e], skip, bytes, r);
+    }
+    for (int k = n; k < g->size; k++)
+        ds__grid_fetch(g, ds__grid_input(ds__grid_rank(g, group, k), at), 0, bytes, r);
+
+    int over = g->groups == 1 && what != DS_REDUCE;
+    ds__held to =
+        ds__grid_room(g, r, over ? -1 : g->rings++, what == DS_REDUCE_SCATTER ? 0 : at, bytes);
+    to = ds__grid_sum(g, bytes, to);
+    g->sum[(g->d->p + r) * g->spans + e] = to;
+    if (over && what == DS_ALL_REDUCE)
+        ds__grid_got(g, r, e, to.step);
+}
+
+/* Sums a lead's slice over the leads at the same place of all groups. */
+static void ds__grid_sum_groups(ds__grid *g, int group, int l) {
+    ds__draft *d = g->d;
+    int what = (int)d->want->what;
+    int r = ds__grid_rank(g, group, l);
+    int e = what == DS_REDUCE_SCATTER ? group : 0;
+    ds__extent part = ds__grid_share(g, e, l, group);
+    size_t bytes = part.end - part.begin;
+    size_t skip = part.begin - ds__grid_at(g, e, l, 0);
+    if (what == DS_REDUCE && group != d->t->island[d->want->root])
+        return;
+
+    g->in[0] = g->sum[r * g->spans + e];
+    g->in[0].at.offset += skip;
+    g->count = 1;
+    for (int k = 1; k < g->groups; k++) {
+        int other = ds__grid_rank(g, (group + k) % g->groups, l);
+        ds__grid_fetch(g, g->sum[other * g->spans + e], skip, bytes, r);
+    }
+
+    int ring = what == DS_REDUCE ? g->rings : -1;
+    size_t at = what == DS_ALL_REDUCE ? part.begin : 0;
+    ds__held to = ds__grid_sum(g, bytes, ds__grid_room(g, r, ring, at, bytes));
+    if (what == DS_ALL_REDUCE)
+        ds__grid_got(g, r, e, to.step);
+    else
+        g->sum[(d->p + r) * g->spans + e] = to;
+}
+
+/* Copies the slices of the leads of the root's group to the root. */
+static void ds__grid_reduce_root(ds__grid *g) {
+    ds__draft *d = g->d;
     int root = d->want->root;
-    int rings = 0;
-    ds__held *in = g->in;
-    for (int stage = 0; stage < 2; stage++, g->depth++) {
-        int first = rings;
-        for (int i = 0; i < g->groups * n; i++) {
-            int group = i / n;
-            int l = i % n;
-            int r = ds__grid_rank(g, group, l);
-            int count = 1;
-            rings = first;
-            for (int e = 0; e < g->spans && !d->failed; e++, count = 1) {
-                int row = l / run * run;
-                size_t at = ds__grid_at(g, e, stage ? l : row, 0);
-                size_t bytes = ds__grid_at(g, e, stage ? l + 1 : row + run, 0) - at;
-                size_t skip = at - ds__grid_at(g, e, row, 0);
-                in[0] = stage ? g->sum[r * g->spans + e] : ds__grid_input(r, at);
-                if (stage)
-                    in[0].at.offset += skip;
-                for (int k = 1; k < (stage ? run : rows); k++) {
-                    int other =
-                        ds__grid_rank(g, group, stage ? row + (l + k) % run : (l + k * run) % n);
-                    ds__held from =
-                        stage ? g->sum[other * g->spans + e] : ds__grid_input(other, at);
-                    in[count++] = ds__grid_copy(g, from, stage ? skip : 0, bytes,
-                                                ds__grid_room(g, r, rings++, 0, bytes), 0);
-                }
-                for (int k = n; stage && k < g->size; k++)
-                    in[count++] =
-                        ds__grid_copy(g, ds__grid_input(ds__grid_rank(g, group, k), at), 0, bytes,
-                                      ds__grid_room(g, r, rings++, 0, bytes), 0);
-                int over = stage && g->groups == 1 && what != DS_REDUCE;
-                ds__held to = ds__grid_room(g, r, over ? -1 : rings++,
-                                            what == DS_REDUCE_SCATTER ? 0 : at, bytes);
-                ds__held *sum = &g->sum[r * g->spans + e];
-                to = ds__grid_sum(g, in, count, bytes, to);
-                sum[stage * d->p * g->spans] = to; /* others still need the former */
-                if (over && what == DS_ALL_REDUCE)
-                    ds__grid_got(g, r, e, to.step);
-            }
-        }
-    }
-    memcpy(g->sum, g->sum + d->p * g->spans, (size_t)(d->p * g->spans) * sizeof *g->sum);
-    for (int i = 0; g->groups > 1 && i < g->groups * n && !d->failed; i++) {
-        int group = i / n;
-        int l = i % n;
-        int r = ds__grid_rank(g, group, l);
-        int e = what == DS_REDUCE_SCATTER ? group : 0;
-        int count = 1;
-        int ring = rings;
-        int part = what == DS_ALL_REDUCE;
-        size_t at = ds__grid_at(g, e, l, part ? group : 0);
-        size_t end = part ? ds__grid_at(g, e, l, group + 1) : ds__grid_at(g, e, l + 1, 0);
-        size_t bytes = end - at;
-        size_t skip = at - ds__grid_at(g, e, l, 0);
-        if (what == DS_REDUCE && group != d->t->island[root])
-            continue;
-        in[0] = g->sum[r * g->spans + e];
-        in[0].at.offset += skip;
-        for (int k = 1; k < g->groups; k++)
-            in[count++] = ds__grid_copy(
-                g, g->sum[ds__grid_rank(g, (group + k) % g->groups, l) * g->spans + e], skip, bytes,
-                ds__grid_room(g, r, ring++, 0, bytes), 0);
-        ds__held to =
-            ds__grid_sum(g, in, count, bytes,
-                         ds__grid_room(g, r, what == DS_REDUCE ? ring : -1, part ? at : 0, bytes));
-        if (part)
-            ds__grid_got(g, r, e, to.step);
-        else
-            g->sum[(d->p + r) * g->spans + e] = to;
-    }
-    g->depth++;
-    for (int l = 0; what == DS_REDUCE && l < n && !d->failed; l++) {
+    for (int l = 0; l < g->leads && !d->failed; l++) {
         int r = ds__grid_rank(g, d->t->island[root], l);
         size_t at = ds__grid_at(g, 0, l, 0);
-        ds__grid_copy(g, g->sum[g->groups > 1 ? d->p + r : r], 0, ds__grid_at(g, 0, l + 1, 0) - at,
-                      ds__grid_room(g, root, -1, at, 0), 1);
+        size_t bytes = ds__grid_at(g, 0, l + 1, 0) - at;
+        ds__held from = g->sum[g->groups > 1 ? d->p + r : r];
+        ds__grid_copy(g, from, 0, bytes, ds__grid_room(g, root, -1, at, 0), 1);
     }
+}
+
+/* Sums of a piece: columns, rows, groups, then the root. */
+static void ds__grid_up(ds__grid *g) {
+    ds__draft *d = g->d;
+    int n = g->leads;
+    size_t sums = (size_t)(d->p * g->spans);
+    int first = 0;
+    for (int stage = 0; stage < 2; stage++, g->depth++) {
+        for (int i = 0; i < g->groups * n; i++) {
+            g->rings = first; /* each rank has rings of its own */
+            for (int e = 0; e < g->spans && !d->failed; e++) {
+                if (stage)
+                    ds__grid_sum_row(g, i / n, i % n, e);
+                else
+                    ds__grid_sum_column(g, i / n, i % n, e);
+            }
+        }
+        first = g->rings;
+    }
+    memcpy(g->sum, g->sum + sums, sums * sizeof *g->sum);
+
+    for (int i = 0; g->groups > 1 && i < g->groups * n && !d->failed; i++) {
+        g->rings = first;
+        ds__grid_sum_groups(g, i / n, i % n);
+    }
+    g->depth++;
+    if (d->want->what == DS_REDUCE)
+        ds__grid_reduce_root(g);
     g->depth++;
 }
 
-static void ds__grid_down(ds__grid *g) {
+/* Copies slices of the root's input to the leads of its group. */
+static void ds__grid_broadcast_root(ds__grid *g) {
     ds__draft *d = g->d;
-    int what = (int)d->want->what;
-    int n = g->leads;
-    int run = g->run;
-    int rows = n / run;
     int root = d->want->root;
-    int home = d->t->island[root];
-    for (int l = 0; l < n && what == DS_BROADCAST && !d->failed; l++) {
-        int r = ds__grid_rank(g, home, l);
+    for (int l = 0; l < g->leads && !d->failed; l++) {
+        int r = ds__grid_rank(g, d->t->island[root], l);
         size_t at = ds__grid_at(g, 0, l, 0);
-        ds__grid_got(g, r, 0,
-                     ds__grid_copy(g, ds__grid_input(root, at), 0, ds__grid_at(g, 0, l + 1, 0) - at,
-                                   ds__grid_room(g, r, -1, at, 0), 0)
-                         .step);
+        size_t bytes = ds__grid_at(g, 0, l + 1, 0) - at;
+        ds__held to = ds__grid_room(g, r, -1, at, 0);
+        to = ds__grid_copy(g, ds__grid_input(root, at), 0, bytes, to, 0);
+        ds__grid_got(g, r, 0, to.step);
     }
-    for (int r = 0; r < d->p && what == DS_ALL_GATHER && !d->failed; r++) {
+}
+
+/* Copies each rank's input to its own block of its output. */
+static void ds__grid_own_blocks(ds__grid *g) {
+    ds__draft *d = g->d;
+    for (int r = 0; r < d->p && !d->failed; r++) {
         ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
-        ds_plan_location to = { r, DS_PLAN_OUTPUT, ds__block(d->want, (size_t)r, (size_t)d->p) };
+        size_t begin = ds__block(d->want, (size_t)r, (size_t)d->p);
         size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
-        ds__grid_got(g, r, d->t->island[r],
-                     ds__dstep_add(d, r, -1, to, &from, 1, end - to.offset,
-                                   ds__key(d, &g->c, 2 * g->depth, r, r, r)));
+        ds__dstep one = {
+            .key = ds__key(d, &g->c, 2 * g->depth, r, r, r),
+            .to = { r, DS_PLAN_OUTPUT, begin },
+            .bytes = end - begin,
+            .rank = r,
+            .source = -1,
+        };
+        ds__grid_got(g, r, d->t->island[r], ds__dstep_add(d, one, &from, 1));
     }
+}
+
+/* Passes slices to a lead from the leads at the same place of the other groups. */
+static void ds__grid_pass_groups(ds__grid *g, int group, int l) {
+    ds__draft *d = g->d;
+    int r = ds__grid_rank(g, group, l);
+    int home = d->t->island[d->want->root];
+    for (int k = 1; k < g->groups && !d->failed; k++) {
+        int from = (group + k) % g->groups;
+        int e = g->spans > 1 ? from : 0;
+        ds__extent part = ds__grid_share(g, e, l, from);
+        if (d->want->what == DS_BROADCAST && (from != home || group == home))
+            continue;
+        ds__grid_got(g, r, e, ds__grid_pass(g, ds__grid_rank(g, from, l), r, e, part, 1));
+    }
+}
+
+/* Returns how many steps bring a lead's slice to the lead. */
+static int ds__grid_slice_steps(const ds__grid *g) {
+    return g->d->want->what == DS_ALL_REDUCE ? g->groups : 1;
+}
+
+/* Passes slices of a row to a lead of the row. */
+static void ds__grid_pass_row(ds__grid *g, int group, int l, int e) {
+    int r = ds__grid_rank(g, group, l);
+    int row = l / g->run * g->run;
+    for (int k = 1; k < g->run && !g->d->failed; k++) {
+        int from = row + (l + k) % g->run;
+        int other = ds__grid_rank(g, group, from);
+        ds__extent part = { ds__grid_at(g, e, from, 0), ds__grid_at(g, e, from + 1, 0) };
+        ds__grid_got(g, r, e, ds__grid_pass(g, other, r, e, part, ds__grid_slice_steps(g)));
+    }
+}
+
+/* Passes rows to a rank: to a lead from the leads of its column, to another rank from one lead of
+   each row. */
+static void ds__grid_pass_column(ds__grid *g, int group, int l, int e) {
+    int run = g->run;
+    int n = g->leads;
+    int r = ds__grid_rank(g, group, l);
+    int after = ds__grid_slice_steps(g) + run - 1;
+    for (int k = l < n; k < n / run && !g->d->failed; k++) {
+        int from = l < n ? (l + k * run) % n : k * run + l % run;
+        int first = from / run * run;
+        int other = ds__grid_rank(g, group, from);
+        ds__extent part = { ds__grid_at(g, e, first, 0), ds__grid_at(g, e, first + run, 0) };
+        (void)ds__grid_pass(g, other, r, e, part, after);
+    }
+}
+
+/* Passes spans to a rank from its group: slices of its row in stage 1, other rows in stage 2. */
+static void ds__grid_pass_spans(ds__grid *g, int stage, int group, int l) {
+    const ds_plan_desc *w = g->d->want;
+    if (w->what == DS_BROADCAST && ds__grid_rank(g, group, l) == w->root)
+        return;
+    for (int e = 0; e < g->spans; e++) {
+        if (stage == 2)
+            ds__grid_pass_column(g, group, l, e);
+        else if (l < g->leads)
+            ds__grid_pass_row(g, group, l, e);
+    }
+}
+
+/* Data for all ranks of a piece: to the leads, over the groups, rows and columns. */
+static void ds__grid_down(ds__grid *g) {
+    int what = (int)g->d->want->what;
+    if (what == DS_BROADCAST)
+        ds__grid_broadcast_root(g);
+    if (what == DS_ALL_GATHER)
+        ds__grid_own_blocks(g);
     g->depth += what == DS_BROADCAST;
-    for (int stage = 0; stage < 3; stage++, g->depth++) {
-        int own = what == DS_ALL_REDUCE ? g->groups : 1; /* steps of a lead's slice */
+
+    for (int stage = 0; stage < 3; stage++, g->depth++)
         for (int i = 0; i < g->groups * g->size; i++) {
             int group = i / g->size;
             int l = i % g->size;
-            int r = ds__grid_rank(g, group, l);
-            int row = l / run * run;
-            for (int k = 1; stage == 0 && l < n && k < g->groups && !d->failed; k++) {
-                int from = (group + k) % g->groups;
-                int other = ds__grid_rank(g, from, l);
-                int e = g->spans > 1 ? from : 0;
-                int part = what == DS_ALL_REDUCE;
-                size_t at = ds__grid_at(g, e, l, part ? from : 0);
-                size_t end = part ? ds__grid_at(g, e, l, from + 1) : ds__grid_at(g, e, l + 1, 0);
-                if (what == DS_BROADCAST && (from != home || group == home))
-                    continue;
-                ds__grid_got(g, r, e, ds__grid_pass(g, other, r, e, at, end, 1));
-            }
-            for (int e = 0; stage && e < g->spans; e++)
-                for (int k = l < n; k < (l >= n       ? (stage - 1) * rows
-                                         : stage == 1 ? run
-                                                      : rows) &&
-                                    !d->failed;
-                     k++) {
-                    /* who leads nothing gets the rows from one of each */
-                    int from = l >= n       ? k * run + l % run
-                               : stage == 1 ? row + (l + k) % run
-                                            : (l + k * run) % n;
-                    int first = from / run * run;
-                    int other = ds__grid_rank(g, group, from);
-                    if (r == root && what == DS_BROADCAST)
-                        continue;
-                    size_t at = ds__grid_at(g, e, stage == 1 ? from : first, 0);
-                    size_t end = ds__grid_at(g, e, stage == 1 ? from + 1 : first + run, 0);
-                    uint32_t step =
-                        ds__grid_pass(g, other, r, e, at, end, stage == 1 ? own : own + run - 1);
-                    if (stage == 1)
-                        ds__grid_got(g, r, e, step);
-                }
+            if (stage)
+                ds__grid_pass_spans(g, stage, group, l);
+            else if (l < g->leads)
+                ds__grid_pass_groups(g, group, l);
         }
-    }
 }
 
-/* Whether there is such a grid: groups of one size, all joined without the host. The root leads
-   nothing. */
+/* Returns 1 if a grid can do the collective in the requested order of sums. */
+static int ds__grid_fits_what(const ds_plan_desc *w) {
+    if (w->what == DS_BROADCAST || w->what == DS_ALL_GATHER)
+        return 1;
+    if (w->what == DS_SCATTER || w->what == DS_GATHER || w->what == DS_ALL_TO_ALL)
+        return 0;
+    return w->order == DS_ORDER_ANY;
+}
+
+/* Returns 1 if no slice is empty and the steps of a piece are not too many. */
+static int ds__grid_fits_bytes(const ds__draft *d, int run, int rows) {
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    size_t steps = p * (size_t)(rows + run + d->largest - run * rows + 4);
+    size_t unit = w->item > 256 ? w->item : 256;
+    if (ds__grid_blocks(w)) {
+        unit = w->item ? w->item : 1;
+        steps *= (size_t)(d->p / d->largest);
+    } else if (w->what == DS_ALL_REDUCE) {
+        steps *= 2;
+    }
+    return w->bytes / unit >= p && steps <= DS__PLAN_LARGE_STEPS;
+}
+
+/* Returns 1 if rank i has a route to all others without the host. */
+static int ds__grid_fits_routes(const ds__draft *d, int i) {
+    for (int k = 0; k < d->p; k++) {
+        const ds__troute *r = ds__route_of(d->t, i, k);
+        if (i != k && (!r->direct || !r->hops))
+            return 0;
+    }
+    return 1;
+}
+
+/* Returns 1 if there is such a grid: groups of one size, all joined without the host. */
 static int ds__grid_fits(ds__draft *d, int run, int rows) {
     const ds_plan_desc *w = d->want;
-    int what = (int)w->what;
     int p = d->p;
     int n = run * rows;
-    int blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER;
-    if (run < 2 || rows < 2 || p % d->largest ||
-        n > d->largest - (what == DS_BROADCAST || what == DS_REDUCE) || (blocks && n != d->largest))
+    int blocks = ds__grid_blocks(w);
+    if (run < 2 || rows < 2 || p % d->largest || n > d->largest - ds__grid_rooted(w) ||
+        (blocks && n != d->largest))
         return 0;
-    if (what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL ||
-        (w->order != DS_ORDER_ANY && what != DS_BROADCAST && what != DS_ALL_GATHER))
+    if (!ds__grid_fits_what(w) || !ds__grid_fits_bytes(d, run, rows))
         return 0;
-    if (w->bytes / (blocks ? w->item ? w->item : 1 : w->item > 256 ? w->item : 256) < (size_t)p)
-        return 0;
-    if ((size_t)p * (size_t)(rows + run + d->largest - n + 4) *
-            (blocks                  ? (size_t)(p / d->largest)
-             : what == DS_ALL_REDUCE ? 2
-                                     : 1) >
-        DS__PLAN_LARGE_STEPS)
-        return 0;
+
+    int full = 0; /* ranks of full groups */
     for (int i = 0; i < p; i++) {
-        /* as many groups as are full */
         if (d->t->seat[i] == d->largest - 1)
-            n -= d->largest;
+            full += d->largest;
         if (blocks && d->t->island[i] != i / d->largest)
             return 0;
-        for (int k = 0; k < p; k++)
-            if (i != k && (!ds__route_of(d->t, i, k)->direct || !ds__route_of(d->t, i, k)->hops))
-                return 0;
+        if (!ds__grid_fits_routes(d, i))
+            return 0;
     }
-    return n + p == run * rows;
+    return full == p;
 }
 
-static int ds__emit_grid(ds__draft *d, size_t pieces) {
+/* Allocates the arrays of a grid and lists its leads. Returns 0 if memory is exhausted. */
+static int ds__grid_init(ds__grid *g, ds__draft *d) {
+    const ds_plan_desc *w = d->want;
+    size_t n = (size_t)d->p;
+    memset(g, 0, sizeof *g);
+    g->d = d;
+    g->groups = d->p / d->largest;
+    g->size = d->largest;
+    g->leads = d->ways;
+    g->run = d->run;
+    g->spans = ds__grid_blocks(w) ? g->groups : 1;
+    g->most = g->groups + g->run;
+    g->places = (g->leads / g->run + g->run + g->size - g->leads + 2) * g->spans + g->groups + 1;
+    size_t spans = (size_t)g->spans;
+
+    g->rank = ds__alloc(n * sizeof *g->rank);
+    g->place = ds__alloc(n * (size_t)g->places * sizeof *g->place);
+    g->have = ds__alloc(n * spans * sizeof *g->have);
+    g->sum = ds__alloc(2 * n * spans * sizeof *g->sum);
+    g->got = ds__alloc(n * spans * (size_t)g->most * sizeof *g->got);
+    g->in = ds__alloc(n * sizeof *g->in);
+    g->spot = ds__alloc(n * sizeof *g->spot);
+    if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
+        return 0;
+
+    int turn = ds__grid_rooted(w) ? d->t->seat[w->root] + 1 : 0;
+    for (int i = 0; i < d->p; i++) {
+        int seat = (d->t->seat[i] - turn + g->size) % g->size;
+        g->rank[d->t->island[i] * g->size + seat] = i;
+    }
+    return 1;
+}
+
+static void ds__grid_deinit(ds__grid *g) {
+    ds__release(g->rank);
+    ds__release(g->place);
+    ds__release(g->have);
+    ds__release(g->sum);
+    ds__release(g->got);
+    ds__release(g->in);
+    ds__release(g->spot);
+}
+
+/* Emits piece q. */
+static void ds__grid_emit_piece(ds__grid *g, size_t q, size_t pieces) {
+    ds__draft *d = g->d;
     const ds_plan_desc *w = d->want;
     int what = (int)w->what;
-    int blocks = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER;
-    int p = d->p;
-    int N = d->largest;
-    ds__grid g = { d,
-                   { NULL, 0, 0, 0, 0, 0, 0, NULL },
-                   p / N,
-                   N,
-                   d->ways,
-                   d->run,
-                   blocks ? p / N : 1,
-                   0,
-                   0,
-                   0,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   0,
-                   0 };
-    size_t n = (size_t)p;
-    size_t spans = (size_t)g.spans;
+    g->c.q = q;
+    g->c.key = (uint64_t)q << 48;
+    g->begin = ds__slice(w, w->bytes, q, pieces);
+    g->bytes = ds__slice(w, w->bytes, q + 1, pieces) - g->begin;
+    g->depth = 0;
+    memset(g->have, 0, (size_t)d->p * (size_t)g->spans * sizeof *g->have);
+    if (what != DS_BROADCAST && what != DS_ALL_GATHER)
+        ds__grid_up(g);
+    if (what != DS_REDUCE && what != DS_REDUCE_SCATTER)
+        ds__grid_down(g);
+    if (g->bytes > d->piece_bytes)
+        d->piece_bytes = g->bytes;
+}
+
+/* Emits all pieces of a grid. Returns 0 if memory or the limit of steps is exhausted. */
+static int ds__emit_grid(ds__draft *d, size_t pieces) {
+    const ds_plan_desc *w = d->want;
     size_t unit = w->item > 256 ? w->item : 256;
-    /* no slice is empty */
-    while (pieces > 1 && (blocks || w->bytes / pieces / unit <= n))
-        pieces--;
-    g.most = g.groups + g.run;
-    g.places = (g.leads / g.run + g.run + N - g.leads + 2) * g.spans + g.groups + 1;
-    g.rank = ds__alloc(n * sizeof *g.rank);
-    g.place = ds__alloc(n * (size_t)g.places * sizeof *g.place);
-    g.have = ds__alloc(n * spans * sizeof *g.have);
-    g.sum = ds__alloc(2 * n * spans * sizeof *g.sum);
-    g.got = ds__alloc(n * spans * (size_t)g.most * sizeof *g.got);
-    g.in = ds__alloc(n * sizeof *g.in);
-    g.spot = ds__alloc(n * sizeof *g.spot);
-    if (!g.rank || !g.place || !g.have || !g.sum || !g.got || !g.in || !g.spot)
+    ds__grid g;
+    if (!ds__grid_init(&g, d))
         d->failed = 1;
-    int turn = what == DS_BROADCAST || what == DS_REDUCE ? d->t->seat[w->root] + 1 : 0;
-    for (int i = 0; i < p && !d->failed; i++)
-        g.rank[d->t->island[i] * N + (d->t->seat[i] - turn + N) % N] = i;
+
+    /* no slice is empty */
+    while (pieces > 1 && (ds__grid_blocks(w) || w->bytes / pieces / unit <= (size_t)d->p))
+        pieces--;
     /* more, and leads would begin what they cannot pass on yet */
     g.c.slots = pieces < 3 ? pieces : 3;
-    for (size_t q = 0; q < pieces && !d->failed; q++) {
-        g.c.q = q;
-        g.c.key = (uint64_t)q << 48;
-        g.begin = ds__slice(w, w->bytes, q, pieces);
-        g.bytes = ds__slice(w, w->bytes, q + 1, pieces) - g.begin;
-        g.depth = 0;
-        memset(g.have, 0, n * spans * sizeof *g.have);
-        if (what != DS_BROADCAST && what != DS_ALL_GATHER)
-            ds__grid_up(&g);
-        if (what != DS_REDUCE && what != DS_REDUCE_SCATTER)
-            ds__grid_down(&g);
-        if (g.bytes > d->piece_bytes)
-            d->piece_bytes = g.bytes;
-    }
+    for (size_t q = 0; q < pieces && !d->failed; q++)
+        ds__grid_emit_piece(&g, q, pieces);
     d->pieces = pieces;
-    ds__release(g.rank);
-    ds__release(g.place);
-    ds__release(g.have);
-    ds__release(g.sum);
-    ds__release(g.got);
-    ds__release(g.in);
-    ds__release(g.spot);
+    ds__grid_deinit(&g);
     return !d->failed;
 }
 
-/* All pieces of all flows. */
-static int ds__emit(ds__draft *d, size_t pieces, int wave) {
-    d->wave = wave;
-    size_t n = (size_t)d->p + 1;
+/* plan/pieces.h - steps of all pieces.
+
+   Emits all pieces of a draft (ds__emit), as flows or as a grid. A flow is cut into pieces of
+   whole units, which differ by at most one unit. Pieces pass a rank in a ring of slots.
+
+   Invariants: a flow has at least one piece, and no more than it has units. `first` and `each`
+   of a flow number its steps: piece q begins with step first + q * each. Trees must not be added
+   while steps are emitted.
+   Locks: none.
+   Threads: the thread that makes the plan. */
+
+/* Returns the nodes of a tree of the draft; none if `at` is negative. */
+static ds__nodes ds__nodes_of(const ds__draft *d, ptrdiff_t at, int *order) {
+    if (at < 0)
+        return (ds__nodes){ NULL, order, 0 };
+    const int *tree = d->tree + at;
+    return (ds__nodes){ tree, order, ds__by_depth(tree, d->p + 1, order) };
+}
+
+/* Emits one piece of a flow: up a tree, then down a tree or to the ranks of its parts. */
+static void ds__emit_piece(ds__draft *d, const ds__piece *c, const ds__nodes *ups,
+                           const ds__nodes *downs, int *order) {
+    const ds__flow *f = c->f;
+    ds__held held = { { f->owner, DS_PLAN_INPUT, f->in + c->offset }, DS__NONE, 0 };
+    int height = 0;
+    if (ups->count) {
+        height = ds__depth(ups->tree, ups->order[ups->count - 1]);
+        held = ds__emit_up(d, c, ups);
+    }
+    if (f->parts > 1)
+        ds__emit_parts(d, c, order, held, height);
+    else if (downs->count)
+        ds__emit_down(d, c, downs, held, height);
+}
+
+/* Emits all pieces of a flow. `up` and `down` have room for the nodes of a tree. */
+static void ds__emit_flow(ds__draft *d, ds__flow *f, size_t pieces, int *up, int *down) {
     size_t item = d->want->item ? d->want->item : 1;
+    size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
+    size_t units = f->bytes / unit;
+    size_t k = units < pieces ? units : pieces;
+    if (!k)
+        k = 1;
+    f->first = d->steps;
+    f->each = 0;
+    if (!f->bytes)
+        return;
+
+    ds__nodes ups = ds__nodes_of(d, f->up, up);
+    ds__nodes downs = ds__nodes_of(d, f->down, down);
+    ds__piece c = {
+        .f = f,
+        .slots = k < d->slots ? k : d->slots,
+        .slot = k == 1 ? f->bytes : units / k * unit + unit + f->bytes % unit,
+        .place = d->place,
+    };
+    if (k > d->pieces)
+        d->pieces = k;
+    memset(d->place, 0, DS__PLACES * ((size_t)d->p + 1) * sizeof *d->place);
+
+    for (c.q = 0; c.q < k && !d->failed; c.q++) {
+        size_t end = f->bytes;
+        if (c.q + 1 < k)
+            end = (units / k * (c.q + 1) + units % k * (c.q + 1) / k) * unit;
+        c.bytes = end - c.offset;
+        c.key = (uint64_t)c.q << 48;
+        if (c.bytes > d->piece_bytes)
+            d->piece_bytes = c.bytes;
+        ds__emit_piece(d, &c, &ups, &downs, down);
+        c.offset = end;
+        if (!c.q)
+            f->each = d->steps - f->first;
+    }
+}
+
+/* Emits all pieces of all flows, or of a grid. Returns 0 if memory or the limit of steps is
+   exhausted. */
+static int ds__emit(ds__draft *d, size_t pieces, int wave) {
+    size_t n = (size_t)d->p + 1;
     int *up = ds__alloc(2 * n * sizeof *up);
     int *down = up ? up + n : NULL;
     ds__draft_clear(d);
+    d->wave = wave;
     d->pieces = 1;
     d->piece_bytes = 0;
     memset(d->scratch, 0, n * sizeof *d->scratch);
     if (!up)
         d->failed = 1;
+
     if (d->run && !d->failed)
         ds__emit_grid(d, pieces);
-    for (size_t i = 0; i < d->flows && !d->failed; i++) {
-        ds__flow *f = &d->flow[i];
-        size_t unit = item < 64 && 64 % item == 0 ? 64 : item;
-        size_t units = f->bytes / unit;
-        size_t k = units < pieces ? units ? units : 1 : pieces;
-        int ups = f->up < 0 ? 0 : ds__by_depth(d->tree + f->up, d->p + 1, up);
-        int downs = f->down < 0 ? 0 : ds__by_depth(d->tree + f->down, d->p + 1, down);
-        int depth0 = ups ? ds__depth(d->tree + f->up, up[ups - 1]) : 0;
-        ds__piece c = { f,
-                        0,
-                        k < d->slots ? k : d->slots,
-                        units / k * unit + unit + f->bytes % unit,
-                        0,
-                        0,
-                        0,
-                        d->place };
-        if (k == 1)
-            c.slot = f->bytes;
-        f->first = d->steps;
-        f->each = 0;
-        if (!f->bytes)
-            continue;
-        if (k > d->pieces)
-            d->pieces = k;
-        memset(d->place, 0, DS__PLACES * n * sizeof *d->place);
-        for (c.q = 0; c.q < k && !d->failed; c.q++) {
-            size_t end = c.q + 1 == k ? f->bytes
-                                      : (units / k * (c.q + 1) + units % k * (c.q + 1) / k) * unit;
-            c.bytes = end - c.offset;
-            c.key = (uint64_t)c.q << 48;
-            if (c.bytes > d->piece_bytes)
-                d->piece_bytes = c.bytes;
-            ds__held held = { { f->owner, DS_PLAN_INPUT, f->in + c.offset }, DS__NONE, 0 };
-            if (ups)
-                held = ds__emit_up(d, &c, d->tree + f->up, up, ups);
-            if (f->parts > 1)
-                ds__emit_parts(d, &c, down, held, depth0);
-            else if (downs)
-                ds__emit_down(d, &c, d->tree + f->down, down, downs, held, depth0);
-            c.offset = end;
-            if (!c.q)
-                f->each = d->steps - f->first;
-        }
-    }
+    for (size_t i = 0; i < d->flows && !d->failed; i++)
+        ds__emit_flow(d, &d->flow[i], pieces, up, down);
     ds__release(up);
     return !d->failed;
 }
@@ -8126,25 +8589,105 @@ static void ds__line(const ds__draft *d, int root, int *line) {
     }
 }
 
-/* Members in the shape of a heap: the first one's parent is given. `skip`: copies that the first
-   one makes elsewhere. */
-static void ds__heap(int *tree, const int *member, int count, int first, int parent, int arity,
+/* A group of ranks in a tree, nearest to the root first. */
+typedef struct ds__tree_group {
+    int first; /* of its ranks in the line */
+    int size;
+    int entry; /* the member that gets the data from another group */
+} ds__tree_group;
+
+/* A tree that is made from group to group. */
+typedef struct ds__tree_maker {
+    const ds__algo *a;
+    int *tree;
+    int root;
+    int j;     /* the number of the tree among those of the root */
+    int alone; /* 1: the root copies to its group itself */
+    int shift; /* roots of one group take different ways */
+    int groups;
+    int line[DS__TOPOLOGY_MAX];
+    ds__tree_group group[DS__TOPOLOGY_MAX];
+} ds__tree_maker;
+
+/* Makes a heap of the members of a group: the parent of its entry is given. `skip`: copies that
+   the entry makes to other groups. */
+static void ds__heap(const ds__tree_maker *m, const int *member, int count, int entry, int parent,
                      int skip) {
+    int arity = m->a->arity;
     int top = arity > skip ? arity - skip : 1;
     for (int i = 0; i < count; i++) {
-        int from = i == 0 ? -1 : i <= top ? 0 : 1 + (i - 1 - top) / arity;
-        tree[member[(first + i) % count]] = from < 0 ? parent : member[(first + from) % count];
+        int from = 0;
+        if (i > top)
+            from = 1 + (i - 1 - top) / arity;
+        int above = i ? member[(entry + from) % count] : parent;
+        m->tree[member[(entry + i) % count]] = above;
     }
 }
 
-/* The j-th tree of so many from a root. */
+/* Returns the member that gets the data from another group: of n members, another for each way. */
+static int ds__tree_entry(const ds__tree_maker *m, int n) {
+    int way = m->a->ways >= n ? m->j % n : m->j * n / m->a->ways;
+    return (way + m->shift) % n;
+}
+
+/* Returns the group that copies to group g. */
+static int ds__tree_via(const ds__tree_maker *m, int g) {
+    if (m->a->shape == DS__GROUPS_CHAIN)
+        return g - 1;
+    if (m->a->shape == DS__GROUPS_STAR)
+        return 0;
+    int via = 1 + (m->j + m->shift) % (m->groups - 1);
+    return via == g ? 0 : via;
+}
+
+/* Returns the rank of group `via` that copies to group g. */
+static int ds__tree_parent(const ds__tree_maker *m, int g, int via) {
+    const ds__tree_group *o = &m->group[via];
+    int lead = via == 0 && !m->alone;
+    int e = via > g ? ds__tree_entry(m, o->size - lead) : o->entry;
+    return m->line[o->first + lead + e];
+}
+
+/* Returns how many copies to other groups the entry of group g makes. */
+static int ds__tree_skip(const ds__tree_maker *m, int g, int via) {
+    int shape = m->a->shape;
+    if (g == 0) {
+        if (m->groups == 1)
+            return 0;
+        return shape == DS__GROUPS_STAR ? m->groups - 1 : 1;
+    }
+    if (shape == DS__GROUPS_CHAIN)
+        return g + 1 < m->groups;
+    return shape == DS__GROUPS_SPREAD && via == 0 ? m->groups - 2 : 0;
+}
+
+/* Adds the members of group g to the tree. */
+static void ds__tree_group_add(ds__tree_maker *m, int g) {
+    ds__tree_group *o = &m->group[g];
+    int lead = g == 0 && !m->alone;
+    int n = o->size - lead;
+    int *member = m->line + o->first + lead;
+    int via = 0;
+    int parent = m->root;
+    o->entry = g == 0 && m->alone ? 0 : ds__tree_entry(m, n);
+    if (g && m->a->shape == DS__GROUPS_TWINS) {
+        for (int i = 0; i < n; i++)
+            m->tree[member[i]] = m->line[i % m->group[0].size];
+        return;
+    }
+    if (g) {
+        via = ds__tree_via(m, g);
+        parent = ds__tree_parent(m, g, via);
+    } else if (m->alone) {
+        parent = DS__ALONE;
+    }
+    ds__heap(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+}
+
+/* Returns the j-th tree from a root; -1 if memory is exhausted. */
 static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j) {
-    int line[DS__TOPOLOGY_MAX];
     int group[DS__TOPOLOGY_MAX];
-    int first[DS__TOPOLOGY_MAX];
-    int size[DS__TOPOLOGY_MAX];
-    int entry[DS__TOPOLOGY_MAX];
-    int groups = 0;
+    ds__tree_maker m;
     ptrdiff_t at = ds__tree_new(d, root);
     if (d->failed)
         return -1;
@@ -8155,53 +8698,25 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
         tree[d->p] = root;
         return at;
     }
+
     ds__groups(d->t, a->level, group);
-    ds__line(d, root, line);
+    ds__line(d, root, m.line);
+    m.groups = 0;
     for (int i = 0; i < d->p; i++) {
-        if (i == 0 || group[line[i]] != group[line[i - 1]]) {
-            first[groups] = i;
-            size[groups++] = 0;
-        }
-        size[groups - 1]++;
+        if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])
+            m.group[m.groups++] = (ds__tree_group){ i, 0, 0 };
+        m.group[m.groups - 1].size++;
     }
-    int shift = 0; /* roots of one group take different ways */
+    m.shift = 0;
     for (int i = 0; i < root; i++)
-        shift += group[i] == group[root];
-    int alone = a->own || size[0] == 1;
-    for (int g = 0; g < groups; g++) {
-        int lead = g == 0 && !alone;
-        int n = size[g] - lead;
-        entry[g] = g == 0 && alone ? 0 : ((a->ways >= n ? j % n : j * n / a->ways) + shift) % n;
-        int *member = line + first[g] + lead;
-        int parent = root;
-        int skip = 0;
-        if (g && a->shape == DS__GROUPS_TWINS) {
-            for (int i = 0; i < n; i++)
-                tree[member[i]] = line[i % size[0]];
-            continue;
-        }
-        if (g == 0) {
-            if (groups > 1)
-                skip = a->shape == DS__GROUPS_STAR ? groups - 1 : 1;
-            if (alone)
-                parent = DS__ALONE;
-        } else {
-            int via = a->shape == DS__GROUPS_CHAIN  ? g - 1
-                      : a->shape == DS__GROUPS_STAR ? 0
-                                                    : 1 + (j + shift) % (groups - 1);
-            if (via == g)
-                via = 0;
-            int n0 = size[via] - (via == 0 && !alone);
-            int e = entry[via];
-            if (via > g)
-                e = ((a->ways >= n0 ? j % n0 : j * n0 / a->ways) + shift) % n0;
-            parent = line[first[via] + (via == 0 && !alone) + e];
-            skip = a->shape == DS__GROUPS_CHAIN                ? g + 1 < groups
-                   : a->shape == DS__GROUPS_SPREAD && via == 0 ? groups - 2
-                                                               : 0;
-        }
-        ds__heap(tree, member, n, entry[g], parent, a->arity, skip);
-    }
+        m.shift += group[i] == group[root];
+    m.a = a;
+    m.tree = tree;
+    m.root = root;
+    m.j = j;
+    m.alone = a->own || m.group[0].size == 1;
+    for (int g = 0; g < m.groups; g++)
+        ds__tree_group_add(&m, g);
     return at;
 }
 
@@ -8405,19 +8920,28 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-static void ds__flow_add(ds__draft *d, size_t begin, size_t end, size_t in, size_t out, int owner,
-                         int dest, ptrdiff_t up, ptrdiff_t down) {
-    if (end <= begin || d->failed)
+/* Adds a flow of a part of the bytes. `in` and `out` of the flow are where the bytes lie of which
+   `part` is a part. An empty part is left out. */
+static void ds__flow_add(ds__draft *d, ds__extent part, ds__flow flow) {
+    if (part.end <= part.begin || d->failed)
         return;
     ds__flow *f = DS__ADD(d, flow);
-    if (f)
-        *f = (ds__flow){ end - begin, in + begin, out + begin, owner, dest, up, down, 1, 0, 0 };
+    if (!f)
+        return;
+    flow.bytes = part.end - part.begin;
+    flow.in += part.begin;
+    flow.out += part.begin;
+    flow.parts = 1;
+    *f = flow;
 }
 
-/* The way from the root of a tree to a node as a tree of its own, forwards or backwards. */
+/* Returns the path from the root of a tree to a node as a tree of its own, forwards or backwards.
+   */
 static ptrdiff_t ds__path(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
-    for (; d->tree[tree + root] >= 0;)
+    if (d->failed)
+        return -1;
+    while (d->tree[tree + root] >= 0)
         root = d->tree[tree + root];
     ptrdiff_t at = ds__tree_new(d, backwards ? to : root);
     for (int v = to; !d->failed && v != root; v = d->tree[tree + v]) {
@@ -8429,19 +8953,37 @@ static ptrdiff_t ds__path(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     return at;
 }
 
-/* Sums in the order of the list over groups of neighbours, each cut into `split`: each adds what
-   it has to the sum of those before. The last one's member owns it. */
+/* Returns a tree of the owner and one more rank that it copies to, if that is another. */
+static ptrdiff_t ds__tree_of_two(ds__draft *d, int owner, int to) {
+    ptrdiff_t at = ds__tree_new(d, owner);
+    if (!d->failed && owner != to)
+        d->tree[at + to] = owner;
+    return at;
+}
+
+/* Returns how many neighbours of rank i, with itself, are in its part of its group. A group is
+   cut into `split` parts. */
+static int ds__list_run(const ds__draft *d, const int *group, int i, int split) {
+    const int *seat = d->t->seat;
+    int n = 1;
+    while (i + n < d->p && group[i + n] == group[i]) {
+        int part = seat[i] * split / d->largest;
+        if (split >= 2 && seat[i + n] * split / d->largest != part)
+            break;
+        n++;
+    }
+    return n;
+}
+
+/* Sums in the order of the list over groups of neighbours, each cut into `split`. Each group adds
+   its own sum to the sum of the groups before. A member of the last one is the owner. */
 static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split, int *owner) {
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
     ds__groups(d->t, a->level, group);
     ptrdiff_t at = ds__tree_new(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
-        int n = 1;
-        while (a->level && i + n < d->p && group[i + n] == group[i] &&
-               (split < 2 ||
-                d->t->seat[i + n] * split / d->largest == d->t->seat[i] * split / d->largest))
-            n++;
+        int n = a->level ? ds__list_run(d, group, i, split) : 1;
         int lead = i + j % n;
         for (int k = i; k < i + n; k++)
             d->tree[at + k] = lead;
@@ -8454,16 +8996,18 @@ static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split
     return at;
 }
 
-/* Many ranks: slices are summed in the order of the list from group to group, each by the leads
-   that have the same seat, and go on from the last one. The root of a reduce leads nothing,
-   since it gets all results. A group may be cut into several: then there are fewer slices, hence
-   fewer copies for as many pieces. Returns 0 if a part of the largest group has no lead. */
-static int ds__flows_leads(ds__draft *d, int split) {
-    static const ds__algo star = { NULL, DS__WITH_TREES, DS__ROOTED, 1,
-                                   1,    1 << 20,        1,          DS__GROUPS_CHAIN };
+/* Leads that sum slices for many ranks. */
+typedef struct ds__leads {
+    int count; /* of each part of a group, hence of slices */
+    int each;  /* blocks of a slice in reduce_scatter */
+    int spare; /* the lead that is skipped, since it is the root of a reduce */
+    int split; /* parts of a group */
+} ds__leads;
+
+/* Chooses the leads. Returns 0 if a part of the largest group has none, or if the ranks cannot be
+   divided among them. */
+static int ds__leads_init(ds__leads *o, const ds__draft *d, int split) {
     const ds_plan_desc *w = d->want;
-    const int *island = d->t->island;
-    const int *seat = d->t->seat;
     int p = d->p;
     int rooted = w->what == DS_REDUCE;
     int run = d->largest / split;
@@ -8471,52 +9015,85 @@ static int ds__flows_leads(ds__draft *d, int split) {
     if (n < 1)
         return 0;
     int each = p / n;
-    int spare = rooted ? seat[w->root] % run : n;
-    ds__algo level = { NULL, DS__WITH_TREES, DS__IN_LIST, 1, n, 1, 0, 0 };
+    int spare = rooted ? d->t->seat[w->root] % run : n;
     if (split > 1 && (d->largest % split || p % d->largest))
         return 0;
     if (w->what == DS_REDUCE_SCATTER && (p % n || each < 2))
         return 0;
-    d->ways = n;
-    for (int j = 0; j < n; j++) {
-        int owner = 0;
-        ptrdiff_t up = ds__list_tree(d, &level, j + (j >= spare), split, &owner);
-        ptrdiff_t down;
-        size_t begin = ds__slice(w, w->bytes, (size_t)j, (size_t)n);
-        size_t end = ds__slice(w, w->bytes, (size_t)j + 1, (size_t)n);
-        if (d->failed || !ds__in_order(d, up))
-            return 0;
-        if (w->what == DS_ALL_REDUCE) {
-            down = ds__tree_make(d, &star, owner, 0);
-        } else if (w->what == DS_REDUCE) {
-            int via = owner; /* its twin beside the root */
-            down = ds__tree_new(d, owner);
-            for (int i = 0; i < p && island[owner] != island[w->root]; i++)
-                if (island[i] == island[w->root] && seat[i] == seat[owner])
-                    via = i;
-            if (!d->failed && via != owner)
-                d->tree[down + via] = owner;
-            if (!d->failed && via != w->root)
-                d->tree[down + w->root] = via;
-        } else {
-            begin = ds__block(w, (size_t)(j * each), (size_t)p);
-            end = ds__block(w, (size_t)((j + 1) * each), (size_t)p);
-            down = (ptrdiff_t)d->trees;
-            for (int i = j * each; i < (j + 1) * each && !d->failed; i++) {
-                ptrdiff_t at = ds__tree_new(d, owner);
-                if (!d->failed && owner != i)
-                    d->tree[at + i] = owner;
-            }
-        }
-        size_t flows = d->flows;
-        ds__flow_add(d, begin, end, 0, 0, owner,
-                     w->what == DS_REDUCE       ? w->root
-                     : w->what == DS_ALL_REDUCE ? -1
-                                                : j * each,
-                     up, down);
-        if (w->what == DS_REDUCE_SCATTER && d->flows > flows)
-            d->flow[flows].parts = each;
+    *o = (ds__leads){ n, each, spare, split };
+    return 1;
+}
+
+/* Returns the tree from the owner of a slice to the root, through the member of the root's group
+   that has the owner's seat. */
+static ptrdiff_t ds__leads_to_root(ds__draft *d, int owner) {
+    const int *island = d->t->island;
+    const int *seat = d->t->seat;
+    int root = d->want->root;
+    int via = owner;
+    ptrdiff_t down = ds__tree_new(d, owner);
+    for (int i = 0; i < d->p && island[owner] != island[root]; i++)
+        if (island[i] == island[root] && seat[i] == seat[owner])
+            via = i;
+    if (!d->failed && via != owner)
+        d->tree[down + via] = owner;
+    if (!d->failed && via != root)
+        d->tree[down + root] = via;
+    return down;
+}
+
+/* Returns the first of the adjacent trees from the owner to each rank of a slice. */
+static ptrdiff_t ds__leads_to_blocks(ds__draft *d, const ds__leads *o, int j, int owner) {
+    ptrdiff_t down = (ptrdiff_t)d->trees;
+    for (int i = j * o->each; i < (j + 1) * o->each && !d->failed; i++)
+        (void)ds__tree_of_two(d, owner, i);
+    return down;
+}
+
+/* Adds the flow of the j-th slice. Returns 0 if the order of the sums forbids its tree. */
+static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
+    static const ds__algo star = { NULL, DS__WITH_TREES, DS__ROOTED, 1,
+                                   1,    1 << 20,        1,          DS__GROUPS_CHAIN };
+    const ds_plan_desc *w = d->want;
+    ds__algo level = { NULL, DS__WITH_TREES, DS__IN_LIST, 1, o->count, 1, 0, 0 };
+    ds__flow flow = { .owner = 0 };
+    flow.up = ds__list_tree(d, &level, j + (j >= o->spare), o->split, &flow.owner);
+    ds__extent part = ds__slice_span(w, w->bytes, (size_t)j, (size_t)o->count);
+    if (d->failed || !ds__in_order(d, flow.up))
+        return 0;
+
+    if (w->what == DS_ALL_REDUCE) {
+        flow.dest = -1;
+        flow.down = ds__tree_make(d, &star, flow.owner, 0);
+    } else if (w->what == DS_REDUCE) {
+        flow.dest = w->root;
+        flow.down = ds__leads_to_root(d, flow.owner);
+    } else {
+        part.begin = ds__block(w, (size_t)(j * o->each), (size_t)d->p);
+        part.end = ds__block(w, (size_t)((j + 1) * o->each), (size_t)d->p);
+        flow.dest = j * o->each;
+        flow.down = ds__leads_to_blocks(d, o, j, flow.owner);
     }
+
+    size_t flows = d->flows;
+    ds__flow_add(d, part, flow);
+    if (w->what == DS_REDUCE_SCATTER && d->flows > flows)
+        d->flow[flows].parts = o->each;
+    return 1;
+}
+
+/* Many ranks: slices are summed in the order of the list from group to group, each by the leads
+   that have the same seat, and go on from the last one. The root of a reduce leads nothing,
+   since it gets all results. A group may be cut into several: then there are fewer slices, hence
+   fewer copies for as many pieces. Returns 0 if a part of the largest group has no lead. */
+static int ds__flows_leads(ds__draft *d, int split) {
+    ds__leads leads;
+    if (!ds__leads_init(&leads, d, split))
+        return 0;
+    d->ways = leads.count;
+    for (int j = 0; j < leads.count; j++)
+        if (!ds__leads_add(d, &leads, j))
+            return 0;
     return !d->failed;
 }
 
@@ -8541,6 +9118,7 @@ typedef struct ds__pack {
     int n;
 } ds__pack;
 
+/* What a tree is wanted for. */
 typedef struct ds__want {
     int root;
     int to; /* a rank, or -1: all */
@@ -8580,162 +9158,282 @@ static void ds__pack_add(const ds__pack *k, const ds__want *w, double sign) {
     }
 }
 
-/* The tree of what is wanted, node by node, the nearest first. */
+/* A search for the cheapest path from the nodes of a tree to one more rank. */
+typedef struct ds__pack_search {
+    double cost[DS__MESH + 1];
+    int from[DS__MESH + 1]; /* the node before, or -1 */
+    int done[DS__MESH + 1];
+} ds__pack_search;
+
+static void ds__pack_search_init(const ds__pack *k, const ds__want *w, ds__pack_search *s) {
+    const int *tree = k->d->tree + w->tree;
+    memset(s->done, 0, sizeof s->done);
+    for (int v = 0; v < k->n; v++) {
+        /* the host does not sum */
+        s->cost[v] = tree[v] == DS__APART || (v == k->d->p && w->up) ? 1e300 : 0;
+        s->from[v] = -1;
+        /* nearer to the root is better */
+        for (int u = v; s->cost[v] < 1 && tree[u] >= 0; u = tree[u])
+            s->cost[v] += 1e-5;
+    }
+}
+
+/* Returns the cheapest node that was not looked at, or -1. */
+static int ds__pack_search_next(const ds__pack *k, const ds__pack_search *s) {
+    int at = -1;
+    for (int v = 0; v < k->n; v++)
+        if (!s->done[v] && s->cost[v] < 1e299 && (at < 0 || s->cost[v] < s->cost[at]))
+            at = v;
+    return at;
+}
+
+/* Updates the costs of the nodes that are reached from node `at`. */
+static void ds__pack_search_from(const ds__pack *k, const ds__want *w, ds__pack_search *s, int at) {
+    const int *tree = k->d->tree + w->tree;
+    for (int v = 0; v < k->n; v++) {
+        if (s->done[v] || tree[v] != DS__APART)
+            continue;
+        const ds__troute *r = ds__pack_route(k, at, v, w->up);
+        if (!r)
+            continue;
+        double c = s->cost[at] + ds__pack_cost(k, r, w->bytes);
+        if (c < s->cost[v]) {
+            s->cost[v] = c;
+            s->from[v] = at;
+        }
+    }
+}
+
+/* Returns the next rank to add to the tree, or -1 if no other rank can be reached. */
+static int ds__pack_search_run(const ds__pack *k, const ds__want *w, ds__pack_search *s) {
+    const int *tree = k->d->tree + w->tree;
+    int host = k->d->p;
+    ds__pack_search_init(k, w, s);
+    for (;;) {
+        int at = ds__pack_search_next(k, s);
+        if (at < 0)
+            return -1;
+        s->done[at] = 1;
+        int fresh = tree[at] == DS__APART && at != host;
+        if (fresh && (w->to < 0 || w->to == at))
+            return at;
+        /* sums are not passed on by ranks outside the tree */
+        if (w->up && w->to < 0 && fresh)
+            continue;
+        ds__pack_search_from(k, w, s, at);
+    }
+}
+
+/* Makes the tree of a want, node by node, the nearest first. Returns 0 if a rank cannot be
+   reached. */
 static int ds__pack_tree(const ds__pack *k, const ds__want *w) {
     int *tree = k->d->tree + w->tree;
-    int host = k->d->p;
     for (int v = 0; v < k->n; v++)
         tree[v] = v == w->root ? DS__ALONE : DS__APART;
     for (;;) {
-        double cost[DS__MESH + 1];
-        int from[DS__MESH + 1];
-        int done[DS__MESH + 1] = { 0 };
-        int at;
-        for (int v = 0; v < k->n; v++) {
-            /* the host does not sum */
-            cost[v] = tree[v] == DS__APART || (v == host && w->up) ? 1e300 : 0;
-            from[v] = -1;
-            /* nearer to the root is better */
-            for (int u = v; cost[v] < 1 && tree[u] >= 0; u = tree[u])
-                cost[v] += 1e-5;
-        }
-        for (;;) {
-            at = -1;
-            for (int v = 0; v < k->n; v++)
-                if (!done[v] && cost[v] < 1e299 && (at < 0 || cost[v] < cost[at]))
-                    at = v;
-            if (at < 0)
-                break;
-            done[at] = 1;
-            if (tree[at] == DS__APART && at != host && (w->to < 0 || w->to == at))
-                break;
-            if (w->up && w->to < 0 && tree[at] == DS__APART && at != host)
-                continue;
-            for (int v = 0; v < k->n; v++) {
-                const ds__troute *r =
-                    done[v] || tree[v] != DS__APART ? NULL : ds__pack_route(k, at, v, w->up);
-                if (!r)
-                    continue;
-                double c = cost[at] + ds__pack_cost(k, r, w->bytes);
-                if (c < cost[v]) {
-                    cost[v] = c;
-                    from[v] = at;
-                }
-            }
-        }
-        /* nobody else can be reached */
+        ds__pack_search s;
+        int at = ds__pack_search_run(k, w, &s);
         if (at < 0)
             break;
-        for (int v = at; from[v] >= 0 && tree[v] == DS__APART; v = from[v]) {
-            const ds__troute *r = ds__pack_route(k, from[v], v, w->up);
+        for (int v = at; s.from[v] >= 0 && tree[v] == DS__APART; v = s.from[v]) {
+            const ds__troute *r = ds__pack_route(k, s.from[v], v, w->up);
             for (size_t h = 0; h < r->hops; h++)
                 k->load[r->wire[h]] += w->bytes / k->d->t->wire[r->wire[h]];
-            tree[v] = from[v];
+            tree[v] = s.from[v];
         }
         if (w->to >= 0)
             break;
     }
-    for (int v = 0; v < host; v++)
+    for (int v = 0; v < k->d->p; v++)
         if (tree[v] == DS__APART && (w->to < 0 || w->to == v))
             return 0;
     return 1;
 }
 
-static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
-    const ds_plan_desc *w = d->want;
-    int what = (int)w->what;
+/* The wants of a collective: for each way and root, one or one for each rank; for all_reduce
+   one up and one down. */
+typedef struct ds__wants {
+    ds__want *want;
+    size_t count;
+    int ways;
+    int what;   /* the collective */
+    int rooted; /* 1: there is one root */
+    int each;   /* 1: each rank has a part of its own */
+    int sides;
+} ds__wants;
+
+/* Returns the bytes of one want. */
+static double ds__wants_bytes(const ds__wants *o, const ds__draft *d) {
+    double ways = (double)(size_t)o->ways;
     int p = d->p;
-    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-    int ok = 1;
-    int rooted = what <= DS_REDUCE;
-    int each = what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL;
-    int sides = what == DS_ALL_REDUCE ? 2 : 1;
-    size_t ways = (size_t)a->ways;
-    size_t wants = 0;
-    size_t room = (size_t)(rooted ? 1 : p) * (size_t)(each ? p : 1) * (size_t)sides * ways;
-    ds__want *want = ds__alloc(room * sizeof *want);
-    ds__pack k = { d, ds__alloc(((size_t)d->t->wires + 1) * sizeof *k.load), 0, p + 1 };
-    if (sums && w->order != DS_ORDER_ANY)
-        ok = 0;
-    if (!want || !k.load)
-        d->failed = 1;
-    for (size_t j = 0; ok && !d->failed && j < ways; j++)
-        for (int i = 0; i < p; i++) {
-            int root = rooted ? w->root : i;
-            if (rooted && i)
-                break;
-            for (int to = each ? 0 : -1; to < (each ? p : 0); to++)
-                for (int side = 0; side < sides; side++) {
-                    double bytes = (double)w->bytes / (double)ways / (double)(rooted ? 1 : p) /
-                                   (double)(each && rooted ? p : 1);
-                    if (what == DS_ALL_TO_ALL)
-                        bytes = (double)w->bytes / (double)ways / p;
-                    want[wants++] = (ds__want){ root, to, what == DS_GATHER || (sums && !side),
-                                                bytes, ds__tree_new(d, root) };
-                }
+    if (o->what == DS_ALL_TO_ALL)
+        return (double)d->want->bytes / ways / p;
+    return (double)d->want->bytes / ways / (double)(o->rooted ? 1 : p) /
+           (double)(o->each && o->rooted ? p : 1);
+}
+
+/* Adds the wants of a root. */
+static void ds__wants_add(ds__wants *o, ds__draft *d, int root) {
+    int sums = o->what == DS_REDUCE || o->what == DS_ALL_REDUCE || o->what == DS_REDUCE_SCATTER;
+    int first = o->each ? 0 : -1;
+    int end = o->each ? d->p : 0;
+    for (int to = first; to < end; to++)
+        for (int side = 0; side < o->sides; side++) {
+            int up = o->what == DS_GATHER || (sums && !side);
+            ptrdiff_t tree = ds__tree_new(d, root);
+            o->want[o->count++] = (ds__want){ root, to, up, ds__wants_bytes(o, d), tree };
         }
-    k.whole = d->want->bytes ? (double)d->bound * 1e-9 + 1e-9 : 1;
+}
+
+/* Lists the wants, each with an empty tree. Returns 0 if memory is exhausted. */
+static int ds__wants_init(ds__wants *o, ds__draft *d, const ds__algo *a) {
+    int what = (int)d->want->what;
+    size_t p = (size_t)d->p;
+    o->count = 0;
+    o->ways = a->ways;
+    o->what = what;
+    o->rooted = what <= DS_REDUCE;
+    o->each = what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL;
+    o->sides = what == DS_ALL_REDUCE ? 2 : 1;
+    size_t room = (o->rooted ? 1 : p) * (o->each ? p : 1) * (size_t)o->sides * (size_t)o->ways;
+    o->want = ds__alloc(room * sizeof *o->want);
+    if (!o->want)
+        return 0;
+    for (int j = 0; j < o->ways && !d->failed; j++)
+        for (int i = 0; i < (o->rooted ? 1 : d->p); i++)
+            ds__wants_add(o, d, o->rooted ? d->want->root : i);
+    return !d->failed;
+}
+
+/* Makes each tree of the wants again. Returns 0 if a rank cannot be reached. */
+static int ds__wants_pack(const ds__wants *o, const ds__pack *k, int again) {
+    for (size_t i = 0; i < o->count; i++) {
+        const ds__want *want = &o->want[i];
+        if (again)
+            ds__pack_add(k, want, -1);
+        if (want->to != want->root && !ds__pack_tree(k, want))
+            return 0;
+    }
+    return 1;
+}
+
+/* Makes the trees in several passes and keeps those of the pass with the least load of the
+   busiest wire. Returns 0 if a rank cannot be reached. */
+static int ds__wants_improve(const ds__wants *o, const ds__pack *k) {
+    ds__draft *d = k->d;
     double least = 1e300;
-    size_t first = wants ? (size_t)want[0].tree : 0;
-    size_t nodes = wants * (size_t)k.n;
+    size_t nodes = o->count * (size_t)k->n;
+    int passes = o->count > 16 ? 8 : 32;
     int *best = ds__alloc((nodes + 1) * sizeof *best);
-    int passes = wants > 100 ? 4 : wants > 16 ? 8 : 32;
-    if (!best)
+    int *tree = o->count ? d->tree + o->want[0].tree : d->tree;
+    int ok = 1;
+    if (o->count > 100)
+        passes = 4;
+    if (!best) {
         d->failed = 1;
-    for (int pass = 0; ok && !d->failed && pass < passes; pass++) {
-        for (size_t i = 0; i < wants && ok; i++) {
-            if (pass)
-                ds__pack_add(&k, &want[i], -1);
-            ok = want[i].to == want[i].root || ds__pack_tree(&k, &want[i]);
-        }
+        return 0;
+    }
+
+    for (int pass = 0; ok && pass < passes; pass++) {
         double most = 0;
+        ok = ds__wants_pack(o, k, pass > 0);
         for (int i = 0; i < d->t->wires; i++)
-            if (k.load[i] > most)
-                most = k.load[i];
+            if (k->load[i] > most)
+                most = k->load[i];
         if (most < least * 0.999) {
             least = most;
-            memcpy(best, d->tree + first, nodes * sizeof *best);
+            memcpy(best, tree, nodes * sizeof *best);
         }
     }
-    if (best && ok)
-        memcpy(d->tree + first, best, nodes * sizeof *best);
+    if (ok && nodes)
+        memcpy(tree, best, nodes * sizeof *best);
     ds__release(best);
-    for (size_t i = 0; ok && !d->failed && i < wants; i += (size_t)sides) {
-        const ds__want *n = &want[i];
-        size_t j = i / (wants / ways);
-        size_t block = (size_t)(each && rooted ? n->to : n->root);
-        size_t begin = 0;
-        size_t size = w->bytes;
-        if (what == DS_ALL_TO_ALL)
-            block = (size_t)n->to;
-        if (what != DS_BROADCAST && what != DS_REDUCE) {
-            begin = ds__block(w, block, (size_t)p);
-            size = ds__block(w, block + 1, (size_t)p) - begin;
-        }
-        size_t from = ds__slice(w, size, j, ways);
-        size_t to = ds__slice(w, size, j + 1, ways);
-        ptrdiff_t t = n->tree;
-        if (what == DS_BROADCAST)
-            ds__flow_add(d, from, to, 0, 0, n->root, -1, -1, t);
-        else if (what == DS_ALL_GATHER)
-            ds__flow_add(d, from, to, 0, begin, n->root, -1, -1, t);
-        else if (what == DS_ALL_REDUCE)
-            ds__flow_add(d, from, to, begin, begin, n->root, -1, t, n[1].tree);
-        else if (what == DS_REDUCE)
-            ds__flow_add(d, from, to, 0, 0, n->root, n->root, t, ds__tree_new(d, n->root));
-        else if (what == DS_REDUCE_SCATTER)
-            ds__flow_add(d, from, to, begin, 0, n->root, n->root, t, ds__tree_new(d, n->root));
-        else if (what == DS_SCATTER)
-            ds__flow_add(d, from, to, begin, 0, n->root, n->to, -1, t);
-        else if (what == DS_ALL_TO_ALL)
-            ds__flow_add(d, from, to, begin, ds__block(w, (size_t)n->root, (size_t)p), n->root,
-                         n->to, -1, t);
-        else {
-            ptrdiff_t back = ds__path(d, t, n->to, 1);
-            ds__flow_add(d, from, to, 0, begin, n->to, n->root, -1, back);
-        }
+    return ok;
+}
+
+/* Returns the bytes of the whole that a want is a part of. */
+static ds__extent ds__want_block(const ds__wants *o, const ds_plan_desc *w, const ds__want *n,
+                                 size_t p) {
+    size_t block = (size_t)(o->each && o->rooted ? n->to : n->root);
+    if (o->what == DS_BROADCAST || o->what == DS_REDUCE)
+        return (ds__extent){ 0, w->bytes };
+    if (o->what == DS_ALL_TO_ALL)
+        block = (size_t)n->to;
+    return (ds__extent){ ds__block(w, block, p), ds__block(w, block + 1, p) };
+}
+
+/* Returns the flow of a want whose block begins at `begin`. */
+static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *n, size_t begin) {
+    ds__flow f = { .owner = n->root, .dest = -1, .up = -1, .down = n->tree };
+    switch (o->what) {
+    case DS_ALL_GATHER:
+        f.out = begin;
+        break;
+    case DS_ALL_REDUCE:
+        f.in = begin;
+        f.out = begin;
+        f.up = n->tree;
+        f.down = n[1].tree;
+        break;
+    case DS_REDUCE:
+    case DS_REDUCE_SCATTER:
+        f.in = begin; /* 0 in reduce */
+        f.dest = n->root;
+        f.up = n->tree;
+        f.down = ds__tree_new(d, n->root);
+        break;
+    case DS_SCATTER:
+        f.in = begin;
+        f.dest = n->to;
+        break;
+    case DS_ALL_TO_ALL:
+        f.in = begin;
+        f.out = ds__block(d->want, (size_t)n->root, (size_t)d->p);
+        f.dest = n->to;
+        break;
+    case DS_GATHER:
+        f.out = begin;
+        f.owner = n->to;
+        f.dest = n->root;
+        f.down = ds__path(d, n->tree, n->to, 1);
+        break;
+    default: /* broadcast */
+        break;
     }
-    ds__release(want);
+    return f;
+}
+
+static void ds__wants_flows(const ds__wants *o, ds__draft *d) {
+    const ds_plan_desc *w = d->want;
+    size_t ways = (size_t)o->ways;
+    for (size_t i = 0; !d->failed && i < o->count; i += (size_t)o->sides) {
+        const ds__want *n = &o->want[i];
+        size_t j = i / (o->count / ways);
+        ds__extent block = ds__want_block(o, w, n, (size_t)d->p);
+        ds__extent part = ds__slice_span(w, block.end - block.begin, j, ways);
+        ds__flow_add(d, part, ds__want_flow(o, d, n, block.begin));
+    }
+}
+
+/* Makes the flows of packed trees. Returns 0 if the algorithm does not fit. */
+static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
+    const ds_plan_desc *w = d->want;
+    int sums = w->what == DS_REDUCE || w->what == DS_ALL_REDUCE || w->what == DS_REDUCE_SCATTER;
+    int ok = 0;
+    if (sums && w->order != DS_ORDER_ANY)
+        return 0;
+
+    ds__wants wants;
+    ds__pack k = { d, NULL, 0, d->p + 1 };
+    k.load = ds__alloc(((size_t)d->t->wires + 1) * sizeof *k.load);
+    k.whole = w->bytes ? (double)d->bound * 1e-9 + 1e-9 : 1;
+    if (ds__wants_init(&wants, d, a) && k.load)
+        ok = ds__wants_improve(&wants, &k);
+    else
+        d->failed = 1;
+    if (ok)
+        ds__wants_flows(&wants, d);
+    ds__release(wants.want);
     ds__release(k.load);
     d->ways = a->ways;
     return ok && !d->failed;
@@ -8754,204 +9452,325 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
    Locks: none.
    Threads: the thread that makes the plan. */
 
-/* 1: these are the flows; 0: this algorithm does not do it here. */
-static int ds__flows(ds__draft *d, const ds__algo *a) {
-    static const ds__algo star = { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, 1 << 20, 1, 0 };
-    const ds_plan_desc *w = d->want;
-    ptrdiff_t tree[DS__MESH]; /* of a mesh */
-    size_t bytes = w->bytes;
-    size_t p = (size_t)d->p;
-    int what = (int)w->what;
-    int sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-    int ways = a->ways;
-    int cut = 0;
-    int each = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER || what == DS_ALL_TO_ALL ||
-               (what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS);
+/* What the flows of a collective and an algorithm are made of. */
+typedef struct ds__flow_maker {
+    ds__draft *d;
+    const ds__algo *a;
+    int what; /* the collective */
+    int ways;
+    int sums; /* 1: the collective sums */
+    int each; /* 1: every rank is the root of a part */
+    int cut;  /* trees of a root of a mesh */
     ds__mesh mesh;
-    d->trees = d->flows = 0;
-    d->name = a->name;
-    d->ways = ways;
-    d->run = a->with == DS__WITH_GRID ? a->arity : 0;
-    if (d->run)
-        return ds__grid_fits(d, d->run, ways / d->run);
-    d->pull = p > DS__PLAN_LARGE && (each || ways > 1);
-    if (a->with == DS__WITH_HOST && p < 2)
-        return 0;
-    if (a->with == DS__WITH_WIRES)
-        return p > 1 && p <= DS__MESH ? ds__pack_flows(d, a) : 0;
-    if (a->with == DS__WITH_MESH && !(cut = ds__mesh_make(d->t, &mesh, each ? 6 : DS__MESH)))
-        return 0;
-    if (a->with == DS__WITH_MESH)
-        d->ways = ways = cut;
-    if (a->mode != DS__ROOTED && !sums)
-        return 0;
-    if (a->mode == DS__IN_LIST && d->p > DS__PLAN_LARGE && a->level)
-        return ds__flows_leads(d, a->arity);
-    if (a->mode == DS__IN_LIST) { /* reduce and all_reduce */
-        if (what == DS_REDUCE_SCATTER)
-            return 0;
-        for (int j = 0; j < ways; j++) {
-            int owner = 0;
-            ptrdiff_t up = ds__list_tree(d, a, j, 1, &owner);
-            ptrdiff_t down = -1;
-            ds__algo back = { NULL,
-                              DS__WITH_TREES,
-                              DS__ROOTED,
-                              a->level,
-                              a->level ? ways : 1,
-                              a->level ? 1 << 20 : 1,
-                              1,
-                              a->shape };
-            if (d->failed || !ds__in_order(d, up))
-                return 0;
-            if (what == DS_ALL_REDUCE && a->level == 0) { /* back the way it came */
-                down = ds__tree_new(d, owner);
-                for (int v = 0; v < owner && !d->failed; v++)
-                    d->tree[down + v] = v + 1;
-            } else if (what == DS_ALL_REDUCE) {
-                down = ds__tree_make(d, &back, owner, j);
-            } else {
-                down = ds__tree_new(d, owner);
-                if (!d->failed && owner != w->root)
-                    d->tree[down + w->root] = owner;
-            }
-            ds__flow_add(d, ds__slice(w, bytes, (size_t)j, (size_t)ways),
-                         ds__slice(w, bytes, (size_t)j + 1, (size_t)ways), 0, 0, owner,
-                         what == DS_REDUCE ? w->root : -1, up, down);
-        }
-        return !d->failed;
+} ds__flow_maker;
+
+static const ds__algo ds__flow_star = { "direct", DS__WITH_TREES, DS__ROOTED, 0, 1, 1 << 20, 1, 0 };
+
+/* Returns the tree from the owner of a sum in the order of the list to its destinations. */
+static ptrdiff_t ds__flow_list_down(const ds__flow_maker *m, int owner, int j) {
+    ds__draft *d = m->d;
+    const ds__algo *a = m->a;
+    if (m->what != DS_ALL_REDUCE)
+        return ds__tree_of_two(d, owner, d->want->root);
+    if (a->level == 0) { /* back the way it came */
+        ptrdiff_t down = ds__tree_new(d, owner);
+        for (int v = 0; v < owner && !d->failed; v++)
+            d->tree[down + v] = v + 1;
+        return down;
     }
-    if (a->mode == DS__ONE_SHOT && what != DS_ALL_REDUCE)
+    ds__algo back = {
+        .with = DS__WITH_TREES,
+        .mode = DS__ROOTED,
+        .level = a->level,
+        .ways = m->ways,
+        .arity = 1 << 20,
+        .own = 1,
+        .shape = a->shape,
+    };
+    return ds__tree_make(d, &back, owner, j);
+}
+
+/* Adds sums in the order of the list, for reduce and all_reduce. */
+static int ds__flow_list_add(const ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    const ds_plan_desc *w = d->want;
+    if (m->what == DS_REDUCE_SCATTER)
         return 0;
-    /* a slice for each but the root, which sums nothing */
-    if (what == DS_REDUCE && a->mode == DS__BY_OWNERS) {
-        size_t k = 0;
-        size_t n = p > 1 ? p - 1 : 1;
-        for (int i = 0; i < d->p; i++) {
-            if (i == w->root && p > 1)
-                continue;
-            ptrdiff_t up = ds__tree_make(d, &star, i, 0);
-            ptrdiff_t down = ds__path(d, ds__tree_make(d, &star, i, 0), w->root, 0);
-            ds__flow_add(d, ds__slice(w, bytes, k, n), ds__slice(w, bytes, k + 1, n), 0, 0, i,
-                         w->root, up, down);
-            k++;
-        }
-        return !d->failed;
-    }
-    for (int i = 0; i < d->p && !d->failed; i++) {
-        int root = each || a->mode == DS__ONE_SHOT ? i : what == DS_ALL_REDUCE ? 0 : w->root;
-        if (root != i)
-            continue;
-        if (a->with == DS__WITH_MESH && !ds__mesh_trees(d, &mesh, root, cut, tree))
+    for (int j = 0; j < m->ways; j++) {
+        ds__flow flow = { .dest = m->what == DS_REDUCE ? w->root : -1 };
+        flow.up = ds__list_tree(d, m->a, j, 1, &flow.owner);
+        if (d->failed || !ds__in_order(d, flow.up))
             return 0;
-        size_t begin = each ? ds__block(w, (size_t)i, p) : 0;
-        size_t size = (each ? ds__block(w, (size_t)i + 1, p) : bytes) - begin;
-        for (int j = 0; j < ways && !d->failed; j++) {
-            ptrdiff_t t = a->with == DS__WITH_MESH ? tree[j] : ds__tree_make(d, a, root, j);
-            size_t from = ds__slice(w, size, (size_t)j, (size_t)ways);
-            size_t to = ds__slice(w, size, (size_t)j + 1, (size_t)ways);
-            if (d->failed)
-                return 0;
-            /* from group to group, then to the owner */
-            if (sums && each && a->level && a->own && w->order == DS_ORDER_LIST &&
-                !ds__in_order(d, t)) {
-                int group[DS__TOPOLOGY_MAX];
-                int turn = 0;
-                int owner = 0;
-                ds__groups(d->t, a->level, group);
-                for (int k = 0; k < root; k++)
-                    turn += group[k] == group[root];
-                ptrdiff_t up = ds__list_tree(d, a, turn, 1, &owner);
-                ptrdiff_t down =
-                    what == DS_ALL_REDUCE ? ds__tree_make(d, a, owner, j) : ds__tree_new(d, owner);
-                if (d->failed || !ds__in_order(d, up))
-                    return 0;
-                if (what == DS_REDUCE_SCATTER && owner != root)
-                    d->tree[down + root] = owner;
-                ds__flow_add(d, from, to, begin, what == DS_ALL_REDUCE ? begin : 0, owner,
-                             what == DS_ALL_REDUCE ? -1 : root, up, down);
-                continue;
-            }
-            if (sums && a->mode == DS__BY_OWNERS && what == DS_ALL_REDUCE &&
-                w->order != DS_ORDER_ANY && !ds__in_order(d, t)) {
-                /* summed at once, and handed on as the algorithm has it */
-                ptrdiff_t up = ds__tree_make(d, &star, root, 0);
-                ds__flow_add(d, from, to, begin, begin, root, -1, up, t);
-                continue;
-            }
-            if (sums && !ds__in_order(d, t))
-                return 0;
-            if (what == DS_BROADCAST)
-                ds__flow_add(d, from, to, 0, 0, root, -1, -1, t);
-            else if (what == DS_ALL_GATHER)
-                ds__flow_add(d, from, to, 0, begin, root, -1, -1, t);
-            else if (what == DS_ALL_REDUCE && a->mode == DS__ONE_SHOT)
-                ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
-            else if (what == DS_ALL_REDUCE)
-                ds__flow_add(d, from, to, begin, begin, root, -1, t, t);
-            else if (what == DS_REDUCE)
-                ds__flow_add(d, from, to, 0, 0, root, root, t, ds__tree_new(d, root));
-            else if (what == DS_REDUCE_SCATTER)
-                ds__flow_add(d, from, to, begin, 0, root, root, t, ds__tree_new(d, root));
-            else { /* a part for each rank: those that are far away first */
-                int deepest = 0;
-                for (int v = 0; v < d->p; v++) {
-                    int depth = ds__depth(d->tree + t, v);
-                    if (depth > deepest)
-                        deepest = depth;
-                }
-                for (int depth = deepest, v; depth >= 0; depth--)
-                    for (v = 0; v < d->p && !d->failed; v++) {
-                        size_t at = ds__block(w, (size_t)v, p);
-                        size_t n = ds__block(w, (size_t)v + 1, p) - at;
-                        if (ds__depth(d->tree + t, v) != depth)
-                            continue;
-                        from = ds__slice(w, n, (size_t)j, (size_t)ways);
-                        to = ds__slice(w, n, (size_t)j + 1, (size_t)ways);
-                        ptrdiff_t path = ds__path(d, t, v, what == DS_GATHER);
-                        if (what == DS_SCATTER)
-                            ds__flow_add(d, from, to, at, 0, root, v, -1, path);
-                        else if (what == DS_GATHER)
-                            ds__flow_add(d, from, to, 0, at, v, root, -1, path);
-                        else
-                            ds__flow_add(d, from, to, at, begin, root, v, -1, path);
-                    }
-            }
-        }
+        flow.down = ds__flow_list_down(m, flow.owner, j);
+        ds__flow_add(d, ds__slice_span(w, w->bytes, (size_t)j, (size_t)m->ways), flow);
     }
     return !d->failed;
 }
 
-/* What the busiest wire takes for the flows, and how many copies a piece of each is. */
+/* Adds a reduce in which each rank but the root, which sums nothing, owns a slice. */
+static int ds__flow_owners_add(ds__draft *d) {
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    size_t n = p > 1 ? p - 1 : 1;
+    size_t k = 0;
+    for (int i = 0; i < d->p; i++) {
+        if (i == w->root && p > 1)
+            continue;
+        ds__flow flow = { .owner = i, .dest = w->root };
+        flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
+        flow.down = ds__path(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
+        k++;
+    }
+    return !d->failed;
+}
+
+/* Adds a sum from group to group, which then goes to its root. Returns 0 if the order of the
+   sums forbids its tree. */
+static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__extent part,
+                               size_t begin) {
+    ds__draft *d = m->d;
+    int all = m->what == DS_ALL_REDUCE;
+    int group[DS__TOPOLOGY_MAX];
+    int turn = 0;
+    ds__groups(d->t, m->a->level, group);
+    for (int k = 0; k < root; k++)
+        turn += group[k] == group[root];
+
+    ds__flow flow = { .in = begin, .out = all ? begin : 0, .dest = all ? -1 : root };
+    flow.up = ds__list_tree(d, m->a, turn, 1, &flow.owner);
+    flow.down = all ? ds__tree_make(d, m->a, flow.owner, j) : ds__tree_new(d, flow.owner);
+    if (d->failed || !ds__in_order(d, flow.up))
+        return 0;
+    if (m->what == DS_REDUCE_SCATTER && flow.owner != root)
+        d->tree[flow.down + root] = flow.owner;
+    ds__flow_add(d, part, flow);
+    return 1;
+}
+
+/* Adds the flow of rank v in a scatter, gather or all_to_all: a path of the tree of the root. */
+static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree, int v) {
+    ds__draft *d = m->d;
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    size_t at = ds__block(w, (size_t)v, p);
+    size_t n = ds__block(w, (size_t)v + 1, p) - at;
+    ds__extent part = ds__slice_span(w, n, (size_t)j, (size_t)m->ways);
+    ds__flow flow = { .in = at, .owner = root, .dest = v, .up = -1 };
+    flow.down = ds__path(d, tree, v, m->what == DS_GATHER);
+    if (m->what == DS_GATHER) {
+        flow.in = 0;
+        flow.out = at;
+        flow.owner = v;
+        flow.dest = root;
+    } else if (m->what == DS_ALL_TO_ALL) {
+        flow.out = ds__block(w, (size_t)root, p);
+    }
+    ds__flow_add(d, part, flow);
+}
+
+/* Adds a part for each rank: those that are far away first. */
+static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree) {
+    ds__draft *d = m->d;
+    int deepest = 0;
+    for (int v = 0; v < d->p; v++) {
+        int depth = ds__depth(d->tree + tree, v);
+        if (depth > deepest)
+            deepest = depth;
+    }
+    for (int depth = deepest; depth >= 0; depth--)
+        for (int v = 0; v < d->p && !d->failed; v++)
+            if (ds__depth(d->tree + tree, v) == depth)
+                ds__flow_path_add(m, root, j, tree, v);
+}
+
+/* Returns the flow of a tree: up, down or both ways. `begin` is where the root's block begins. */
+static ds__flow ds__flow_of_tree(const ds__flow_maker *m, int root, ptrdiff_t tree, size_t begin) {
+    ds__draft *d = m->d;
+    ds__flow flow = { .owner = root, .dest = -1, .up = -1, .down = tree };
+    int at_root = m->what == DS_REDUCE || m->what == DS_REDUCE_SCATTER ||
+                  (m->what == DS_ALL_REDUCE && m->a->mode == DS__ONE_SHOT);
+    if (at_root) {
+        flow.in = m->what == DS_REDUCE_SCATTER ? begin : 0;
+        flow.dest = root;
+        flow.up = tree;
+        flow.down = ds__tree_new(d, root);
+    } else if (m->what == DS_ALL_REDUCE) {
+        flow.in = begin;
+        flow.out = begin;
+        flow.up = tree;
+    } else if (m->what == DS_ALL_GATHER) {
+        flow.out = begin;
+    }
+    return flow;
+}
+
+/* Adds the flows of the j-th tree of a root. Returns 0 if the order of the sums forbids the
+   tree. */
+static int ds__flow_tree_add(const ds__flow_maker *m, int root, int j, ptrdiff_t tree,
+                             ds__extent block) {
+    ds__draft *d = m->d;
+    const ds__algo *a = m->a;
+    ds_plan_order order = d->want->order;
+    size_t begin = block.begin;
+    ds__extent part = ds__slice_span(d->want, block.end - begin, (size_t)j, (size_t)m->ways);
+    int forbidden = m->sums && !ds__in_order(d, tree);
+
+    if (forbidden && m->each && a->level && a->own && order == DS_ORDER_LIST)
+        return ds__flow_groups_add(m, root, j, part, begin);
+    if (forbidden && m->what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS &&
+        order != DS_ORDER_ANY) {
+        /* summed at once, and handed on as the algorithm has it */
+        ds__flow flow = {
+            .in = begin,
+            .out = begin,
+            .owner = root,
+            .dest = -1,
+            .down = tree,
+        };
+        flow.up = ds__tree_make(d, &ds__flow_star, root, 0);
+        ds__flow_add(d, part, flow);
+        return 1;
+    }
+    if (forbidden)
+        return 0;
+
+    if (m->what == DS_SCATTER || m->what == DS_GATHER || m->what == DS_ALL_TO_ALL)
+        ds__flow_paths_add(m, root, j, tree);
+    else
+        ds__flow_add(d, part, ds__flow_of_tree(m, root, tree, begin));
+    return 1;
+}
+
+/* Adds the flows of all trees of a root. Returns 0 if the algorithm does not fit. */
+static int ds__flow_root_add(ds__flow_maker *m, int root) {
+    ds__draft *d = m->d;
+    const ds_plan_desc *w = d->want;
+    size_t p = (size_t)d->p;
+    ptrdiff_t tree[DS__MESH]; /* of a mesh */
+    int meshed = m->a->with == DS__WITH_MESH;
+    ds__extent block = { 0, w->bytes };
+    if (meshed && !ds__mesh_trees(d, &m->mesh, root, m->cut, tree))
+        return 0;
+    if (m->each) {
+        block.begin = ds__block(w, (size_t)root, p);
+        block.end = ds__block(w, (size_t)root + 1, p);
+    }
+    for (int j = 0; j < m->ways && !d->failed; j++) {
+        ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
+        if (d->failed || !ds__flow_tree_add(m, root, j, t, block))
+            return 0;
+    }
+    return 1;
+}
+
+/* Adds the flows of trees from one root, or from every rank. Returns 0 if the algorithm does not
+   fit. */
+static int ds__flow_roots_add(ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    int all = m->each || m->a->mode == DS__ONE_SHOT;
+    int only = m->what == DS_ALL_REDUCE ? 0 : d->want->root;
+    for (int i = 0; i < d->p && !d->failed; i++)
+        if ((all || i == only) && !ds__flow_root_add(m, i))
+            return 0;
+    return !d->failed;
+}
+
+/* Counts the trees of a mesh, which are the ways. Returns 0 if the links are no mesh. */
+static int ds__flow_mesh_init(ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    m->cut = ds__mesh_make(d->t, &m->mesh, m->each ? 6 : DS__MESH);
+    if (!m->cut)
+        return 0;
+    d->ways = m->cut;
+    m->ways = m->cut;
+    return 1;
+}
+
+/* Adds the flows of an algorithm whose flows are trees. Returns 0 if it does not fit. */
+static int ds__flow_trees_add(ds__flow_maker *m) {
+    ds__draft *d = m->d;
+    const ds__algo *a = m->a;
+    if (a->with == DS__WITH_MESH && !ds__flow_mesh_init(m))
+        return 0;
+    if (a->mode != DS__ROOTED && !m->sums)
+        return 0;
+    if (a->mode == DS__IN_LIST && d->p > DS__PLAN_LARGE && a->level)
+        return ds__flows_leads(d, a->arity);
+    if (a->mode == DS__IN_LIST)
+        return ds__flow_list_add(m);
+    if (a->mode == DS__ONE_SHOT && m->what != DS_ALL_REDUCE)
+        return 0;
+    if (m->what == DS_REDUCE && a->mode == DS__BY_OWNERS)
+        return ds__flow_owners_add(d);
+    return ds__flow_roots_add(m);
+}
+
+/* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
+static int ds__flows(ds__draft *d, const ds__algo *a) {
+    int what = (int)d->want->what;
+    ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
+    m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+    m.each = what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER || what == DS_ALL_TO_ALL ||
+             (what == DS_ALL_REDUCE && a->mode == DS__BY_OWNERS);
+    d->trees = d->flows = 0;
+    d->name = a->name;
+    d->ways = a->ways;
+    d->run = a->with == DS__WITH_GRID ? a->arity : 0;
+    if (d->run)
+        return ds__grid_fits(d, d->run, a->ways / d->run);
+
+    d->pull = d->p > DS__PLAN_LARGE && (m.each || a->ways > 1);
+    if (a->with == DS__WITH_HOST && d->p < 2)
+        return 0;
+    if (a->with == DS__WITH_WIRES)
+        return d->p > 1 && d->p <= DS__MESH ? ds__pack_flows(d, a) : 0;
+    return ds__flow_trees_add(&m);
+}
+
+/* Loads of the wires by the flows of a draft. */
+typedef struct ds__wire_loads {
+    double *load; /* bytes of each wire */
+    size_t copies;
+    int cut_off; /* 1: some copy has no route */
+} ds__wire_loads;
+
+/* Adds one copy to the loads, or two through the host. */
+static void ds__load_copy(const ds__draft *d, ds__wire_loads *o, int from, int to, double bytes) {
+    int staged = ds__copy_staged(d, from, to);
+    for (int leg = !staged; leg < 2; leg++) {
+        int a = staged && leg ? d->p : from;
+        int b = staged && !leg ? d->p : to;
+        const ds__troute *r = ds__route_of(d->t, a, b);
+        for (size_t h = 0; h < r->hops; h++)
+            o->load[r->wire[h]] += bytes;
+        o->copies++;
+        if (!r->hops)
+            o->cut_off = 1;
+    }
+}
+
+/* Returns the time of the busiest wire for all flows, and the number of copies of a piece of
+   each. `load` has room for all wires. */
 static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
     const ds_topology *t = d->t;
-    double most = 0;
+    ds__wire_loads loads = { load, 0, 0 };
     memset(load, 0, (size_t)t->wires * sizeof *load);
-    *copies = 0;
     for (size_t i = 0; i < d->flows; i++)
         for (int side = 0; side < 2; side++) {
             ptrdiff_t at = side ? d->flow[i].down : d->flow[i].up;
             for (int v = 0; at >= 0 && v <= d->p; v++) {
                 int u = d->tree[at + v];
-                if (u < 0)
-                    continue;
-                int from = side ? u : v;
-                int to = side ? v : u;
-                int staged = from != d->p && to != d->p && !ds__route_of(t, from, to)->direct;
-                for (int leg = !staged; leg < 2; leg++) {
-                    const ds__troute *r =
-                        ds__route_of(t, staged && leg ? d->p : from, staged && !leg ? d->p : to);
-                    for (size_t h = 0; h < r->hops; h++)
-                        load[r->wire[h]] += (double)d->flow[i].bytes;
-                    ++*copies;
-                    if (!r->hops)
-                        most = 1e18;
-                }
+                if (u >= 0)
+                    ds__load_copy(d, &loads, side ? u : v, side ? v : u, (double)d->flow[i].bytes);
             }
         }
+
+    double most = loads.cut_off ? 1e18 : 0;
     for (int i = 0; i < t->wires; i++)
         if (load[i] / t->wire[i] * 1e9 > most)
             most = load[i] / t->wire[i] * 1e9;
+    *copies = loads.copies;
     return (int64_t)most;
 }
 
@@ -9260,78 +10079,139 @@ static void ds__search_keep(ds__search *s) {
     s->best.place = NULL;
 }
 
+/* Records the draft if it is the fastest of its algorithm. */
+static void ds__search_best(ds__search *s, int id) {
+    const ds__draft *d = &s->now;
+    if (s->out->best[id].ns && d->end >= s->out->best[id].ns)
+        return;
+    s->out->best[id].ns = d->end;
+    s->out->best[id].pieces = d->pieces;
+    s->out->best[id].ways = d->ways;
+}
+
+/* Records the time of the draft, and keeps the draft if it is the fastest of all. */
 static void ds__search_note(ds__search *s, int id) {
     ds__draft *d = &s->now;
-    if (!s->out->best[id].ns || d->end < s->out->best[id].ns) {
-        s->out->best[id].ns = d->end;
-        s->out->best[id].pieces = d->pieces;
-        s->out->best[id].ways = d->ways;
-    }
+    ds__search_best(s, id);
     if (d->end < s->time[0][s->turn])
         s->time[0][s->turn] = d->end;
     if (!s->best.name || d->end < s->best.end)
         ds__search_keep(s);
 }
 
-/* As many pieces as are the fastest: twice as many, as long as that helps. Few ranks: first all
-   algorithms in few pieces and in rounds; then those that came near the best in more. */
+/* Returns 1 if the algorithm of this turn came too far from the best in the first pass. */
+static int ds__search_is_far(const ds__search *s) {
+    if (s->time[0][s->turn] <= s->near[0])
+        return 0;
+    return s->time[1][s->turn] > s->near[1] || s->time[1][s->turn] > s->best.end - s->best.end / 32;
+}
+
+/* Returns 1 if the flows of the draft cannot be faster than the best plan, or need not be. Sets
+   `copies` to the number of copies of a piece. */
+static int ds__search_is_slow(ds__search *s, int id, size_t *copies) {
+    int64_t least = ds__load(&s->now, s->load, copies);
+    s->time[1][s->turn] = least;
+    if (id && s->best.name && s->best.end <= s->enough)
+        return 1;
+    return least >= (int64_t)1e17 || (s->best.end && least >= s->best.end);
+}
+
+/* Returns 1 if so many pieces make too many steps, or are too small. */
+static int ds__search_too_many(const ds__draft *d, size_t copies, size_t k) {
+    size_t most = d->p > 32 ? 30000 : DS__PLAN_STEPS / 2;
+    if (copies * k > DS__PLAN_STEPS / 2)
+        return 1;
+    if (k <= 1 || d->want->pieces)
+        return 0;
+    return copies * k > most || d->want->bytes / ((size_t)d->ways * k) < 4096;
+}
+
+/* Returns how many waves are tried for so many pieces. */
+static int ds__search_waves(const ds__search *s, size_t copies, size_t k) {
+    const ds__draft *d = &s->now;
+    if (k <= 1 || d->p > DS__PLAN_LARGE || copies <= (size_t)d->p)
+        return 1;
+    return s->pass || d->p > DS__MESH ? 3 : 1;
+}
+
+enum { DS__SEARCH_FAILED, DS__SEARCH_DONE, DS__SEARCH_SPENT };
+
+/* Predicts the flows of the draft in k pieces, in several waves. Sets `fastest` to the best time.
+   DS__SEARCH_SPENT: the work of a plan is used up. */
+static int ds__search_pieces(ds__search *s, int id, size_t copies, size_t k, int64_t *fastest) {
+    ds__draft *d = &s->now;
+    int large = d->p > DS__PLAN_LARGE;
+    size_t most = large ? DS__PLAN_WORK : DS__PLAN_WORK / 2;
+    int first = large && k > 1;
+    int waves = ds__search_waves(s, copies, k);
+    *fastest = INT64_MAX;
+    for (int wave = first; wave < first + waves; wave++) {
+        if ((large || s->pass) && s->best.name) {
+            s->work += copies * k;
+            if (s->work > most)
+                return DS__SEARCH_SPENT;
+        }
+        if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
+            return DS__SEARCH_FAILED;
+        if (d->end < *fastest)
+            *fastest = d->end;
+        ds__search_note(s, id);
+    }
+    return DS__SEARCH_DONE;
+}
+
+/* Predicts the flows of the draft in more and more pieces, twice as many as long as that helps. */
+static int ds__search_more_pieces(ds__search *s, int id, size_t copies) {
+    ds__draft *d = &s->now;
+    size_t given = d->want->pieces;
+    size_t few = d->p > DS__MESH ? 1024 : 4;
+    size_t last = s->pass ? 1024 : few;
+    size_t k = s->pass ? 2 * few : 1;
+    int64_t best = INT64_MAX;
+    int worse = 0;
+    if (given)
+        k = given;
+    for (; (given || k <= last) && worse < 2; k *= 2) {
+        int64_t fastest;
+        if (ds__search_too_many(d, copies, k))
+            break;
+        int state = ds__search_pieces(s, id, copies, k, &fastest);
+        if (state != DS__SEARCH_DONE)
+            return state;
+        worse = fastest >= best ? worse + 1 : 0;
+        if (fastest < best)
+            best = fastest;
+        if (given || d->pieces < k)
+            break;
+    }
+    return DS__SEARCH_DONE;
+}
+
+/* Tries an algorithm in as many pieces as are the fastest. Few ranks: first all algorithms in few
+   pieces and in rounds; then those that came near the best in more. Returns 0 if memory or steps
+   are exhausted. */
 static int ds__search_one(ds__search *s, const ds__algo *a) {
     ds__draft *d = &s->now;
+    const char *asked = d->want->algorithm;
     size_t copies;
-    size_t given = d->want->pieces;
-    size_t most = d->p > 32 ? 30000 : DS__PLAN_STEPS / 2;
-    size_t few = d->p > DS__MESH ? 1024 : 4;
     int id = ds__algo_at(a->name);
-    int worse = 0;
-    int forced = d->want->algorithm != NULL;
-    int64_t last = INT64_MAX;
     if (++s->turn >= DS__TRIES)
         return 1;
     if (s->pass == 0)
         s->time[0][s->turn] = s->time[1][s->turn] = INT64_MAX;
-    else if (s->time[0][s->turn] > s->near[0] &&
-             (s->time[1][s->turn] > s->near[1] ||
-              s->time[1][s->turn] > s->best.end - s->best.end / 32))
+    else if (ds__search_is_far(s))
         return 1;
-    if (forced && strcmp(d->want->algorithm, a->name) != 0)
+    if (asked && strcmp(asked, a->name) != 0)
         return 1;
     if (!ds__flows(d, a))
         return !d->failed;
-    int64_t least = s->time[1][s->turn] = ds__load(d, s->load, &copies);
-    if (id && s->best.name && s->best.end <= s->enough)
+    if (ds__search_is_slow(s, id, &copies))
         return 1;
-    if (least >= (int64_t)1e17 || (s->best.end && least >= s->best.end))
-        return 1;
-    for (size_t k = given     ? given
-                    : s->pass ? 2 * few
-                              : 1;
-         (given || k <= (s->pass ? 1024 : few)) && worse < 2; k *= 2) {
-        if (copies * k > DS__PLAN_STEPS / 2 ||
-            (k > 1 && !given &&
-             (copies * k > most || d->want->bytes / ((size_t)d->ways * k) < 4096)))
-            break;
-        int64_t fastest = INT64_MAX;
-        int large = d->p > DS__PLAN_LARGE;
-        int first = large && k > 1;
-        int waves =
-            k > 1 && !large && copies > (size_t)d->p ? s->pass || d->p > DS__MESH ? 3 : 1 : 1;
-        for (int wave = first; wave < first + waves; wave++) {
-            if ((large || s->pass) && s->best.name &&
-                (s->work += copies * k) > (large ? DS__PLAN_WORK : DS__PLAN_WORK / 2))
-                return 1;
-            if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
-                return 0;
-            if (d->end < fastest)
-                fastest = d->end;
-            ds__search_note(s, id);
-        }
-        worse = fastest >= last ? worse + 1 : 0;
-        if (fastest < last)
-            last = fastest;
-        if (given || d->pieces < k)
-            break;
-    }
-    if (!given && d->p <= DS__MESH &&
+
+    int state = ds__search_more_pieces(s, id, copies);
+    if (state != DS__SEARCH_DONE)
+        return state == DS__SEARCH_SPENT;
+    if (!d->want->pieces && d->p <= DS__MESH &&
         ds__cycle_make(d, s->best.name ? s->best.end : INT64_MAX, copies, s->pass ? 8000 : 2000))
         ds__search_note(s, id);
     return !d->failed;
@@ -9363,184 +10243,251 @@ typedef struct ds__guesses {
     int count;
 } ds__guesses;
 
+/* Loads of one piece of each flow. */
 typedef struct ds__loads {
     double *wire; /* ns of each wire, by level */
-    double *hold; /* ns of each rank's engines */
     double *sum;  /* ns of each rank's sums, by level */
+    double *hold; /* ns of each rank's engines */
+    char *inner;  /* of each node: 1 if it has children in the tree that is added */
     size_t *made; /* copies of each rank's engines */
+    size_t copies;
     int64_t latency[DS__GUESS_LEVELS];
 } ds__loads;
 
-static void ds__loads_edge(const ds__draft *d, const ds__loads *o, int64_t *latency, int level,
-                           int from, int to, double bytes, int push, size_t *copies) {
+/* Returns 0 if memory is exhausted. */
+static int ds__loads_init(ds__loads *o, const ds__draft *d) {
+    size_t p = (size_t)d->p;
+    size_t wires = (size_t)d->t->wires;
+    memset(o, 0, sizeof *o);
+    o->wire = ds__alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *o->wire);
+    o->inner = ds__alloc(p + 1);
+    o->made = ds__alloc(p * sizeof *o->made);
+    if (!o->wire || !o->inner || !o->made)
+        return 0;
+    o->sum = o->wire + wires * DS__GUESS_LEVELS;
+    o->hold = o->sum + p * DS__GUESS_LEVELS;
+    return 1;
+}
+
+static void ds__loads_deinit(ds__loads *o) {
+    ds__release(o->wire);
+    ds__release(o->inner);
+    ds__release(o->made);
+}
+
+/* Returns the level that a level counts as. */
+static inline int ds__loads_level(int level) {
+    return level < DS__GUESS_LEVELS ? level : DS__GUESS_LEVELS - 1;
+}
+
+/* A copy of a piece. */
+typedef struct ds__edge {
+    int level;
+    int from;
+    int to;
+    int push; /* 1: the source makes it */
+    double bytes;
+} ds__edge;
+
+/* Adds one copy to the loads, or two through the host. */
+static void ds__loads_edge(const ds__draft *d, ds__loads *o, const ds__edge *e) {
     const ds_topology *t = d->t;
-    int staged = from != d->p && to != d->p && !ds__route_of(t, from, to)->direct;
+    int64_t *latency = &o->latency[e->level];
+    double bytes = e->bytes;
+    int staged = ds__copy_staged(d, e->from, e->to);
     for (int leg = !staged; leg < 2; leg++) {
-        int a = staged && leg ? d->p : from;
-        int b = staged && !leg ? d->p : to;
+        int a = staged && leg ? d->p : e->from;
+        int b = staged && !leg ? d->p : e->to;
         const ds__troute *r = ds__route_of(t, a, b);
-        int by = a == d->p ? b : b == d->p || r->push || push ? a : b;
+        int by = ds__copy_maker(d, a, b, e->push);
         if (!r->hops)
             *o->wire = 1e30;
         for (size_t h = 0; h < r->hops; h++)
-            o->wire[level * t->wires + r->wire[h]] += bytes / t->wire[r->wire[h]] * 1e9;
+            o->wire[e->level * t->wires + r->wire[h]] += bytes / t->wire[r->wire[h]] * 1e9;
         o->hold[by] += bytes / (r->rate > 0 ? r->rate : 1) * 1e9;
         o->made[by]++;
-        ++*copies;
+        o->copies++;
         if (r->latency_ns + t->start_ns > *latency)
             *latency = r->latency_ns + t->start_ns;
     }
 }
 
-/* Nanoseconds that a flow is guessed to take in so many pieces: what the busiest wire, the
-   busiest rank's engines or its memory take, what the first piece takes from step to step, and
-   the latency of each. */
+/* Adds the steps of a grid. */
+static void ds__loads_grid(const ds__draft *d, ds__loads *o) {
+    for (size_t i = 0; i < d->steps; i++) {
+        const ds__dstep *s = &d->step[i];
+        int level = ds__loads_level((int)(s->key >> 33 & 0x7fff));
+        if (s->source < 0) {
+            o->sum[level * d->p + s->rank] += (double)ds__memory_ns(d, s);
+            continue;
+        }
+        ds__edge e = {
+            .level = level,
+            .from = s->source,
+            .to = s->to.rank,
+            .push = s->rank == s->source,
+            .bytes = (double)s->bytes,
+        };
+        ds__loads_edge(d, o, &e);
+    }
+}
+
+/* A tree of a flow. */
+typedef struct ds__loads_side {
+    const int *tree;
+    int down;
+    int height; /* of the tree up */
+    double bytes;
+} ds__loads_side;
+
+/* Adds the copy between a node and its parent, and its part of the sum of the parent. */
+static void ds__loads_node(const ds__draft *d, ds__loads *o, const ds__loads_side *side, int v,
+                           int depth) {
+    int u = side->tree[v];
+    int below = side->height - depth;
+    ds__edge e = {
+        .level = ds__loads_level(below),
+        .from = v,
+        .to = u,
+        .push = !d->pull,
+        .bytes = side->bytes,
+    };
+    if (side->down) {
+        e.level = ds__loads_level(side->height + depth - 1);
+        e.from = u;
+        e.to = v;
+        e.push = ds__gives(d);
+    } else if (!o->inner[v]) {
+        e.level = 0; /* an input is there from the beginning */
+    }
+    ds__loads_edge(d, o, &e);
+    if (!side->down && u < d->p)
+        o->sum[ds__loads_level(below) * d->p + u] += side->bytes / d->t->memory * 1e9;
+}
+
+/* Adds all copies of a tree. */
+static void ds__loads_tree(const ds__draft *d, ds__loads *o, const ds__loads_side *side) {
+    const int *tree = side->tree;
+    int64_t *last = &o->latency[DS__GUESS_LEVELS - 1];
+    int deepest = 0;
+    memset(o->inner, 0, (size_t)d->p + 1);
+    for (int v = 0; v <= d->p; v++)
+        if (tree[v] >= 0)
+            o->inner[tree[v]] = 1;
+
+    for (int v = 0; v <= d->p; v++) {
+        if (tree[v] < 0)
+            continue;
+        int depth = ds__depth(tree, v);
+        if (depth > deepest)
+            deepest = depth;
+        ds__loads_node(d, o, side, v, depth);
+    }
+    if (deepest >= DS__GUESS_LEVELS)
+        *last += (deepest - DS__GUESS_LEVELS) * *last / deepest;
+}
+
+/* Adds the trees of a flow, up and then down. */
+static void ds__loads_flow(const ds__draft *d, ds__loads *o, const ds__flow *f) {
+    ds__loads_side up = { NULL, 0, 0, (double)f->bytes };
+    if (f->up >= 0) {
+        up.tree = d->tree + f->up;
+        for (int v = 0; v <= d->p; v++) {
+            int depth = up.tree[v] < 0 ? 0 : ds__depth(up.tree, v);
+            if (depth > up.height)
+                up.height = depth;
+        }
+        ds__loads_tree(d, o, &up);
+    }
+    for (int part = 0; f->down >= 0 && part < f->parts; part++) {
+        ds__loads_side down = { NULL, 1, up.height, (double)f->bytes / f->parts };
+        down.tree = d->tree + f->down + part * (ptrdiff_t)(d->p + 1);
+        ds__loads_tree(d, o, &down);
+    }
+}
+
+/* Returns the most that one of `count` columns of a row of the loads has. */
+static double ds__loads_most(const double *row, int count) {
+    double most = 0;
+    for (int i = 0; i < count; i++)
+        if (row[i] > most)
+            most = row[i];
+    return most;
+}
+
+/* Returns the sum of column i over all levels. */
+static double ds__loads_all(const double *rows, int count, int i) {
+    double all = 0;
+    for (int l = 0; l < DS__GUESS_LEVELS; l++)
+        all += rows[l * count + i];
+    return all;
+}
+
+/* Returns the nanoseconds that the flows are guessed to take in so many pieces. They are the time
+   of the busiest wire, of the busiest rank's engines or its memory, of the first piece from step
+   to step, and the latency of each. INT64_MAX: some copy has no route. */
 static int64_t ds__guess_of(const ds__draft *d, const ds__loads *o, size_t pieces) {
     const ds_topology *t = d->t;
-    double busy = 0;
-    double first = 0;
-    double sums = 0;
     double wires = 0;
-    int64_t latency = 0;
     for (int i = 0; i < t->wires; i++) {
-        double all = 0;
-        for (int l = 0; l < DS__GUESS_LEVELS; l++)
-            all += o->wire[l * t->wires + i];
+        double all = ds__loads_all(o->wire, t->wires, i);
         if (all > wires)
             wires = all;
     }
-    busy = wires;
+
+    double busy = wires;
     for (int i = 0; i < d->p; i++) {
-        double all = 0;
+        double all = ds__loads_all(o->sum, d->p, i);
         double engines =
             ((double)(o->made[i] * pieces) * (double)t->start_ns + o->hold[i]) / t->engines;
-        for (int l = 0; l < DS__GUESS_LEVELS; l++)
-            all += o->sum[l * d->p + i];
         if (engines > busy)
             busy = engines;
         if (all > busy)
             busy = all;
     }
+    if (busy >= 1e17)
+        return INT64_MAX;
+
+    double first = 0;
+    double sums = 0;
+    int64_t latency = 0;
     for (int l = 0; l < DS__GUESS_LEVELS; l++) {
-        double wire = 0;
-        double sum = 0;
-        for (int i = 0; i < t->wires; i++)
-            if (o->wire[l * t->wires + i] > wire)
-                wire = o->wire[l * t->wires + i];
-        for (int i = 0; i < d->p; i++)
-            if (o->sum[l * d->p + i] > sum)
-                sum = o->sum[l * d->p + i];
-        first += wire;
-        sums += sum;
+        first += ds__loads_most(o->wire + l * t->wires, t->wires);
+        sums += ds__loads_most(o->sum + l * d->p, d->p);
         latency += o->latency[l];
     }
-    return busy < 1e17
-               ? (int64_t)(busy + ((first > wires ? first - wires : 0) + sums) / (double)pieces) +
-                     latency
-               : INT64_MAX;
+    double more = first > wires ? first - wires : 0;
+    return (int64_t)(busy + (more + sums) / (double)pieces) + latency;
 }
 
-/* Adds the two numbers of pieces that are guessed to be the fastest. Of a scatter or a gather, it
-   may add a third: the fewest pieces that are guessed to be nearly as fast. */
-static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
-    static const size_t tries[] = { 1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128 };
-    ds__draft *d = &s->now;
-    int what = (int)d->want->what;
-    size_t p = (size_t)d->p;
-    size_t copies = 0;
-    size_t wires = (size_t)d->t->wires;
+#define DS__GUESS_TRIES 16
+
+static const size_t ds__guess_tries[DS__GUESS_TRIES] = { 1,  2,  3,  4,  6,  8,  10, 12,
+                                                         16, 20, 24, 32, 48, 64, 96, 128 };
+
+/* Returns 1 if a number of pieces makes too many steps, or pieces that are too small. */
+static int ds__guess_too_many(const ds__draft *d, size_t copies, size_t k) {
+    const ds_plan_desc *w = d->want;
     size_t most = DS__PLAN_LARGE_COPIES;
-    if (what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER)
+    if (w->what == DS_REDUCE || w->what == DS_ALL_REDUCE || w->what == DS_REDUCE_SCATTER)
         most = DS__PLAN_LARGE_COPIES / 6 * (d->largest < d->p ? 5 : 4);
-    if (!ds__flows(d, &a))
-        return !d->failed;
-    double *room = ds__alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *room);
-    char *inner = ds__alloc(p + 1);
-    ds__loads o = { room, NULL, NULL, ds__alloc(p * sizeof *o.made), { 0 } };
-    if (!room || !inner || !o.made) {
-        ds__release(room);
-        ds__release(inner);
-        ds__release(o.made);
-        d->failed = 1;
-        return 0;
-    }
-    o.sum = room + wires * DS__GUESS_LEVELS;
-    o.hold = o.sum + p * DS__GUESS_LEVELS;
-    if (d->run && !ds__emit(d, 1, 0)) {
-        ds__release(room);
-        ds__release(inner);
-        ds__release(o.made);
-        return 0;
-    }
-    for (size_t i = 0; d->run && i < d->steps; i++) {
-        const ds__dstep *e = &d->step[i];
-        int level = (int)(e->key >> 33 & 0x7fff) < DS__GUESS_LEVELS ? (int)(e->key >> 33 & 0x7fff)
-                                                                    : DS__GUESS_LEVELS - 1;
-        if (e->source < 0)
-            o.sum[(size_t)level * p + (size_t)e->rank] += (double)ds__memory_ns(d, e);
-        else
-            ds__loads_edge(d, &o, &o.latency[level], level, e->source, e->to.rank, (double)e->bytes,
-                           e->rank == e->source, &copies);
-    }
-    for (size_t i = 0; i < d->flows; i++) {
-        const ds__flow *f = &d->flow[i];
-        int height = 0;
-        for (int side = 0; side < 2; side++)
-            for (int part = 0; part < (side ? f->parts : 1); part++) {
-                ptrdiff_t at = side ? f->down + part * (ptrdiff_t)(p + 1) : f->up;
-                if ((side ? f->down : f->up) < 0)
-                    continue;
-                const int *tree = d->tree + at;
-                double bytes = (double)f->bytes / (side ? f->parts : 1);
-                int deepest = 0;
-                memset(inner, 0, p + 1);
-                for (int v = 0; v <= d->p; v++)
-                    if (tree[v] >= 0)
-                        inner[tree[v]] = 1;
-                for (int v = 0; !side && v <= d->p; v++) {
-                    int depth = tree[v] < 0 ? 0 : ds__depth(tree, v);
-                    if (depth > height)
-                        height = depth;
-                }
-                for (int v = 0; v <= d->p; v++) {
-                    int u = tree[v];
-                    int depth = u < 0 ? 0 : ds__depth(tree, v);
-                    int level = side ? height + depth - 1 : height - depth;
-                    if (depth > deepest)
-                        deepest = depth;
-                    if (u < 0)
-                        continue;
-                    level = level < DS__GUESS_LEVELS ? level : DS__GUESS_LEVELS - 1;
-                    /* an input is there from the beginning */
-                    if (!side && !inner[v])
-                        level = 0;
-                    ds__loads_edge(d, &o, &o.latency[level], level, side ? u : v, side ? v : u,
-                                   bytes, side ? ds__gives(d) : !d->pull, &copies);
-                    if (!side && u < d->p)
-                        o.sum[(size_t)(height - depth < DS__GUESS_LEVELS ? height - depth
-                                                                         : DS__GUESS_LEVELS - 1) *
-                                  p +
-                              (size_t)u] += bytes / d->t->memory * 1e9;
-                }
-                if (deepest >= DS__GUESS_LEVELS)
-                    o.latency[DS__GUESS_LEVELS - 1] += (deepest - DS__GUESS_LEVELS) *
-                                                       o.latency[DS__GUESS_LEVELS - 1] /
-                                                       (deepest ? deepest : 1);
-            }
-    }
-    ds__guess out[3] = { { a, 0, copies, INT64_MAX },
-                         { a, 0, copies, INT64_MAX },
-                         { a, 0, copies, INT64_MAX } };
-    int64_t ns_of[sizeof tries / sizeof tries[0]] = { 0 };
-    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
-        size_t k = d->want->pieces ? d->want->pieces : tries[i];
-        int64_t ns = ds__guess_of(d, &o, k);
+    if (copies * k > most || (d->run && d->steps * k > DS__PLAN_LARGE_STEPS))
+        return 1;
+    return k > 1 && !w->pieces && w->bytes / ((size_t)d->ways * k) < 4096;
+}
+
+/* Finds the two numbers of pieces that are guessed to be the fastest. ns_of gets the guesses of
+   all numbers that were tried. */
+static void ds__guess_two(const ds__draft *d, const ds__loads *o, ds__guess *out, int64_t *ns_of) {
+    const ds_plan_desc *w = d->want;
+    for (size_t i = 0; i < DS__GUESS_TRIES; i++) {
+        size_t k = w->pieces ? w->pieces : ds__guess_tries[i];
+        int64_t ns = ds__guess_of(d, o, k);
         /* copies of different sizes wait for each other */
         if (d->run && k > 2)
-            ns += ns / (what == DS_BROADCAST ? 8 : 12);
-        if (copies * k > most || (d->run && d->steps * k > DS__PLAN_LARGE_STEPS) ||
-            (k > 1 && !d->want->pieces && d->want->bytes / ((size_t)d->ways * k) < 4096))
-            break;
+            ns += ns / (w->what == DS_BROADCAST ? 8 : 12);
+        if (ds__guess_too_many(d, o->copies, k))
+            return;
         ns_of[i] = ns;
         if (ns < out[0].ns) {
             out[1] = out[0];
@@ -9550,36 +10497,79 @@ static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
             out[1].ns = ns;
             out[1].pieces = k;
         }
-        if (d->want->pieces || (d->run && (what == DS_ALL_GATHER || what == DS_REDUCE_SCATTER)))
-            break;
+        if (w->pieces || (d->run && ds__grid_blocks(w)))
+            return;
     }
-    for (size_t i = 0; (what == DS_SCATTER || what == DS_GATHER) && !out[2].pieces &&
-                       i < sizeof tries / sizeof tries[0] && tries[i] < out[0].pieces;
-         i++) {
-        if (d->want->pieces || ns_of[i] > out[0].ns + out[0].ns / 16 || tries[i] == out[1].pieces)
+}
+
+/* Finds the fewest pieces that are guessed to be nearly as fast as the fastest. */
+static void ds__guess_third(const ds__draft *d, ds__guess *out, const int64_t *ns_of) {
+    if (d->want->pieces)
+        return;
+    for (size_t i = 0; i < DS__GUESS_TRIES && ds__guess_tries[i] < out[0].pieces; i++) {
+        size_t k = ds__guess_tries[i];
+        if (ns_of[i] > out[0].ns + out[0].ns / 16 || k == out[1].pieces)
             continue;
-        out[2].pieces = tries[i]; /* and the fewest that are guessed to be nearly as fast */
+        out[2].pieces = k;
         out[2].ns = ns_of[i];
+        return;
     }
+}
+
+/* Adds the guesses for the loads of an algorithm to the list. */
+static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a, ds__guesses *all) {
+    int what = (int)d->want->what;
+    int64_t ns_of[DS__GUESS_TRIES] = { 0 };
+    ds__guess out[3];
+    for (int i = 0; i < 3; i++)
+        out[i] = (ds__guess){ a, 0, o->copies, INT64_MAX };
+    ds__guess_two(d, o, out, ns_of);
+    if (what == DS_SCATTER || what == DS_GATHER)
+        ds__guess_third(d, out, ns_of);
     for (int i = 0; i < 3; i++)
         if (out[i].pieces && all->count < (int)(sizeof all->guess / sizeof all->guess[0]))
             all->guess[all->count++] = out[i];
-    ds__release(room);
-    ds__release(inner);
-    ds__release(o.made);
-    return 1;
 }
 
+/* Adds the two numbers of pieces that are guessed to be the fastest. For a scatter or a gather, it
+   may add a third: the fewest pieces that are guessed to be nearly as fast. Returns 0 if memory or
+   the limit of steps is exhausted. */
+static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
+    ds__draft *d = &s->now;
+    ds__loads o;
+    if (!ds__flows(d, &a))
+        return !d->failed;
+    if (!ds__loads_init(&o, d)) {
+        d->failed = 1;
+        goto fail;
+    }
+    if (d->run && !ds__emit(d, 1, 0))
+        goto fail;
+    if (d->run)
+        ds__loads_grid(d, &o);
+    for (size_t i = 0; i < d->flows; i++)
+        ds__loads_flow(d, &o, &d->flow[i]);
+    ds__guess_choose(d, &o, a, all);
+    ds__loads_deinit(&o);
+    return 1;
+fail:
+    ds__loads_deinit(&o);
+    return 0;
+}
+
+/* The fastest first; then those with fewer pieces, then with fewer copies. */
 static int ds__guess_compare(const void *a, const void *b) {
     const ds__guess *x = a;
     const ds__guess *y = b;
-    return x->ns != y->ns           ? (x->ns < y->ns ? -1 : 1)
-           : x->pieces != y->pieces ? (x->pieces < y->pieces ? -1 : 1)
-           : x->copies < y->copies  ? -1
-                                    : x->copies > y->copies;
+    if (x->ns != y->ns)
+        return x->ns < y->ns ? -1 : 1;
+    if (x->pieces != y->pieces)
+        return x->pieces < y->pieces ? -1 : 1;
+    return (x->copies > y->copies) - (x->copies < y->copies);
 }
 
-/* One way in so many pieces, looked at to the end. */
+/* Predicts one algorithm in so many pieces to the end. Returns 0 if memory or the limit of steps
+   is exhausted. */
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
@@ -9587,11 +10577,7 @@ static int ds__search_this(ds__search *s, const ds__guess *g) {
         !ds__lanes_in_turn(d) || !ds__predict(d))
         return 0;
     s->work += g->copies * g->pieces;
-    if (!s->out->best[id].ns || d->end < s->out->best[id].ns) {
-        s->out->best[id].ns = d->end;
-        s->out->best[id].pieces = d->pieces;
-        s->out->best[id].ways = d->ways;
-    }
+    ds__search_best(s, id);
     if (!s->best.name || d->end < s->best.end)
         ds__search_keep(s);
     return 1;
@@ -9904,9 +10890,9 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         !ds__search_twice(&s))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan");
     if (r == DS_OK && !s.best.name && w->bytes)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not do %s here%s",
+        r = ds__fail(DS_ERR_UNSUPPORTED, "%s does not support %s on this topology%s",
                      w->algorithm ? w->algorithm : "no algorithm", ds__collective_names[w->what],
-                     w->order == DS_ORDER_ANY ? "" : ", or not in this order");
+                     w->order == DS_ORDER_ANY ? "" : ", or not in the given order");
     if (r == DS_OK) {
         s.out->plan.desc = s.out->asked = *w;
         s.out->plan.desc.algorithm = s.best.name ? s.best.name : "direct";
@@ -9938,20 +10924,22 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     if (!desc)
         desc = &usual;
     DS__REQUIRE_RESERVED("ds_plan_desc", desc);
-    DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT, "%d is no collective", (int)desc->what);
-    DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "%d is no order of a sum", (int)desc->order);
-    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices, "the root is rank %d of %d", desc->root,
-                t->devices);
+    DS__REQUIRE((unsigned)desc->what < DS_COLLECTIVE_COUNT,
+                "collective is %d; use a ds_collective value", (int)desc->what);
+    DS__REQUIRE((unsigned)desc->order <= DS_ORDER_ANY, "order is %d; use a ds_plan_order value",
+                (int)desc->order);
+    DS__REQUIRE(desc->root >= 0 && desc->root < t->devices,
+                "root is rank %d; it must be from 0 to below %d", desc->root, t->devices);
     DS__REQUIRE(!desc->item || desc->bytes % desc->item == 0,
-                "%zu bytes are no whole elements of %zu bytes", desc->bytes, desc->item);
-    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes are more than there can be",
-                desc->bytes);
-    DS__REQUIRE(desc->pieces <= 1024, "%zu pieces are more than 1024", desc->pieces);
+                "%zu bytes are not a multiple of the element size of %zu bytes", desc->bytes,
+                desc->item);
+    DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes exceed the address space", desc->bytes);
+    DS__REQUIRE(desc->pieces <= 1024, "pieces is %zu; at most 1024 are allowed", desc->pieces);
     DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0,
                 "there is no algorithm \"%.40s\"", desc->algorithm);
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
                     desc->bytes / (desc->item ? desc->item : 1) % (size_t)t->devices == 0,
-                "%zu bytes cannot be cut into %d equal blocks", desc->bytes, t->devices);
+                "%zu bytes cannot be split into %d equal blocks", desc->bytes, t->devices);
     ds__lock_take(&ds__c.lock);
     ds__planned *o = ds__planned_find(t, desc);
     ds__planned *fresh = NULL;
@@ -10298,7 +11286,7 @@ static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, i
                      ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(device.type), device.index);
     else if (w->lanes && w->lane[0].device.type != s->device.type)
-        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, others are on %s:%d",
+        r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, but others are on %s:%d",
                      ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
                      ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
     ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
@@ -10329,18 +11317,18 @@ static ds_result ds__party_memory(const ds__dims *d, const char *what, int64_t i
         return DS_OK;
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
     DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
-                "%s: %td bytes at offset %td leave an allocation of %zu bytes",
+                "%s: %td bytes at offset %td exceed the allocation of %zu bytes",
                 ds__nth(what, index), d->high - d->low, at + d->low, info.size);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
         (info.device.type != d->device.type || info.device.index != d->device.index))
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "%s says that it is on %s:%d, and its memory is on %s:%d",
+                        "the device of %s is %s:%d, but its memory is on %s:%d",
                         ds__nth(what, index), ds__type_name(d->device.type), d->device.index,
                         ds__type_name(info.device.type), info.device.index);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
         info.device.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "%s says that it is on the host, and its memory is on %s:%d",
+                        "the device of %s is the host, but its memory is on %s:%d",
                         ds__nth(what, index), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
@@ -10374,7 +11362,7 @@ static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_
                 ds__nth(what, index));
     for (int i = 0; i < p->d.ndim && written; i++)
         DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
-                    "%s has %lld elements in one place: dimension %d has the stride 0",
+                    "%s has %lld elements at one address: dimension %d has the stride 0",
                     ds__nth(what, index), (long long)p->d.shape[i], i);
     return ds__party_enter(w, o, what, index, stream_index, p);
 }
@@ -10704,11 +11692,14 @@ static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     case DS__STEP_COPY:
         if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r))
             return r;
-        return ds__copy_between(l->s, dst, s->width, ds__spot_at(w, s->src), s->width, s->width, 1,
-                                NULL, NULL, 0);
+        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__spot_at(w, s->src), s->width));
     case DS__STEP_ROWS:
-        return ds__copy_between(l->s, dst, s->dst_pitch, ds__spot_at(w, s->src), s->src_pitch,
-                                s->width, s->height, NULL, NULL, 0);
+        return ds__copy_between(l->s, &(ds__copy_request){ .dst = dst,
+                                                           .src = ds__spot_at(w, s->src),
+                                                           .dst_pitch = s->dst_pitch,
+                                                           .src_pitch = s->src_pitch,
+                                                           .width = s->width,
+                                                           .height = s->height });
     default:
         DS__KEEPING(r, ds__step_kernel(w, s, l->stream));
         return r;
@@ -11008,7 +11999,7 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     for (size_t i = 0; i < w->regions; i++) {
         const ds__region *g = &w->region[i];
         if (g->device.type == DS_DEVICE_HOST && !g->direct && !g->temporary && g->bytes)
-            return ds__sync_tell("waits, since a tensor is in pageable memory");
+            return ds__sync_tell("waits for a tensor in pageable memory");
     }
     return DS_OK;
 }
@@ -11107,7 +12098,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end < 0 ? end : noted;
-    return r < 0 && part ? ds__also(r, " (a part of the collective was put on the streams)") : r;
+    return r < 0 && part ? ds__also(r, " (part of the collective was enqueued)") : r;
 }
 
 static ds_result ds__work_run(ds__work *w) {
@@ -11273,11 +12264,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     DS__REQUIRE_RESERVED("ds_comm_options", *o);
     DS__REQUIRE(!((*o)->flags & ~(unsigned)(DS_COMM_ALIAS | DS_COMM_ANY_ORDER)),
                 "unknown flags %#x", (*o)->flags);
-    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, and stream_count is %zu",
+    DS__REQUIRE((*o)->streams || !(*o)->stream_count, "streams is NULL, but stream_count is %zu",
                 (*o)->stream_count);
-    DS__REQUIRE((*o)->topology || !(*o)->plan, "a plan is given without its topology");
+    DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");
     DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
-                "the plan was made for another topology");
+                "the plan was created for another topology");
     return DS_OK;
 }
 
@@ -11554,7 +12545,7 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o,
                                   ds__type_name(each[i].d.device.type), each[i].d.device.index, i);
     size_t root = one ? ds__root_of(o, one->d.device) : 0;
     if (root == count)
-        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank",
+        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(one->d.device.type), one->d.device.index);
     f->lane = ds__work_take(w, count, sizeof *f->lane);
     f->in = f->lane ? ds__work_take(w, 2 * count, sizeof *f->in) : NULL;
@@ -11749,10 +12740,10 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     else if (d->what <= DS_REDUCE && d->root != f->want.root)
         (void)ds__follow_not(w, f->o, "its root is rank %d, not %d", d->root, f->want.root);
     else if ((d->item ? d->item : 1) % f->want.item)
-        (void)ds__follow_not(w, f->o, "it cuts elements of %zu bytes, for which its item is %zu",
+        (void)ds__follow_not(w, f->o, "it splits elements of %zu bytes: its item is %zu",
                              f->want.item, d->item);
     else if (d->order > f->want.order && ds__sums(d->what))
-        (void)ds__follow_not(w, f->o, "the order of its sums is not that of the list");
+        (void)ds__follow_not(w, f->o, "its sums are not in the order of the list");
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
 }
@@ -11788,7 +12779,7 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
         return 0;
     memset(index, 0, (p + count) * sizeof *index);
     if (root == p)
-        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is no rank",
+        return ds__follow_not(w, o, "the single tensor is on %s:%d, which is not a rank",
                               ds__type_name(from->d.device.type), from->d.device.index);
     each[root] = *from;
     for (size_t i = 0; i < count; i++) {
@@ -11798,9 +12789,9 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
         if (ds__same_place(from, &to[i]))
             continue;
         if (r == p && !ds__on_rank(t, root, to[i].d.device))
-            return ds__follow_not(
-                w, o, "the result at index %zu is on %s:%d, which is no rank that is left", i,
-                ds__type_name(to[i].d.device.type), to[i].d.device.index);
+            return ds__follow_not(w, o,
+                                  "the result at index %zu is on %s:%d, which is not a free rank",
+                                  i, ds__type_name(to[i].d.device.type), to[i].d.device.index);
         if (r == p)
             continue;
         each[r] = to[i];
@@ -11809,7 +12800,7 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
         left--;
     }
     if (left)
-        return ds__follow_not(w, o, "there is no result on %zu of %zu ranks", left, p);
+        return ds__follow_not(w, o, "%zu of %zu ranks have no result", left, p);
     if (!ds__follow_open(w, &f, o, DS_BROADCAST, each, p, from, from->d.bytes))
         return 0;
     ds__dense_like(&from->d, dense);
@@ -11914,7 +12905,7 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
         if (r == DS_OK)
             r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
         if (r == DS_OK && !ds__same_place(&from, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
+            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
     }
     if (r == DS_OK)
         r = ds__all_apart(to, "output tensor", count);
@@ -11952,13 +12943,14 @@ static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
 static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64_t size, int dim) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
-        DS__REQUIRE(sizes[i] >= 0, "chunk_sizes[%zu] is %lld", i, (long long)sizes[i]);
+        DS__REQUIRE(sizes[i] >= 0, "chunk_sizes[%zu] is %lld; it must not be negative", i,
+                    (long long)sizes[i]);
         DS__REQUIRE(sizes[i] <= size - sum,
-                    "chunk_sizes add up to more than %lld, the size of dimension %d: at index %zu",
+                    "the sum of chunk_sizes exceeds %lld, the size of dimension %d, at index %zu",
                     (long long)size, dim, i);
         sum += sizes[i];
     }
-    DS__REQUIRE(sum == size, "chunk_sizes add up to %lld, and the size of dimension %d is %lld",
+    DS__REQUIRE(sum == size, "the sum of chunk_sizes is %lld, but the size of dimension %d is %lld",
                 (long long)sum, dim, (long long)size);
     return DS_OK;
 }
@@ -12005,7 +12997,7 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
         *out_count = 0;
     DS__COMM_BEGIN("ds_comm_scatter");
     ds__work_begin(&w);
-    DS__REQUIRE(count, "there is no device to scatter to");
+    DS__REQUIRE(count, "there are no devices to scatter to");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
     /* results, and the pieces they come from */
@@ -12071,8 +13063,9 @@ static ds_result ds__parts_check(const ds__party *p, size_t count, const char *w
         DS__REQUIRE(!__builtin_add_overflow(sum, p[i].d.shape[dim], &sum),
                     "the sizes in dimension %d are too large", dim);
     }
-    DS__REQUIRE(sum == whole->d.shape[dim], "the sizes in dimension %d add up to %lld, not to %lld",
-                dim, (long long)sum, (long long)whole->d.shape[dim]);
+    DS__REQUIRE(sum == whole->d.shape[dim],
+                "the sum of the sizes in dimension %d is %lld; it must be %lld", dim,
+                (long long)sum, (long long)whole->d.shape[dim]);
     return DS_OK;
 }
 
@@ -12084,7 +13077,7 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
     int64_t at = 0;
     DS__COMM_BEGIN("ds_comm_scatter_into");
     ds__work_begin(&w);
-    DS__REQUIRE(count && outs, "there is no output tensor to scatter to");
+    DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
     ds__party *to = ds__parties(&w, count);
     ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
@@ -12102,7 +13095,7 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
         if (!ds__same_place(&part, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor that is sent", -1);
+            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
     }
     int planned = r == DS_OK && ds__parts_follow(&w, options, DS_SCATTER, &from, to, count, dim);
     at = 0;
@@ -12123,7 +13116,7 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
 static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, int *dim,
                                  ds__party *from, ds__dims *whole) {
-    DS__REQUIRE(count && tensors, "there is no tensor to gather from");
+    DS__REQUIRE(count && tensors, "there are no tensors to gather");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__party_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0, &from[i]);
@@ -12254,17 +13247,18 @@ static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
                (t.code == DS_CODE_BFLOAT && t.bits == 16);
     int complex = t.code == DS_CODE_COMPLEX && (t.bits == 64 || t.bits == 128);
     int truth = t.code == DS_CODE_BOOL && t.bits == 8;
-    DS__REQUIRE((unsigned)op <= DS_REDUCE_AVERAGE, "there is no reduction %d", (int)op);
+    DS__REQUIRE((unsigned)op <= DS_REDUCE_AVERAGE, "op is %d; use a DS_REDUCE_* operator", (int)op);
     if (t.lanes != 1 || !(whole || real || complex || truth))
         return ds__fail(DS_ERR_UNSUPPORTED, "elements of type %s can be copied, but not reduced",
                         ds__dtype_name(t, name));
     DS__REQUIRE(!complex || (op != DS_REDUCE_MAX && op != DS_REDUCE_MIN),
-                "complex numbers have no %s", op == DS_REDUCE_MAX ? "largest" : "smallest");
-    DS__REQUIRE(!truth || op != DS_REDUCE_AVERAGE, "elements of type bool have no average");
+                "%s is not supported for complex numbers",
+                op == DS_REDUCE_MAX ? "largest" : "smallest");
+    DS__REQUIRE(!truth || op != DS_REDUCE_AVERAGE, "average is not supported for bool");
     if (!DS__COMM_EXACT && (real || complex))
         return ds__fail(DS_ERR_UNSUPPORTED,
-                        "this devstream was compiled with -ffast-math or a part of it, so it "
-                        "cannot keep the bits that a reduction of %s promises; compile it without",
+                        "devstream was compiled with -ffast-math or a part of it, so a reduction "
+                        "of %s would not be bit-exact; compile without it",
                         ds__dtype_name(t, name));
     return DS_OK;
 }
@@ -12363,8 +13357,7 @@ static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__pa
 static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
     DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
-                "%s begins at %p, which is no multiple of %zu, the size of its numbers: it cannot "
-                "be reduced",
+                "%s begins at %p; a reduction needs a multiple of %zu, the element size",
                 ds__nth(what, index), (void *)p->d.first, number);
     return DS_OK;
 }
@@ -12373,8 +13366,8 @@ static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t 
 static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, size_t stride,
                                  ds_reduce_op op, ds__party *in) {
-    DS__REQUIRE(count && tensors, "there is no tensor to reduce");
-    DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: one tensor is only copied");
+    DS__REQUIRE(count && tensors, "there are no tensors to reduce");
+    DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: a single tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0,
@@ -12535,7 +13528,7 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
     ds__work_begin(&a->w);
     a->count = count;
     DS__REQUIRE(count && tensors && outs, "%s",
-                !count    ? "there is no tensor"
+                !count    ? "count is 0 or the list is NULL"
                 : tensors ? "outs is NULL"
                           : "tensors is NULL");
     DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
@@ -12620,14 +13613,14 @@ static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds
                                const char *other, size_t count) {
     int64_t n;
     DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0,
-                "tensors without dimensions cannot be cut or put together");
+                "tensors without dimensions cannot be split or concatenated");
     ds_result r = ds__same_shape(many, what, 0, one, 0);
     if (r < 0)
         return r;
-    DS__REQUIRE(!__builtin_mul_overflow(one->d.shape[0], (int64_t)count, &n) &&
-                    many->d.shape[0] == n,
-                "%ss have the size %lld in dimension 0, not %zu times %lld, the %s's", what,
-                (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
+    DS__REQUIRE(
+        !__builtin_mul_overflow(one->d.shape[0], (int64_t)count, &n) && many->d.shape[0] == n,
+        "%ss have the size %lld in dimension 0; it must be %zu times %lld, the size of the %s",
+        what, (long long)many->d.shape[0], count, (long long)one->d.shape[0], other);
     return DS_OK;
 }
 
@@ -12803,9 +13796,9 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
         r = ds__same_shape(&a.out[0], "output tensor", 0, &a.in[0], -1);
     if (r == DS_OK && (!a.in[0].d.ndim || a.in[0].d.shape[0] % (int64_t)count))
         r = !a.in[0].d.ndim
-                ? ds__fail(DS_ERR_INVALID_VALUE, "tensors without dimensions cannot be cut")
+                ? ds__fail(DS_ERR_INVALID_VALUE, "tensors without dimensions cannot be split")
                 : ds__fail(DS_ERR_INVALID_VALUE,
-                           "the size in dimension 0, %lld, cannot be cut into %zu equal parts",
+                           "the size in dimension 0, %lld, cannot be split into %zu equal parts",
                            (long long)a.in[0].d.shape[0], count);
     if (r == DS_OK)
         r = ds__all_overlaps(&a, 3);
@@ -12981,11 +13974,11 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     ds__work_begin(&w);
     DS__REQUIRE(!__builtin_mul_overflow(count, device_count, &results) &&
                     results < SIZE_MAX / sizeof *out,
-                "%zu tensors on %zu devices", count, device_count);
+                "%zu tensors on %zu devices exceed the address space", count, device_count);
     if (out)
         memset(out, 0, results * sizeof *out);
     DS__COMM_READY();
-    DS__REQUIRE(device_count, "there is no device to broadcast to");
+    DS__REQUIRE(device_count, "there are no devices to broadcast to");
     DS__REQUIRE(devices && (!count || (tensors && out)), "%s is NULL",
                 !devices  ? "devices"
                 : tensors ? "out"
@@ -13044,4 +14037,4 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
 
-/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
+/* Licence: MIT or public domain, at your choice; see the end of devstream.h. */

@@ -5,7 +5,7 @@
        #define DEVSTREAM_IMPLEMENTATION
        #include "devstream_rng.h"
    in exactly one C file, and #include "devstream_rng.h" in all other files that use it. Put
-   devstream.h beside it, and link as devstream.h says.
+   devstream.h beside it, and link as described in devstream.h.
 
    A generator is a seed and an offset. A fill takes the next numbers of the seed's sequence, on a
    stream, and advances the offset. Every device has its own generator, which a zeroed ds_rng names;
@@ -37,21 +37,21 @@
    Numbers are words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy
    as 1, 2, 3; SC11). The generator's mapping decides which words an element gets:
    - DS_RNG_ELEMENT: the words depend on the seed, the offset and the element's index only. The bits
-     are the same on every device and driver, and for every way to cut a fill into parts. Two fills,
-     one after the other, give the same as one of both lengths if the first one's words end with a
-     block of four.
+     are the same on every device and driver, and for every way to cut a fill into parts. Two
+     successive fills equal one fill of both lengths if the words of the first end with a block of
+     four.
    - DS_RNG_TORCH: the numbers of torch.cuda for the same seed and GPU. They depend on the number of
-     multiprocessors, which can be set, so that any device reproduces any GPU. Uniform numbers
+     multiprocessors. This number can be set, so any device can reproduce any GPU. Uniform numbers
      (float32 in [0, 1)) and integers are torch's bit for bit. Normal and exponential numbers differ
      by about 1e-6 of a deviation, since torch uses the GPU's fast sine, cosine and logarithm.
      docs/random.md lists the comparisons with a GPU.
 
    Rules beyond devstream.h's:
-   - Several threads may use a generator concurrently: each fill gets numbers of its own, in the
+   - Several threads may use a generator concurrently: each fill gets its own numbers, in the
      order of the calls.
    - Fills may be captured. Each launch of the graph takes new numbers, from the generator's offset
-     at the launch. The graph keeps the generator's data alive; seeds that are set between launches
-     count.
+     at the launch. The graph keeps the generator's data alive. Seeds set between launches take
+     effect.
    - No function of the C library's mathematics is used, and results are not contracted: gcc, clang
      and a GPU give the same bits. Under -ffast-math, normal and exponential fills, and uniform
      fills with torch's mapping, are refused.
@@ -59,9 +59,9 @@
    Known gaps: the generators are not cryptographically secure. torch's randperm, multinomial and
    dropout consume numbers in other ways, so ds_rng_permutation is the same in both mappings. A
    graph with fills cannot be launched while its stream captures: add it as a child graph. A
-   graph that is added twice as a child gives the same numbers twice in a launch. All fills of a
-   graph must belong to the device of the launching stream. A capture of a wrapped stream that
-   devstream did not begin gives the same numbers at each replay. */
+   graph added twice as a child generates the same numbers twice in a launch. All fills of a
+   graph must belong to the device of the launching stream. A capture of a wrapped stream
+   begun outside devstream generates the same numbers at each replay. */
 #include "devstream.h"
 
 #ifndef DEVSTREAM_RNG_H_INCLUDED
@@ -73,165 +73,166 @@ extern "C" {
 
 /* ---- generators ------------------------------------------------------------------------------ */
 
-/** A generator. Zeroed: the one of the device that it is used on. */
+/** A generator. A zeroed handle names the own generator of the device on which it is used. */
 typedef struct ds_rng {
     uint64_t id; /**< index and generation; 0: the device's own */
 } ds_rng;
 
-/** Which numbers of the sequence an element gets; see the top of this file. */
+/** Mapping of the sequence's words to elements; see the top of this file. */
 typedef enum ds_rng_mapping {
-    DS_RNG_ELEMENT = 0, /**< by its index: the same everywhere */
-    DS_RNG_TORCH = 1    /**< as torch.cuda deals them out to the threads of a GPU */
+    DS_RNG_ELEMENT = 0, /**< by element index: the same on every device */
+    DS_RNG_TORCH = 1    /**< as torch.cuda assigns words to the threads of a GPU */
 } ds_rng_mapping;
 
-/** The seed of generators that were not seeded (torch's). Those of devices begin with a random
-    one. */
+/** Seed of created generators by default (torch's). The generators of devices start with a random
+    seed. */
 #define DS_RNG_DEFAULT_SEED UINT64_C(67280421310721)
 
-/** Bytes of a state: the seed, then the offset, in the machine's order (torch's). */
+/** Size of a state in bytes: the seed, then the offset, in native byte order (torch's format). */
 #define DS_RNG_STATE_SIZE 16
 
-/** What ds_rng_create takes. */
+/** Parameters of ds_rng_create; zero means default. */
 typedef struct ds_rng_desc {
-    ds_device device; /**< zeroed: the thread's current one */
-    /** 0: DS_RNG_DEFAULT_SEED; for the seed 0 call ds_rng_set_seed */
+    ds_device device; /**< zeroed: the thread's current device */
+    /** 0: DS_RNG_DEFAULT_SEED; for the seed 0, call ds_rng_set_seed */
     uint64_t seed;
-    ds_rng_mapping mapping; /**< see there */
-    /** DS_RNG_TORCH: of the GPU whose numbers are wanted; 0: the device's own, on a CPU device
+    ds_rng_mapping mapping; /**< mapping of words to elements */
+    /** DS_RNG_TORCH: multiprocessors of the GPU to reproduce; 0: the device's own, on a CPU device
         132 (H100, H200) */
     int multiprocessors;
-    /** DS_RNG_TORCH: how many threads one can have at a time, a multiple of 256; 0: the device's
-        own, on a CPU device 2048. In all less than 2^32 */
+    /** DS_RNG_TORCH: maximum of resident threads per multiprocessor, a multiple of 256; 0: the
+        device's own, on a CPU device 2048. The total must be less than 2^32 */
     int threads_per_multiprocessor;
     const char *label;    /**< for messages; copied; may be NULL */
     uint64_t reserved[4]; /**< 0 */
 } ds_rng_desc;
 
-/** What ds_rng_get_info gives. */
+/** Result of ds_rng_get_info. */
 typedef struct ds_rng_info {
-    ds_device device;               /**< where it is used */
-    uint64_t seed;                  /**< its seed */
-    uint64_t offset;                /**< words that it has given, a multiple of 4 */
-    ds_rng_mapping mapping;         /**< which numbers an element gets */
+    ds_device device;               /**< device of the generator */
+    uint64_t seed;                  /**< seed */
+    uint64_t offset;                /**< words consumed, a multiple of 4 */
+    ds_rng_mapping mapping;         /**< mapping of words to elements */
     int multiprocessors;            /**< of DS_RNG_TORCH */
     int threads_per_multiprocessor; /**< of DS_RNG_TORCH */
     uint64_t reserved[4];           /**< 0 */
 } ds_rng_info;
 
-/** Makes a generator for the streams of a device; its offset is 0. NULL: of the current device,
-    all defaults. Any thread, also during a capture. */
+/** Creates a generator for the streams of a device, with offset 0. desc NULL: current device,
+    defaults. May be called during a capture. The caller must destroy it. */
 DSDEF DS_MUST_USE ds_result ds_rng_create(const ds_rng_desc *desc, ds_rng *out);
-/** Makes one in the same state (torch's clone_state). DS_ERR_CAPTURE_UNSUPPORTED while a capture
-    that uses the generator is open. */
+/** Creates a generator in the same state, as torch's clone_state does. DS_ERR_CAPTURE_UNSUPPORTED
+    while a capture that uses the generator is open. */
 DSDEF DS_MUST_USE ds_result ds_rng_clone(ds_rng rng, ds_rng *out);
-/** The handle becomes invalid. Pending fills still run, and graphs with fills of it go on taking
-    numbers from it. A device's own cannot be destroyed: DS_ERR_INVALID_HANDLE, and
-    DS_ERR_INVALID_VALUE of a zeroed one. */
+/** Destroys a generator; the handle becomes invalid. Pending fills still run, and graphs with its
+    fills continue to use its sequence. A device's own generator cannot be destroyed:
+    DS_ERR_INVALID_HANDLE, or DS_ERR_INVALID_VALUE for a zeroed handle. */
 DSDEF DS_MUST_USE ds_result ds_rng_destroy(ds_rng rng);
-/** The generator of a device, which is made and seeded at random at first use. It needs no
-    destroying. */
+/** Returns a device's own generator. The first use creates it with a random seed. It must not be
+    destroyed. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_default(ds_device device, ds_rng *out);
-/** Where it is and how far it has come. Fills that are captured do not move the offset; launches
-    do. */
+/** Returns the properties and the offset of a generator. A captured fill does not advance the
+    offset; each launch of its graph does. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_info(ds_rng rng, ds_rng_info *out);
-/** Changes the mapping of later fills; as in ds_rng_desc. */
+/** Sets the mapping of later fills, with the parameters of ds_rng_desc. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_mapping(ds_rng rng, ds_rng_mapping mapping,
                                                int multiprocessors, int threads_per_multiprocessor);
 
 /* ---- seeds and states ------------------------------------------------------------------------ */
 
-/* A zeroed generator is that of the current device in this section. While a capture that uses a
-   generator is open, its seed cannot change (setting the one that it has is allowed), and its
-   offset and state cannot be asked for or set: DS_ERR_CAPTURE_UNSUPPORTED, and the capture goes
-   on. */
+/* In this section, a zeroed generator names the current device's own generator. While a capture
+   that uses a generator is open, its seed cannot change, except to the same value. Its offset and
+   state can be neither read nor set: DS_ERR_CAPTURE_UNSUPPORTED, and the capture continues. */
 
 /** Sets the seed, and the offset to 0. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_seed(ds_rng rng, uint64_t seed);
-/** Takes a random seed, from the operating system, and sets the offset to 0. out_seed may be
-    NULL. */
+/** Sets a random seed from the operating system, and the offset to 0. out_seed may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_rng_reseed(ds_rng rng, uint64_t *out_seed);
-/** The seed as it was set last. */
+/** Returns the last seed set. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_seed(ds_rng rng, uint64_t *out_seed);
-/** Words that were given since it was seeded. */
+/** Returns the words consumed since the generator was seeded. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_offset(ds_rng rng, uint64_t *out_offset);
-/** Goes to a place in the sequence. DS_ERR_INVALID_VALUE unless it is a multiple of 4, and less
-    than 2^63. */
+/** Sets the offset in the sequence. DS_ERR_INVALID_VALUE: not a multiple of 4, or not less than
+    2^63. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_offset(ds_rng rng, uint64_t offset);
-/** Writes the DS_RNG_STATE_SIZE bytes of the state to host memory: torch's get_rng_state. */
+/** Writes the DS_RNG_STATE_SIZE bytes of the state to host memory, as torch's get_rng_state
+    does. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_state(ds_rng rng, void *out, size_t size);
-/** Takes a state over, also torch's. A state of 8 bytes is a seed with the offset 0; another
-    size than 8 or 16 is refused. */
+/** Sets the state, also from torch's get_rng_state. A state of 8 bytes is a seed with the offset 0.
+    DS_ERR_INVALID_VALUE: a size other than 8 or 16. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_state(ds_rng rng, const void *state, size_t size);
 
-/** Seeds the generator of a device: torch.cuda.manual_seed. A type of device of which there is
-    none here is ignored, as in torch. */
+/** Seeds a device's own generator, as torch.cuda.manual_seed does. If no device of the type exists,
+    the call is ignored, as in torch. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_device_seed(ds_device device, uint64_t seed);
 /** Seeds the generators of all devices of all drivers. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_seed_all(uint64_t seed);
-/** Seeds the generator of a device at random: torch.cuda.seed. out_seed may be NULL. A type of
-    device of which there is none here is ignored, and *out_seed is 0. */
+/** Seeds a device's own generator at random, as torch.cuda.seed does. out_seed may be NULL. If no
+    device of the type exists, the call is ignored and *out_seed is 0. */
 DSDEF DS_MUST_USE ds_result ds_rng_reseed_device(ds_device device, uint64_t *out_seed);
 /** Seeds the generators of all devices with one random seed. out_seed may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_rng_reseed_all(uint64_t *out_seed);
-/** The seed of a device's generator: torch.cuda.initial_seed. */
+/** Returns the seed of a device's own generator, as torch.cuda.initial_seed does. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_device_seed(ds_device device, uint64_t *out_seed);
-/** The states of the generators of all devices of a type, one behind the other. *out_count: how
-    many devices there are; out may be NULL, and has room for `capacity` states, else
-    DS_ERR_INVALID_VALUE. A zeroed type is that of the current device. */
+/** Writes the states of the generators of all devices of a type one after another.
+    DS_DEVICE_CURRENT: the current device's type. *out_count is the number of devices. out may be
+    NULL. DS_ERR_INVALID_VALUE: `capacity` (in states) is too small. */
 DSDEF DS_MUST_USE ds_result ds_rng_get_state_all(ds_device_type type, void *out, size_t capacity,
                                                  size_t *out_count);
-/** Gives each device of a type the state at its index; count: how many, at most as many as there
-    are devices. All are checked before the first is set. */
+/** Sets the state of each device of a type from the state at its index. count: number of states, at
+    most the number of devices. All states are checked before the first is set. */
 DSDEF DS_MUST_USE ds_result ds_rng_set_state_all(ds_device_type type, const void *states,
                                                  size_t count);
 
 /* ---- fills ----------------------------------------------------------------------------------- */
 
-/* Each fill puts a kernel on the stream, which writes count elements at out, memory that the
-   stream's device can reach, and takes the words that it needs from the generator, rounded up to
-   a multiple of 4; a fill of nothing takes none. The generator must belong to the stream's
-   device: DS_ERR_DEVICE_MISMATCH. The types are float16, bfloat16, float32 and float64, and
-   where it is said also bool and the integers: DS_ERR_UNSUPPORTED for others. Nothing blocks.
-   After a refused call the generator is as it was; only where torch's mapping cuts a fill (above
-   2 GiB) and one of the kernels is refused, those before it stay. */
+/* Each fill enqueues a kernel on the stream. The kernel writes count elements at out, in memory
+   accessible to the stream's device. A fill takes the needed words from the generator, rounded up
+   to a multiple of 4; a fill of 0 elements takes none. Does not block.
 
-/** Uniform in [from, to): from + u (to - from), rounded to the type, where `to` becomes `from`.
-    u has as many bits as the type's fraction (24, 11, 8 and 53); in torch's mapping it is
-    torch's, by whose formula rounding may also pass `to`: of [-1, 1e-7) in f32 the largest is
-    1.2e-7. from <= to, and the difference must be a finite number of the type. Elements take one
-    word, of float64 two. */
+   Types are float16, bfloat16, float32 and float64; some functions also support bool and integers.
+   DS_ERR_UNSUPPORTED: another type. DS_ERR_DEVICE_MISMATCH: the generator belongs to another device
+   than the stream. After an error, the generator is unchanged. Exception: torch's mapping splits
+   fills above 2 GiB, and kernels enqueued before the failed kernel remain. */
+
+/** Fills with uniform numbers in [from, to): from + u (to - from), rounded to the type; a result of
+    `to` becomes `from`. u has as many bits as the type's significand (24, 11, 8 and 53). from <=
+    to, and the difference must be finite in the type. One word per element, two for float64.
+    torch's mapping uses torch's formula, whose rounding may exceed `to`: in float32, [-1, 1e-7)
+    yields up to 1.2e-7. */
 DSDEF DS_MUST_USE ds_result ds_rng_uniform(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                            double from, double to, ds_stream stream);
-/** Normal, by Box and Muller's formula: up to 6.7 deviations from the mean (f64: 8.6). deviation
-    >= 0. Words as ds_rng_uniform. */
+/** Fills with normal numbers by the Box-Muller transform: at most 6.7 deviations from the mean
+    (float64: 8.6). deviation >= 0. Words as for ds_rng_uniform. */
 DSDEF DS_MUST_USE ds_result ds_rng_normal(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                           double mean, double deviation, ds_stream stream);
-/** Exponential, with the mean 1 / rate; never 0 but where the type has none so small. rate > 0.
-    Words as ds_rng_uniform. */
+/** Fills with exponential numbers of mean 1 / rate. Never 0, unless the type cannot represent a
+    small enough number. rate > 0. Words as for ds_rng_uniform. */
 DSDEF DS_MUST_USE ds_result ds_rng_exponential(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                                double rate, ds_stream stream);
-/** Integers in [low, high), of any integer type that has them all, or bool. An element takes one
-    word where high - low is at most 2^16 or a power of two up to 2^32, else two; so none is more
-    likely than another by more than a 2^16th. torch's mapping takes remainders, of one word
-    below 2^28, else of two. */
+/** Fills with integers in [low, high), in bool or an integer type that can represent the range. One
+    word per element if high - low is at most 2^16 or a power of two up to 2^32, else two.
+    Probabilities therefore differ by at most a factor of 2^-16. torch's mapping uses remainders of
+    one word for ranges below 2^28, else of two. */
 DSDEF DS_MUST_USE ds_result ds_rng_integers(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                             int64_t low, int64_t high, ds_stream stream);
-/** 1 with the probability p, else 0, of any type but complex ones; torch's mapping has no
-    float64, and where p is 1 a 0 once in 2^25, as torch. Elements take one word. */
+/** Fills with 1 with probability p, else 0, in any type except complex types. One word per element.
+    torch's mapping does not support float64; for p = 1 it yields a 0 once in 2^25, as torch
+    does. */
 DSDEF DS_MUST_USE ds_result ds_rng_bernoulli(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                              double p, ds_stream stream);
-/** Random bits; of torch's mapping too, every type of 1 to 8 bytes. Of bool true or false.
-    Elements take one word, of 8 bytes two. */
+/** Fills with random bits, in any type of 1 to 8 bytes, also in torch's mapping. bool: true or
+    false. One word per element, two for 8 bytes. */
 DSDEF DS_MUST_USE ds_result ds_rng_bits(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                         ds_stream stream);
-/** The integers 0 to count - 1 in random order, as int32 or int64. Up to 256 elements every
-    order is as likely as another. Of more it is a keyed permutation (a Feistel network), whose
-    2^128 keys cannot give every order. Up to 256 elements take two words each, more take four in
-    all. */
+/** Fills with the integers 0 to count - 1 in random order, as int32 or int64. Up to 256 elements,
+    all orders have equal probability; each element takes two words. Above that, uses a keyed
+    permutation (a Feistel network) with four words in total. Its 2^128 keys cannot generate every
+    order. */
 DSDEF DS_MUST_USE ds_result ds_rng_permutation(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                                ds_stream stream);
 
-/** What ds_rng_fill does. */
+/** Distributions of ds_rng_fill. */
 typedef enum ds_rng_kind {
     DS_RNG_UNIFORM = 0,     /**< ds_rng_uniform: from a to b */
     DS_RNG_NORMAL = 1,      /**< ds_rng_normal: mean a, deviation b */
@@ -242,25 +243,24 @@ typedef enum ds_rng_kind {
     DS_RNG_PERMUTATION = 6  /**< ds_rng_permutation */
 } ds_rng_kind;
 
-/** A part of a fill: elements first .. first+count-1 of one of `total` elements. So several
-    devices, whose generators have the same state, each make a part of one result, and all
-    generators are in the same state afterwards. Parts need DS_RNG_ELEMENT (permutations: any
-    mapping). */
+/** A part of a fill: elements first .. first+count-1 of a fill of `total` elements. Several devices
+    with equal generator states can each write a part of one result. All generators are then in the
+    same state. Parts need DS_RNG_ELEMENT, except permutations. */
 typedef struct ds_rng_fill_desc {
     ds_rng_kind kind;     /**< the distribution */
     ds_dtype dtype;       /**< type of an element */
-    void *out;            /**< where element `first` goes */
-    size_t count;         /**< elements to write */
-    double a;             /**< from; mean; rate; p */
-    double b;             /**< to; deviation */
-    int64_t low;          /**< of DS_RNG_INTEGERS */
-    int64_t high;         /**< the same */
+    void *out;            /**< address of element `first` */
+    size_t count;         /**< number of elements to write */
+    double a;             /**< from; mean; rate; or p */
+    double b;             /**< to; or deviation */
+    int64_t low;          /**< low of DS_RNG_INTEGERS */
+    int64_t high;         /**< high of DS_RNG_INTEGERS */
     size_t first;         /**< index of the first element */
-    size_t total;         /**< elements of the whole; 0: first + count */
+    size_t total;         /**< number of elements of the whole fill; 0: first + count */
     uint64_t reserved[4]; /**< 0 */
 } ds_rng_fill_desc;
 
-/** Fills as the functions above do. */
+/** Fills as the function of desc->kind does, also in part. */
 DSDEF DS_MUST_USE ds_result ds_rng_fill(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream stream);
 
 #ifdef __cplusplus
@@ -494,26 +494,34 @@ enum {
     DS__RNG_F64
 };
 
-/* What a fill is: `rows` times `stride` blocks, of which block (k, t) has the counter (start +
-   k, t) and the elements t + (U k + i) stride - before for i < U, as far as they are less than
-   count. By element: stride is 1. */
+/* The arguments of a fill of `rows` times `stride` blocks. Block (k, t) has the counter (start + k,
+   t) and the elements t + (U k + i) stride - before for i < U, if they are less than count. By
+   element: stride is 1. */
 typedef struct ds__rng_args {
     void *out;
-    /* of a graph: the seed and the offset, in words, that count when it runs; the offset is
-       added to `start`. Else NULL */
+    /* In a graph: seed and offset, in words, at the time of the launch; the offset is added to
+       `start`. Else NULL. */
     const uint64_t *state;
-    uint64_t seed, start, before, count, rows;
+    uint64_t seed;
+    uint64_t start;
+    uint64_t before;
+    uint64_t count;
+    uint64_t rows;
     uint32_t stride;
-    uint32_t kind;               /* DS__RNG_* */
-    uint32_t from_bits, to_bits; /* from and to as they are written */
-    float from32, to32;          /* from, to; mean, deviation; rate */
-    double from, to;             /* the same */
-    /* integers: the smallest, and how many there are, 0: 2^64; 0 and 1: what is written for 1,
-       and how many words of 2^32 give it; permutations: the bits of n - 1, 0 where there are
-       few, and n */
-    uint64_t low, range;
-    uint32_t what; /* DS__RNG_UNIFORM and so on */
-    float scale32; /* uniform: to - from, of torch's mapping rounded to the type */
+    uint32_t kind;      /* DS__RNG_8 ... */
+    uint32_t from_bits; /* from and to as they are written */
+    uint32_t to_bits;
+    float from32; /* from, to; mean, deviation; rate */
+    float to32;
+    double from; /* the same */
+    double to;
+    /* Integers: the smallest one and their number, 0 for 2^64. Bernoulli: the bits of a 1, and how
+       many of the 2^32 words give it. Permutations: the bits of n - 1, or 0 if n is small, and
+       n. */
+    uint64_t low;
+    uint64_t range;
+    uint32_t what; /* DS__RNG_UNIFORM ... */
+    float scale32; /* uniform: to - from, in torch's mapping rounded to the type */
 } ds__rng_args;
 
 enum {
@@ -538,13 +546,13 @@ static inline float ds__rng_fma32(float a, float b, float c) {
         uint64_t u;
     } s;
 
-    double p = (double)a * b, d, rest;
+    double p = (double)a * b;
     DS__ROUNDED(p);
     s.f = p + c;
     DS__ROUNDED(s.f);
-    d = s.f - p;
+    double d = s.f - p;
     DS__ROUNDED(d);
-    rest = (p - (s.f - d)) + (c - d);
+    double rest = (p - (s.f - d)) + (c - d);
     if (rest != 0 && !(s.u & 1))
         s.u += (uint64_t)((rest > 0) == (s.f > 0) ? 1 : -1);
     return (float)s.f;
@@ -559,7 +567,8 @@ static inline uint32_t ds__rng_to_f16(float x) {
     } v, small;
 
     v.f = x;
-    uint32_t sign = v.u >> 16 & 0x8000u, m = v.u & 0x7fffffffu;
+    uint32_t sign = v.u >> 16 & 0x8000u;
+    uint32_t m = v.u & 0x7fffffffu;
     small.f = (x < 0 ? -x : x) + 0.5f;
     if (m >= 0x477ff000u)
         return sign | 0x7c00u;
@@ -621,18 +630,24 @@ DS__DEVICE double ds__rng_double(uint64_t x) {
     return v.f;
 }
 
+/* Returns the block of a counter: Philox4x32-10. */
 DS__DEVICE ds__rng_words ds__rng_philox(uint64_t seed, uint64_t counter, uint64_t thread) {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t k0 = (uint32_t)seed;
+    uint32_t k1 = (uint32_t)(seed >> 32);
     ds__rng_words x;
-    x.w[0] = (uint32_t)counter, x.w[1] = (uint32_t)(counter >> 32), x.w[2] = (uint32_t)thread,
+    x.w[0] = (uint32_t)counter;
+    x.w[1] = (uint32_t)(counter >> 32);
+    x.w[2] = (uint32_t)thread;
     x.w[3] = (uint32_t)(thread >> 32);
     DS__RNG_ROLLED for (int i = 0; i < 10; i++) {
-        uint64_t p = (uint64_t)0xD2511F53u * x.w[0], q = (uint64_t)0xCD9E8D57u * x.w[2];
+        uint64_t p = (uint64_t)0xD2511F53u * x.w[0];
+        uint64_t q = (uint64_t)0xCD9E8D57u * x.w[2];
         x.w[0] = (uint32_t)(q >> 32) ^ x.w[1] ^ k0;
         x.w[1] = (uint32_t)q;
         x.w[2] = (uint32_t)(p >> 32) ^ x.w[3] ^ k1;
         x.w[3] = (uint32_t)p;
-        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
     }
     return x;
 }
@@ -643,10 +658,11 @@ DS__DEVICE uint32_t ds__rng_to_bf16(float x) {
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
+/* Rounds to the type; returns its bits. */
 DS__DEVICE uint32_t ds__rng_narrow(float x, uint32_t kind) {
-    return kind == DS__RNG_F32   ? ds__rng_bits(x)
-           : kind == DS__RNG_F16 ? ds__rng_to_f16(x)
-                                 : ds__rng_to_bf16(x);
+    if (kind == DS__RNG_F32)
+        return ds__rng_bits(x);
+    return kind == DS__RNG_F16 ? ds__rng_to_f16(x) : ds__rng_to_bf16(x);
 }
 
 /* ---- numbers in [from, to), from in (0, 1] turned over in torch's mapping ---- */
@@ -660,24 +676,26 @@ DS__DEVICE double ds__rng_above_0_64(uint32_t low, uint32_t high) {
     return (double)(low ^ (uint64_t)high << 21) * 0x1p-53 + 0x1p-54;
 }
 
-/* The bits of what is written. By element: as many bits of the word as the type's fraction has,
-   so that u is exact. Rounding may reach `to`, which is never written as -0; what is less may
-   become that, and is not in the interval then if `to` is 0. */
+/* Returns a number of [0, 1) that is exact: it has as many bits of the word as the fraction of the
+   type. */
+DS__DEVICE float ds__rng_below_1(uint32_t w, uint32_t kind) {
+    if (kind == DS__RNG_F32)
+        return (float)(w >> 8) * 0x1p-24f;
+    return kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f : (float)(w >> 24) * 0x1p-8f;
+}
+
+/* Returns the bits of a uniform number. A number that is rounded to `to` becomes `from`. If `to` is
+   0, so does -0, which is outside of the interval then; to_bits is never -0. */
 DS__DEVICE uint32_t ds__rng_uniform_of(uint32_t w, float from, float scale, uint32_t from_bits,
                                        uint32_t to_bits, uint32_t kind, uint32_t torch) {
-    uint32_t bits;
     float u;
-    if (torch) {
+    if (torch)
         u = ds__rng_fma32(ds__rng_above_0(w), scale, from);
-    } else {
-        u = kind == DS__RNG_F32   ? (float)(w >> 8) * 0x1p-24f
-            : kind == DS__RNG_F16 ? (float)(w >> 21) * 0x1p-11f
-                                  : (float)(w >> 24) * 0x1p-8f;
-        u = from + ds__rng_mul(u, scale);
-    }
-    bits = ds__rng_narrow(u, kind);
-    return (bits == (kind == DS__RNG_F32 ? 0x80000000u : 0x8000u) ? 0 : bits) == to_bits ? from_bits
-                                                                                         : bits;
+    else
+        u = from + ds__rng_mul(ds__rng_below_1(w, kind), scale);
+    uint32_t bits = ds__rng_narrow(u, kind);
+    uint32_t minus_0 = kind == DS__RNG_F32 ? 0x80000000u : 0x8000u;
+    return (bits == minus_0 ? 0 : bits) == to_bits ? from_bits : bits;
 }
 
 DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from, double to,
@@ -693,9 +711,12 @@ DS__DEVICE double ds__rng_uniform64_of(uint32_t low, uint32_t high, double from,
 /* ln x for normal x in (0, 1]: x = m 2^e, sqrt(1/2) <= m < sqrt(2), and for m the polynomial of
    Cephes' logf. */
 DS__DEVICE float ds__rng_log(float x) {
-    uint32_t u = ds__rng_bits(x) + (0x3f800000u - 0x3f3504f3u), s = (u & 0x7fffffu) + 0x3f3504f3u;
-    float e = (float)((int32_t)(u >> 23) - 127), f = ds__rng_float(s) - 1.0f, z = ds__rng_mul(f, f),
-          y = 7.0376836292e-2f;
+    uint32_t u = ds__rng_bits(x) + (0x3f800000u - 0x3f3504f3u);
+    uint32_t s = (u & 0x7fffffu) + 0x3f3504f3u;
+    float e = (float)((int32_t)(u >> 23) - 127);
+    float f = ds__rng_float(s) - 1.0f;
+    float z = ds__rng_mul(f, f);
+    float y = 7.0376836292e-2f;
     y = ds__rng_mul(y, f) - 1.1514610310e-1f;
     y = ds__rng_mul(y, f) + 1.1676998740e-1f;
     y = ds__rng_mul(y, f) - 1.2420140846e-1f;
@@ -711,10 +732,14 @@ DS__DEVICE float ds__rng_log(float x) {
 
 /* The same in f64, with the polynomial of fdlibm's e_log.c. */
 DS__DEVICE double ds__rng_log64(double x) {
-    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu),
-             s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
-    double e = (double)((int64_t)(u >> 52) - 1023), f = ds__rng_double(s) - 1.0, t = f / (2.0 + f),
-           z = ds__rng_mul64(t, t), r = 1.479819860511658591e-01, h = 0.5 * ds__rng_mul64(f, f);
+    uint64_t u = ds__rng_bits64(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+    uint64_t s = (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
+    double e = (double)((int64_t)(u >> 52) - 1023);
+    double f = ds__rng_double(s) - 1.0;
+    double t = f / (2.0 + f);
+    double z = ds__rng_mul64(t, t);
+    double r = 1.479819860511658591e-01;
+    double h = 0.5 * ds__rng_mul64(f, f);
     r = ds__rng_mul64(r, z) + 1.531383769920937332e-01;
     r = ds__rng_mul64(r, z) + 1.818357216161805012e-01;
     r = ds__rng_mul64(r, z) + 2.222219843214978396e-01;
@@ -726,20 +751,23 @@ DS__DEVICE double ds__rng_log64(double x) {
     return ds__rng_mul64(e, 6.93147180369123816490e-01) - ((h - r) - f);
 }
 
-/* Sine and cosine of w + 1/2 of 2^32 parts of a turn: of what is left of an eighth of a turn on
-   either side of a quarter, with the polynomials of Cephes' sinf and cosf. */
+/* Sine and cosine of (w + 1/2) / 2^32 turns. The polynomials of Cephes' sinf and cosf take the
+   distance from the nearest quarter turn, at most an eighth. */
 DS__DEVICE void ds__rng_turn(uint32_t w, float *sine, float *cosine) {
-    uint32_t at = w + 0x20000000u, quarter = at >> 30;
-    float r = ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f,
-                          1.46291807927e-9f),
-          z = ds__rng_mul(r, r), s = -1.9515295891e-4f, c = 2.443315711809948e-5f, swap;
+    uint32_t at = w + 0x20000000u;
+    uint32_t quarter = at >> 30;
+    float r =
+        ds__rng_mul((float)((int32_t)(at & 0x3fffffffu) - 0x20000000) + 0.5f, 1.46291807927e-9f);
+    float z = ds__rng_mul(r, r);
+    float s = -1.9515295891e-4f;
+    float c = 2.443315711809948e-5f;
     s = ds__rng_mul(s, z) + 8.3321608736e-3f;
     s = ds__rng_mul(s, z) - 1.6666654611e-1f;
     s = ds__rng_mul(ds__rng_mul(s, z), r) + r;
     c = ds__rng_mul(c, z) - 1.388731625493765e-3f;
     c = ds__rng_mul(c, z) + 4.166664568298827e-2f;
     c = ds__rng_mul(ds__rng_mul(c, z), z) - 0.5f * z + 1.0f;
-    swap = quarter & 1 ? s : c;
+    float swap = quarter & 1 ? s : c;
     s = quarter & 1 ? c : s;
     *sine = quarter & 2 ? -s : s;
     *cosine = (quarter + 1) & 2 ? -swap : swap;
@@ -750,10 +778,11 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     uint64_t at = w + ((uint64_t)1 << 50);
     uint32_t quarter = (uint32_t)(at >> 51) & 3;
     double r = ds__rng_mul64(
-               (double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5,
-               6.9757369960172635e-16),
-           z = ds__rng_mul64(r, r);
-    double s = 1.58969099521155010221e-10, c = -1.13596475577881948265e-11, swap;
+        (double)((int64_t)(at & (((uint64_t)1 << 51) - 1)) - ((int64_t)1 << 50)) + 0.5,
+        6.9757369960172635e-16);
+    double z = ds__rng_mul64(r, r);
+    double s = 1.58969099521155010221e-10;
+    double c = -1.13596475577881948265e-11;
     s = ds__rng_mul64(s, z) - 2.50507602534068634195e-08;
     s = ds__rng_mul64(s, z) + 2.75573137070700676789e-06;
     s = ds__rng_mul64(s, z) - 1.98412698298579493134e-04;
@@ -767,7 +796,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
     c = ds__rng_mul64(c, z) + 4.16666666666666019037e-02;
     c = ds__rng_mul64(ds__rng_mul64(c, z), z);
     c = 1.0 - (0.5 * z - c);
-    swap = quarter & 1 ? s : c;
+    double swap = quarter & 1 ? s : c;
     s = quarter & 1 ? c : s;
     *sine = quarter & 2 ? -s : s;
     *cosine = (quarter + 1) & 2 ? -swap : swap;
@@ -775,7 +804,9 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a))), sine, cosine;
+    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a)));
+    float sine;
+    float cosine;
     ds__rng_turn(b, &sine, &cosine);
     out[0] = ds__rng_mul(ds__rng_mul(s, sine), deviation) + mean;
     out[1] = ds__rng_mul(ds__rng_mul(s, cosine), deviation) + mean;
@@ -783,14 +814,16 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1]))), sine, cosine;
+    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
+    double sine;
+    double cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
     d.v[0] = ds__rng_mul64(ds__rng_mul64(s, sine), deviation) + mean;
     d.v[1] = ds__rng_mul64(ds__rng_mul64(s, cosine), deviation) + mean;
     return d;
 }
 
-/* -ln u / rate; u that is next to 1 gives half an epsilon, so that 0 does not occur. */
+/* Returns -ln u / rate. If u is next to 1, half an epsilon replaces -ln u, so 0 does not occur. */
 DS__DEVICE float ds__rng_exponential_of(uint32_t w, float rate) {
     float u = ds__rng_above_0(w);
     return (u >= 1.0f - 0x1p-24f ? 0x1p-24f : -ds__rng_log(u)) / rate;
@@ -803,27 +836,34 @@ DS__DEVICE double ds__rng_exponential64_of(uint32_t low, uint32_t high, double r
 
 /* ---- integers ---- */
 
-/* The highest 64 bits of a product. */
+/* Returns the high 64 bits of a product. */
 DS__DEVICE uint64_t ds__rng_high(uint64_t a, uint64_t b) {
-    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32,
-             middle = ah * bl + (al * bl >> 32), other = al * bh + (uint32_t)middle;
+    uint64_t al = (uint32_t)a;
+    uint64_t ah = a >> 32;
+    uint64_t bl = (uint32_t)b;
+    uint64_t bh = b >> 32;
+    uint64_t middle = ah * bl + (al * bl >> 32);
+    uint64_t other = al * bh + (uint32_t)middle;
     return ah * bh + (middle >> 32) + (other >> 32);
 }
 
-/* Integers below `range`, 0: 2^64. By element: a part of the range that is as large as the
-   number is of 2^32, or of 2^64. */
+/* Integers below `range`; 0 is 2^64. By element: the word scaled from 2^32, or 2^64, to the
+   range. */
 DS__DEVICE uint64_t ds__rng_below(uint32_t w, uint64_t range, uint32_t torch) {
     return torch && range >> 32 == 0 ? w % (uint32_t)range : (uint32_t)((w * range) >> 32);
 }
 
 DS__DEVICE uint64_t ds__rng_below64(uint32_t high, uint32_t low, uint64_t range, uint32_t torch) {
     uint64_t z = (uint64_t)high << 32 | low;
-    return range == 0 ? z : torch ? z % range : ds__rng_high(z, range);
+    if (range == 0)
+        return z;
+    return torch ? z % range : ds__rng_high(z, range);
 }
 
 /* ---- permutations ---- */
 
-/* Of few: the rank of number i's key among the keys of all, each of two words. */
+/* A permutation of few elements: the rank of the key of element i among all keys, of two words
+   each. */
 enum { DS__RNG_FEW = 256 };
 
 DS__DEVICE uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
@@ -831,24 +871,26 @@ DS__DEVICE uint64_t ds__rng_key(uint64_t seed, uint64_t start, uint64_t i) {
     return i & 1 ? (uint64_t)x.w[2] << 32 | x.w[3] : (uint64_t)x.w[0] << 32 | x.w[1];
 }
 
-/* Of many: a Feistel network with 24 rounds over so many bits as there are numbers, walked until
-   it gives one of them; that is a permutation, and each place can be computed alone (Mitchell,
-   Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; its round function
-   is another). keys: one block's words. */
+/* The round function of ds__rng_shuffled. */
 DS__DEVICE uint32_t ds__rng_round(uint32_t x, uint32_t key) {
     x = (x ^ key) * 0xD2511F53u;
     x = (x ^ x >> 15) * 0xCD9E8D57u;
     return x ^ x >> 16;
 }
 
+/* Returns the place of element i in a permutation of many. A Feistel network with 24 rounds over
+   the bits of n - 1 is repeated until it returns a number below n, so each place is computed alone
+   (Mitchell, Stokes, Frank, Holmes: Bandwidth-optimal random shuffling for GPUs, 2021; with another
+   round function). keys: the words of one block. */
 DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n, uint32_t bits) {
-    uint32_t low = bits / 2, a, b, key;
-    /* such a network alone gives even permutations only */
+    uint32_t low = bits / 2;
+    /* the network alone makes even permutations only */
     if (i < 2)
         i ^= (keys.w[0] ^ keys.w[1] ^ keys.w[2] ^ keys.w[3]) & 1;
     do {
-        a = (uint32_t)(i >> low), b = (uint32_t)i & ((1u << low) - 1);
-        key = 0;
+        uint32_t a = (uint32_t)(i >> low);
+        uint32_t b = (uint32_t)i & ((1u << low) - 1);
+        uint32_t key = 0;
         DS__RNG_ROLLED for (int round = 0; round < 6; round++, key += 0x9E3779B9u) {
             a ^= ds__rng_round(b, keys.w[0] + key) >> (32 - (bits - low));
             b ^= ds__rng_round(a, keys.w[1] + key) >> (32 - low);
@@ -871,6 +913,21 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
    run only if ds__os_vector returns that size or a larger one.
    Locks: none.
    Threads: any; the functions have no state. */
+
+/* A run of blocks: so many counters from (counter, thread) on, a multiple of DS__RNG_LANES. */
+typedef struct ds__rng_blocks {
+    uint64_t seed;
+    uint64_t counter;
+    uint64_t thread;
+    size_t blocks;
+    unsigned flags; /* DS__RNG_ACROSS ... */
+} ds__rng_blocks;
+
+enum {
+    DS__RNG_ACROSS = 1, /* the thread goes on from block to block, not the counter */
+    DS__RNG_FLOATS = 2, /* uniform numbers in f32 are written, not words */
+    DS__RNG_AROUND = 4  /* the stores go around the caches */
+};
 
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
@@ -915,7 +972,7 @@ DS__DEVICE uint64_t ds__rng_shuffled(ds__rng_words keys, uint64_t i, uint64_t n,
     p = DS__VECTOR_TIMES(W, x0, 0xD2511F53u), q = DS__VECTOR_TIMES(W, x2, 0xCD9E8D57u); \
     x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                                \
     x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
-#define DS__RNG_FLOATS(W, v)                                                                       \
+#define DS__RNG_TO_FLOATS(W, v)                                                                    \
     {                                                                                              \
         ds__rng_vf_##W u =                                                                         \
             __builtin_convertvector((ds__rng_vi_##W)((ds__rng_v32_##W)(v) >> 8), ds__rng_vf_##W) * \
@@ -944,18 +1001,25 @@ typedef float ds__rng_vf_16 __attribute__((vector_size(16)));
 /* the same, anywhere in memory */
 typedef float ds__rng_any_16 __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
-static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, uint64_t counter,
-                                          uint64_t thread, int across, void *out, size_t blocks,
-                                          int floats, int around) {
+/* Writes the words of a run of blocks, as they are or as uniform numbers in f32. `plain`: the
+   numbers are those of 0 to 1. */
+static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, const ds__rng_blocks *b,
+                                          void *out) {
     enum { LANES = 16 / 8 };
+    const uint64_t seed = b->seed;
+    const uint64_t counter = b->counter;
+    const uint64_t thread = b->thread;
+    const size_t blocks = b->blocks;
+    const int across = (b->flags & DS__RNG_ACROSS) != 0;
+    const int floats = (b->flags & DS__RNG_FLOATS) != 0;
+    const int around = (b->flags & DS__RNG_AROUND) != 0;
     char *to = (char *)out;
-    const float from = a->from32, scale = a->to32 - a->from32;
+    const float from = a->from32;
+    const float scale = a->to32 - a->from32;
     const ds__rng_vf_16 to_ = (ds__rng_vf_16){ 0 } + a->to32;
     const int plain = from == 0 && a->to32 == 1;
-    ds__rng_v64_16 index, key[20];
+    ds__rng_v64_16 index;
+    ds__rng_v64_16 key[20];
     for (uint32_t i = 0; i < 10; i++) {
         key[2 * i] = (ds__rng_v64_16){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
         key[2 * i + 1] = (ds__rng_v64_16){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
@@ -963,13 +1027,16 @@ static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, u
     for (int i = 0; i < LANES; i++)
         index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
     for (size_t at = 0; at < blocks; at += LANES, to += 2 * 16) {
-        ds__rng_v64_16 x0 = index * 0, x2 = x0, x1, x3, p, q;
-        x0 += counter, x2 += thread;
+        ds__rng_v64_16 x0 = index * 0 + counter;
+        ds__rng_v64_16 x2 = index * 0 + thread;
+        ds__rng_v64_16 p;
+        ds__rng_v64_16 q;
         if (across)
             x2 += index + at;
         else
             x0 += index + at;
-        x1 = x0 >> 32, x3 = x2 >> 32;
+        ds__rng_v64_16 x1 = x0 >> 32;
+        ds__rng_v64_16 x3 = x2 >> 32;
         DS__RNG_ROUND(16, 0);
         DS__RNG_ROUND(16, 1);
         DS__RNG_ROUND(16, 2);
@@ -980,11 +1047,13 @@ static DS__VECTOR_16 void ds__rng_run_16(const ds__rng_args *a, uint64_t seed, u
         DS__RNG_ROUND(16, 7);
         DS__RNG_ROUND(16, 8);
         DS__RNG_ROUND(16, 9);
-        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
-        p = DS__RNG_EVEN_16(x0, x2), q = DS__RNG_ODD_16(x0, x2);
+        x0 = (x0 & 0xffffffffu) | x1 << 32;
+        x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_16(x0, x2);
+        q = DS__RNG_ODD_16(x0, x2);
         if (floats) {
-            DS__RNG_FLOATS(16, p)
-            DS__RNG_FLOATS(16, q)
+            DS__RNG_TO_FLOATS(16, p)
+            DS__RNG_TO_FLOATS(16, q)
         }
         DS__RNG_PUT(16, to, (ds__rng_vf_16)p);
         DS__RNG_PUT(16, to + 16, (ds__rng_vf_16)q);
@@ -1002,18 +1071,25 @@ typedef float ds__rng_vf_32 __attribute__((vector_size(32)));
 /* the same, anywhere in memory */
 typedef float ds__rng_any_32 __attribute__((vector_size(32), aligned(4), may_alias));
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
-static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, uint64_t counter,
-                                          uint64_t thread, int across, void *out, size_t blocks,
-                                          int floats, int around) {
+/* Writes the words of a run of blocks, as they are or as uniform numbers in f32. `plain`: the
+   numbers are those of 0 to 1. */
+static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, const ds__rng_blocks *b,
+                                          void *out) {
     enum { LANES = 32 / 8 };
+    const uint64_t seed = b->seed;
+    const uint64_t counter = b->counter;
+    const uint64_t thread = b->thread;
+    const size_t blocks = b->blocks;
+    const int across = (b->flags & DS__RNG_ACROSS) != 0;
+    const int floats = (b->flags & DS__RNG_FLOATS) != 0;
+    const int around = (b->flags & DS__RNG_AROUND) != 0;
     char *to = (char *)out;
-    const float from = a->from32, scale = a->to32 - a->from32;
+    const float from = a->from32;
+    const float scale = a->to32 - a->from32;
     const ds__rng_vf_32 to_ = (ds__rng_vf_32){ 0 } + a->to32;
     const int plain = from == 0 && a->to32 == 1;
-    ds__rng_v64_32 index, key[20];
+    ds__rng_v64_32 index;
+    ds__rng_v64_32 key[20];
     for (uint32_t i = 0; i < 10; i++) {
         key[2 * i] = (ds__rng_v64_32){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
         key[2 * i + 1] = (ds__rng_v64_32){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
@@ -1021,13 +1097,16 @@ static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, u
     for (int i = 0; i < LANES; i++)
         index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
     for (size_t at = 0; at < blocks; at += LANES, to += 2 * 32) {
-        ds__rng_v64_32 x0 = index * 0, x2 = x0, x1, x3, p, q;
-        x0 += counter, x2 += thread;
+        ds__rng_v64_32 x0 = index * 0 + counter;
+        ds__rng_v64_32 x2 = index * 0 + thread;
+        ds__rng_v64_32 p;
+        ds__rng_v64_32 q;
         if (across)
             x2 += index + at;
         else
             x0 += index + at;
-        x1 = x0 >> 32, x3 = x2 >> 32;
+        ds__rng_v64_32 x1 = x0 >> 32;
+        ds__rng_v64_32 x3 = x2 >> 32;
         DS__RNG_ROUND(32, 0);
         DS__RNG_ROUND(32, 1);
         DS__RNG_ROUND(32, 2);
@@ -1038,11 +1117,13 @@ static DS__VECTOR_32 void ds__rng_run_32(const ds__rng_args *a, uint64_t seed, u
         DS__RNG_ROUND(32, 7);
         DS__RNG_ROUND(32, 8);
         DS__RNG_ROUND(32, 9);
-        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
-        p = DS__RNG_EVEN_32(x0, x2), q = DS__RNG_ODD_32(x0, x2);
+        x0 = (x0 & 0xffffffffu) | x1 << 32;
+        x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_32(x0, x2);
+        q = DS__RNG_ODD_32(x0, x2);
         if (floats) {
-            DS__RNG_FLOATS(32, p)
-            DS__RNG_FLOATS(32, q)
+            DS__RNG_TO_FLOATS(32, p)
+            DS__RNG_TO_FLOATS(32, q)
         }
         DS__RNG_PUT(32, to, (ds__rng_vf_32)p);
         DS__RNG_PUT(32, to + 32, (ds__rng_vf_32)q);
@@ -1060,18 +1141,25 @@ typedef float ds__rng_vf_64 __attribute__((vector_size(64)));
 /* the same, anywhere in memory */
 typedef float ds__rng_any_64 __attribute__((vector_size(64), aligned(4), may_alias));
 
-/* Words of `blocks` counters from (counter, thread) on, a multiple of the lanes; across: it is
-   the thread that goes on. As they are, or as uniform numbers in f32, which with `plain` are
-   those of 0 to 1. */
-static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, uint64_t counter,
-                                          uint64_t thread, int across, void *out, size_t blocks,
-                                          int floats, int around) {
+/* Writes the words of a run of blocks, as they are or as uniform numbers in f32. `plain`: the
+   numbers are those of 0 to 1. */
+static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, const ds__rng_blocks *b,
+                                          void *out) {
     enum { LANES = 64 / 8 };
+    const uint64_t seed = b->seed;
+    const uint64_t counter = b->counter;
+    const uint64_t thread = b->thread;
+    const size_t blocks = b->blocks;
+    const int across = (b->flags & DS__RNG_ACROSS) != 0;
+    const int floats = (b->flags & DS__RNG_FLOATS) != 0;
+    const int around = (b->flags & DS__RNG_AROUND) != 0;
     char *to = (char *)out;
-    const float from = a->from32, scale = a->to32 - a->from32;
+    const float from = a->from32;
+    const float scale = a->to32 - a->from32;
     const ds__rng_vf_64 to_ = (ds__rng_vf_64){ 0 } + a->to32;
     const int plain = from == 0 && a->to32 == 1;
-    ds__rng_v64_64 index, key[20];
+    ds__rng_v64_64 index;
+    ds__rng_v64_64 key[20];
     for (uint32_t i = 0; i < 10; i++) {
         key[2 * i] = (ds__rng_v64_64){ 0 } + ((uint32_t)seed + i * 0x9E3779B9u);
         key[2 * i + 1] = (ds__rng_v64_64){ 0 } + ((uint32_t)(seed >> 32) + i * 0xBB67AE85u);
@@ -1079,13 +1167,16 @@ static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, u
     for (int i = 0; i < LANES; i++)
         index[i] = (uint64_t)(i / 2 + i % 2 * (LANES / 2));
     for (size_t at = 0; at < blocks; at += LANES, to += 2 * 64) {
-        ds__rng_v64_64 x0 = index * 0, x2 = x0, x1, x3, p, q;
-        x0 += counter, x2 += thread;
+        ds__rng_v64_64 x0 = index * 0 + counter;
+        ds__rng_v64_64 x2 = index * 0 + thread;
+        ds__rng_v64_64 p;
+        ds__rng_v64_64 q;
         if (across)
             x2 += index + at;
         else
             x0 += index + at;
-        x1 = x0 >> 32, x3 = x2 >> 32;
+        ds__rng_v64_64 x1 = x0 >> 32;
+        ds__rng_v64_64 x3 = x2 >> 32;
         DS__RNG_ROUND(64, 0);
         DS__RNG_ROUND(64, 1);
         DS__RNG_ROUND(64, 2);
@@ -1096,11 +1187,13 @@ static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, u
         DS__RNG_ROUND(64, 7);
         DS__RNG_ROUND(64, 8);
         DS__RNG_ROUND(64, 9);
-        x0 = (x0 & 0xffffffffu) | x1 << 32, x2 = (x2 & 0xffffffffu) | x3 << 32;
-        p = DS__RNG_EVEN_64(x0, x2), q = DS__RNG_ODD_64(x0, x2);
+        x0 = (x0 & 0xffffffffu) | x1 << 32;
+        x2 = (x2 & 0xffffffffu) | x3 << 32;
+        p = DS__RNG_EVEN_64(x0, x2);
+        q = DS__RNG_ODD_64(x0, x2);
         if (floats) {
-            DS__RNG_FLOATS(64, p)
-            DS__RNG_FLOATS(64, q)
+            DS__RNG_TO_FLOATS(64, p)
+            DS__RNG_TO_FLOATS(64, q)
         }
         DS__RNG_PUT(64, to, (ds__rng_vf_64)p);
         DS__RNG_PUT(64, to + 64, (ds__rng_vf_64)q);
@@ -1123,26 +1216,26 @@ static DS__VECTOR_64 void ds__rng_run_64(const ds__rng_args *a, uint64_t seed, u
    Threads: every thread that runs operations of the CPU driver, several for one fill at a
    time. */
 
-enum { DS__RNG_LANES = 8 }; /* blocks are made in multiples of it */
+enum { DS__RNG_LANES = 8 }; /* ds__rng_run makes blocks in multiples of this number */
 
-static void ds__rng_run(const ds__rng_args *a, uint64_t seed, uint64_t counter, uint64_t thread,
-                        int across, void *out, size_t blocks, int floats, int around, int vector) {
+/* Writes the words of a run of blocks with vectors of so many bytes. */
+static void ds__rng_run(const ds__rng_args *a, const ds__rng_blocks *b, void *out, int vector) {
 #if DS__VECTOR_HAS_64
     if (vector == 64)
-        ds__rng_run_64(a, seed, counter, thread, across, out, blocks, floats, around);
+        ds__rng_run_64(a, b, out);
     else if (vector == 32)
-        ds__rng_run_32(a, seed, counter, thread, across, out, blocks, floats, around);
+        ds__rng_run_32(a, b, out);
     else
 #endif
-        ds__rng_run_16(a, seed, counter, thread, across, out, blocks, floats, around);
+        ds__rng_run_16(a, b, out);
     (void)vector;
 }
 
+/* Returns the binary logarithm of the number of elements that a block has. */
 static int ds__rng_shift(const ds__rng_args *a) {
-    return a->what == DS__RNG_WIDE_INTEGERS ||
-                   (a->what <= DS__RNG_EXPONENTIAL && a->kind == DS__RNG_F64)
-               ? 1
-               : 2;
+    if (a->what == DS__RNG_WIDE_INTEGERS)
+        return 1;
+    return a->what <= DS__RNG_EXPONENTIAL && a->kind == DS__RNG_F64 ? 1 : 2;
 }
 
 static size_t ds__rng_size(uint32_t kind) {
@@ -1150,41 +1243,55 @@ static size_t ds__rng_size(uint32_t kind) {
     return size[kind];
 }
 
-/* What a block's elements are, as bits. */
-static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
-    const uint32_t torch = a->stride > 1, kind = a->kind;
+static void ds__rng_values_uniform(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
+    const uint32_t torch = a->stride > 1;
+    if (a->kind == DS__RNG_F64) {
+        for (int i = 0; i < 2; i++)
+            v[i] = ds__rng_bits64(
+                ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits, a->kind,
+                                  torch);
+}
+
+static void ds__rng_values_normal(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
     float f[4];
-    ds__rng_doubles d;
+    if (a->kind == DS__RNG_F64) {
+        ds__rng_doubles d = ds__rng_normals64(x, a->from, a->to);
+        v[0] = ds__rng_bits64(d.v[0]);
+        v[1] = ds__rng_bits64(d.v[1]);
+        return;
+    }
+    ds__rng_normals(x.w[0], x.w[1], a->from32, a->to32, f);
+    ds__rng_normals(x.w[2], x.w[3], a->from32, a->to32, f + 2);
+    for (int i = 0; i < 4; i++)
+        v[i] = ds__rng_narrow(f[i], a->kind);
+}
+
+static void ds__rng_values_exponential(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
+    if (a->kind == DS__RNG_F64) {
+        for (int i = 0; i < 2; i++)
+            v[i] = ds__rng_bits64(ds__rng_exponential64_of(x.w[2 * i], x.w[2 * i + 1], a->from));
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        v[i] = ds__rng_narrow(ds__rng_exponential_of(x.w[i], a->from32), a->kind);
+}
+
+/* Makes the elements of a block, as bits: 4, or 2 if ds__rng_shift is 1. */
+static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) {
+    const uint32_t torch = a->stride > 1;
     switch (a->what) {
     case DS__RNG_UNIFORM:
-        if (kind == DS__RNG_F64)
-            for (int i = 0; i < 2; i++)
-                v[i] = ds__rng_bits64(
-                    ds__rng_uniform64_of(x.w[2 * i], x.w[2 * i + 1], a->from, a->to, torch));
-        else
-            for (int i = 0; i < 4; i++)
-                v[i] = ds__rng_uniform_of(x.w[i], a->from32, a->scale32, a->from_bits, a->to_bits,
-                                          kind, torch);
+        ds__rng_values_uniform(a, x, v);
         break;
     case DS__RNG_NORMAL:
-        if (kind == DS__RNG_F64) {
-            d = ds__rng_normals64(x, a->from, a->to);
-            v[0] = ds__rng_bits64(d.v[0]), v[1] = ds__rng_bits64(d.v[1]);
-            break;
-        }
-        ds__rng_normals(x.w[0], x.w[1], a->from32, a->to32, f);
-        ds__rng_normals(x.w[2], x.w[3], a->from32, a->to32, f + 2);
-        for (int i = 0; i < 4; i++)
-            v[i] = ds__rng_narrow(f[i], kind);
+        ds__rng_values_normal(a, x, v);
         break;
     case DS__RNG_EXPONENTIAL:
-        if (kind == DS__RNG_F64)
-            for (int i = 0; i < 2; i++)
-                v[i] =
-                    ds__rng_bits64(ds__rng_exponential64_of(x.w[2 * i], x.w[2 * i + 1], a->from));
-        else
-            for (int i = 0; i < 4; i++)
-                v[i] = ds__rng_narrow(ds__rng_exponential_of(x.w[i], a->from32), kind);
+        ds__rng_values_exponential(a, x, v);
         break;
     case DS__RNG_INTEGERS:
         for (int i = 0; i < 4; i++)
@@ -1201,86 +1308,158 @@ static void ds__rng_values(const ds__rng_args *a, ds__rng_words x, uint64_t *v) 
     }
 }
 
+/* Stores the low `size` bytes; returns the address behind them. */
 static char *ds__rng_store(char *to, uint64_t bits, size_t size) {
     uint8_t b = (uint8_t)bits;
     uint16_t h = (uint16_t)bits;
     uint32_t w = (uint32_t)bits;
-    memcpy(to,
-           size == 1   ? (const void *)&b
-           : size == 2 ? (const void *)&h
-           : size == 4 ? (const void *)&w
-                       : (const void *)&bits,
-           size);
+    switch (size) {
+    case 1:
+        memcpy(to, &b, 1);
+        break;
+    case 2:
+        memcpy(to, &h, 2);
+        break;
+    case 4:
+        memcpy(to, &w, 4);
+        break;
+    default:
+        memcpy(to, &bits, 8);
+        break;
+    }
     return to + size;
 }
 
-/* Items are so many elements. */
+/* Elements of an item, and blocks of a batch. */
 enum { DS__RNG_ITEM = 1024, DS__RNG_BATCH = 128 };
 
-static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int vector) {
-    const uint64_t seed = a->state ? a->state[0] : a->seed,
-                   start = a->start + (a->state ? a->state[1] / 4 : 0),
-                   each = (uint64_t)1 << ds__rng_shift(a);
-    const size_t size = ds__rng_size(a->kind);
-    char *to = (char *)a->out + at * size;
+/* Elements of a fill that one call writes, and where they begin in memory. seed and start: also of
+   a graph. */
+typedef struct ds__rng_range {
+    uint64_t seed;
+    uint64_t start;
+    uint64_t each; /* elements of a block */
+    uint64_t at;
+    uint64_t end;
+    char *to;
+    int vector; /* bytes of a vector */
+} ds__rng_range;
+
+/* Returns so many blocks, rounded up to what ds__rng_run writes. */
+static size_t ds__rng_lanes(uint64_t blocks) {
+    return (size_t)(blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES;
+}
+
+/* Uniform numbers in f32 by element: writes all whole blocks at once. */
+static void ds__rng_part_floats(const ds__rng_args *a, ds__rng_range *p) {
+    size_t blocks = (size_t)((p->end - p->at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
+    int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)p->to % 64 == 0;
+    ds__rng_blocks run = { .seed = p->seed,
+                           .counter = p->start + p->at / 4,
+                           .blocks = blocks,
+                           .flags = DS__RNG_FLOATS | (around ? DS__RNG_AROUND : 0u) };
+    ds__rng_run(a, &run, p->to, p->vector);
+    if (around)
+        DS__VECTOR_FENCE();
+    p->at += blocks * 4;
+    p->to += blocks * 16;
+}
+
+/* In torch's mapping: writes at most DS__RNG_BATCH elements, one of the block of each thread. */
+static void ds__rng_part_across(const ds__rng_args *a, ds__rng_range *p) {
     ds__rng_words x[DS__RNG_BATCH];
     uint64_t v[4];
-    /* whole blocks at once */
-    if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0) {
-        size_t blocks = (size_t)((end - at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
-        int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)to % 64 == 0;
-        ds__rng_run(a, seed, start + at / 4, 0, 0, to, blocks, 1, around, vector);
-        if (around)
-            DS__VECTOR_FENCE();
-        at += blocks * 4;
-        to += blocks * 16;
+    uint64_t row = p->at / a->stride + a->before;
+    uint64_t thread = p->at % a->stride;
+    uint64_t n = a->stride - thread < p->end - p->at ? a->stride - thread : p->end - p->at;
+    if (n > DS__RNG_BATCH)
+        n = DS__RNG_BATCH;
+    ds__rng_blocks run = { .seed = p->seed,
+                           .counter = p->start + row / p->each,
+                           .thread = thread,
+                           .blocks = ds__rng_lanes(n),
+                           .flags = DS__RNG_ACROSS };
+    const size_t size = ds__rng_size(a->kind);
+    const uint64_t skip = row % p->each;
+    char *to = p->to;
+    ds__rng_run(a, &run, x, p->vector);
+    for (uint64_t i = 0; i < n; i++) {
+        ds__rng_values(a, x[i], v);
+        to = ds__rng_store(to, v[skip], size);
     }
-    while (at < end) {
-        /* of a thread, or all there is */
-        uint64_t row = a->stride > 1 ? at / a->stride : at, first = (row + a->before) / each,
-                 skip = (row + a->before) % each, n;
-        uint64_t thread = a->stride > 1 ? at % a->stride : 0;
-        if (a->stride > 1) { /* one element of each block */
-            n = a->stride - thread < end - at ? a->stride - thread : end - at;
-            if (n > DS__RNG_BATCH)
-                n = DS__RNG_BATCH;
-            ds__rng_run(a, seed, start + first, thread, 1, x,
-                        (size_t)(n + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0,
-                        vector);
-            for (uint64_t i = 0; i < n; i++) {
-                ds__rng_values(a, x[i], v);
-                to = ds__rng_store(to, v[skip], size);
-            }
-        } else {
-            n = DS__RNG_BATCH * each - skip < end - at ? DS__RNG_BATCH * each - skip : end - at;
-            size_t blocks = (size_t)((skip + n + each - 1) / each);
-            ds__rng_run(a, seed, start + first, 0, 0, x,
-                        (blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES, 0, 0, vector);
-            for (uint64_t i = 0, b = 0; i < skip + n; b++) {
-                ds__rng_values(a, x[b], v);
-                for (uint64_t k = 0; k < each && i < skip + n; k++, i++)
-                    if (i >= skip)
-                        to = ds__rng_store(to, v[k], size);
-            }
-        }
-        at += n;
+    p->at += n;
+    p->to = to;
+}
+
+/* In the mapping by element: writes the elements of at most DS__RNG_BATCH blocks. */
+static void ds__rng_part_along(const ds__rng_args *a, ds__rng_range *p) {
+    ds__rng_words x[DS__RNG_BATCH];
+    uint64_t v[4];
+    const uint64_t each = p->each;
+    const uint64_t skip = (p->at + a->before) % each;
+    uint64_t n = DS__RNG_BATCH * each - skip;
+    if (n > p->end - p->at)
+        n = p->end - p->at;
+    ds__rng_blocks run = { .seed = p->seed,
+                           .counter = p->start + (p->at + a->before) / each,
+                           .blocks = ds__rng_lanes((skip + n + each - 1) / each) };
+    const size_t size = ds__rng_size(a->kind);
+    char *to = p->to;
+    ds__rng_run(a, &run, x, p->vector);
+    for (uint64_t i = 0, b = 0; i < skip + n; b++) {
+        ds__rng_values(a, x[b], v);
+        for (uint64_t k = 0; k < each && i < skip + n; k++, i++)
+            if (i >= skip)
+                to = ds__rng_store(to, v[k], size);
+    }
+    p->at += n;
+    p->to = to;
+}
+
+/* Writes the elements from `at` to `end`. */
+static void ds__rng_part(const ds__rng_args *a, uint64_t at, uint64_t end, int vector) {
+    ds__rng_range p = { .seed = a->state ? a->state[0] : a->seed,
+                        .start = a->start + (a->state ? a->state[1] / 4 : 0),
+                        .each = (uint64_t)1 << ds__rng_shift(a),
+                        .at = at,
+                        .end = end,
+                        .to = (char *)a->out + at * ds__rng_size(a->kind),
+                        .vector = vector };
+    if (a->what == DS__RNG_UNIFORM && a->kind == DS__RNG_F32 && a->stride == 1 && a->before == 0)
+        ds__rng_part_floats(a, &p);
+    while (p.at < p.end) {
+        if (a->stride > 1)
+            ds__rng_part_across(a, &p);
+        else
+            ds__rng_part_along(a, &p);
     }
 }
 
 static int ds__rng_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
-    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM;
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM;
+    uint64_t end = ((uint64_t)first + count) * DS__RNG_ITEM;
     ds__rng_part(a, at, end < a->count ? end : a->count, ds__os_vector());
     return 0;
 }
 
+/* Returns the rank of key i among n keys; of equal keys the first one is less. */
+static uint64_t ds__rng_rank(const uint64_t *keys, uint64_t n, uint64_t i) {
+    uint64_t rank = 0;
+    for (uint64_t j = 0; j < n; j++)
+        rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
+    return rank;
+}
+
 static int ds__rng_permutation_items(size_t first, size_t count, const void *args) {
     const ds__rng_args *a = (const ds__rng_args *)args;
-    const uint64_t seed = a->state ? a->state[0] : a->seed,
-                   start = a->start + (a->state ? a->state[1] / 4 : 0), n = a->range;
+    const uint64_t seed = a->state ? a->state[0] : a->seed;
+    const uint64_t start = a->start + (a->state ? a->state[1] / 4 : 0);
+    const uint64_t n = a->range;
     const size_t size = ds__rng_size(a->kind);
-    uint64_t at = (uint64_t)first * DS__RNG_ITEM, end = ((uint64_t)first + count) * DS__RNG_ITEM,
-             keys[DS__RNG_FEW];
+    uint64_t at = (uint64_t)first * DS__RNG_ITEM;
+    uint64_t end = ((uint64_t)first + count) * DS__RNG_ITEM;
+    uint64_t keys[DS__RNG_FEW];
     char *to = (char *)a->out + at * size;
     ds__rng_words x = ds__rng_philox(seed, start, 0);
     if (end > a->count)
@@ -1289,13 +1468,10 @@ static int ds__rng_permutation_items(size_t first, size_t count, const void *arg
         for (uint64_t i = 0; i < n; i++)
             keys[i] = ds__rng_key(seed, start, i);
     for (; at < end; at++) {
-        uint64_t i = a->before + at, rank = 0;
-        if (a->low)
-            rank = ds__rng_shuffled(x, i, n, (uint32_t)a->low);
-        else
-            for (uint64_t j = 0; j < n; j++)
-                rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
-        to = ds__rng_store(to, rank, size);
+        uint64_t i = a->before + at;
+        uint64_t place =
+            a->low ? ds__rng_shuffled(x, i, n, (uint32_t)a->low) : ds__rng_rank(keys, n, i);
+        to = ds__rng_store(to, place, size);
     }
     return 0;
 }
@@ -1951,7 +2127,7 @@ static uint64_t ds__rng_bytes(size_t items, const void *args) {
     return a->count * ds__rng_size(a->kind);
 }
 
-/* Where the device code is: in one piece, or in several that are put together. */
+/* The device code of each kernel: one text, or several parts that are joined. */
 static const struct {
     const char *name;
     const char *entry;
@@ -2022,12 +2198,12 @@ static const struct {
 
 typedef struct ds__generator {
     ds__mutex lock;
-    int users;   /* the handle, calls, and graphs; of ds__rng.lock */
-    uint64_t id; /* 0: it was destroyed, or is a device's */
+    int users;   /* the handle, calls and graphs; guarded by ds__rng.lock */
+    uint64_t id; /* 0: destroyed, or the generator of a device */
     ds_device device;
     uint64_t seed;
     uint64_t offset;
-    uint64_t changes; /* how often they were changed */
+    uint64_t changes; /* the number of changes of seed and offset */
     ds_rng_mapping mapping;
     int multiprocessors;
     int threads;
@@ -2036,17 +2212,17 @@ typedef struct ds__generator {
 } ds__generator;
 
 typedef struct ds__rng_graph {
-    struct ds__rng_graph *next; /* in the list of those that nobody uses */
+    struct ds__rng_graph *next; /* in the list of idle objects */
     struct ds__rng_graph *all;  /* in the list of all */
     ds__generator *generator;
     ds_device device;
     uint64_t *state; /* device memory */
-    ds_event read;   /* the last launch has passed */
+    ds_event read;   /* recorded after the last launch */
     int launched;
-    ds_stream lost;   /* the last launch went there, and could not be recorded */
-    uint64_t capture; /* in which its fills were captured */
+    ds_stream lost;   /* stream of the last launch, if its record failed */
+    uint64_t capture; /* the capture of its fills */
     uint64_t taken;   /* words of a launch */
-    uint64_t change;  /* which one of the generator's the last launch was */
+    uint64_t change;  /* the generator's `changes` after the last launch */
 } ds__rng_graph;
 
 static struct {
@@ -2054,7 +2230,7 @@ static struct {
     int ready;
     uint32_t room;
     uint32_t used;
-    ds__generator **slot; /* by index; its id tells whether a handle is still right */
+    ds__generator **slot; /* by index; a handle is valid if the generator's id equals it */
     uint32_t generation;
     ds__generator *own[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds__rng_graph *idle;
@@ -2075,7 +2251,7 @@ static void ds__generator_free(ds__generator *g) {
     ds__release(g);
 }
 
-/* The lock is not held. */
+/* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
 static void ds__generator_drop(ds__generator *g) {
     ds__lock_take(&ds__rng.lock);
     int last = --g->users == 0;
@@ -2084,69 +2260,93 @@ static void ds__generator_drop(ds__generator *g) {
         ds__generator_free(g);
 }
 
-/* 132 and 2048 are those of an H100 and an H200; threads by the table of compute capabilities in
-   NVIDIA's programming guide. */
-static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
+/* Returns the threads of a multiprocessor, by the table of compute capabilities in NVIDIA's
+   programming guide. version: 10 * major + minor. */
+static int ds__rng_threads_of(int version) {
+    switch (version) {
+    case 75:
+        return 1024;
+    case 86:
+    case 87:
+    case 89:
+        return 1536;
+    default:
+        return version >= 110 ? 1536 : 2048;
+    }
+}
+
+/* Asks the driver for the numbers of the GPU's multiprocessors and threads that are 0. */
+static ds_result ds__rng_shape_ask(ds_device device, int *multiprocessors, int *threads) {
     ds_device_properties p;
-    ds_result r = DS_OK;
+    memset(&p, 0, sizeof p);
+    ds_result r =
+        ds__device_error(device, ds__driver_of(device)->device_properties(device.index, &p));
+    if (r < 0)
+        return r;
+    if (!*multiprocessors)
+        *multiprocessors = p.multiprocessors;
+    if (!*threads)
+        *threads = ds__rng_threads_of(10 * p.major + p.minor);
+    return DS_OK;
+}
+
+/* Checks the shape of a GPU that torch's mapping follows. A number that is 0 becomes that of the
+   device; on the CPU driver that of an H100 and an H200, 132 and 2048. */
+static ds_result ds__rng_shape(ds_device device, int *multiprocessors, int *threads) {
     DS__REQUIRE(*multiprocessors >= 0 && *threads >= 0 && *threads % 256 == 0 &&
                     *multiprocessors <= 1 << 20 && *threads <= 1 << 20,
-                "a GPU with %d multiprocessors of %d threads: threads come in multiples of 256",
+                "%d multiprocessors of %d threads: threads must be a multiple of 256",
                 *multiprocessors, *threads);
     if (device.type == DS_DEVICE_CUDA && (!*multiprocessors || !*threads)) {
-        memset(&p, 0, sizeof p);
-        if ((r = ds__device_error(device,
-                                  ds__driver_of(device)->device_properties(device.index, &p))) < 0)
+        ds_result r = ds__rng_shape_ask(device, multiprocessors, threads);
+        if (r < 0)
             return r;
-        int version = 10 * p.major + p.minor;
-        if (!*multiprocessors)
-            *multiprocessors = p.multiprocessors;
-        if (!*threads)
-            *threads = version == 75                                                       ? 1024
-                       : version == 86 || version == 87 || version == 89 || version >= 110 ? 1536
-                                                                                           : 2048;
     }
     if (!*multiprocessors)
         *multiprocessors = 132;
     if (!*threads)
         *threads = 2048;
     DS__REQUIRE((uint64_t)*multiprocessors * (uint64_t)*threads <= UINT32_MAX,
-                "a GPU with %d multiprocessors of %d threads: there are no GPUs of 2^32 threads",
-                *multiprocessors, *threads);
+                "%d multiprocessors of %d threads: the total must be below 2^32", *multiprocessors,
+                *threads);
     return DS_OK;
 }
 
-static ds_result ds__generator_new(ds_device device, ds_rng_mapping mapping, int multiprocessors,
-                                   int threads, uint64_t seed, const char *label,
-                                   ds__generator **out) {
+/* Creates a generator with one user. d->device is resolved, and d->seed is taken as it is, also
+   0. */
+static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
+    int multiprocessors = d->multiprocessors;
+    int threads = d->threads_per_multiprocessor;
     *out = NULL;
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
-                (int)mapping);
-    ds_result r = ds__rng_shape(device, &multiprocessors, &threads);
+    DS__REQUIRE(d->mapping == DS_RNG_ELEMENT || d->mapping == DS_RNG_TORCH,
+                "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)d->mapping);
+    ds_result r = ds__rng_shape(d->device, &multiprocessors, &threads);
     if (r < 0)
         return r;
+
     ds__generator *g = ds__alloc(sizeof *g);
-    if (!g || (label && !(g->label = ds__copy_text(label, 255)))) {
+    if (g && d->label)
+        g->label = ds__copy_text(d->label, 255);
+    if (!g || (d->label && !g->label)) {
         ds__release(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
     ds__mutex_init(&g->lock);
     g->users = 1;
-    g->device = device;
-    g->mapping = mapping;
+    g->device = d->device;
+    g->mapping = d->mapping;
     g->multiprocessors = multiprocessors;
     g->threads = threads;
-    g->seed = seed;
+    g->seed = d->seed;
     g->made = ds__tls.site;
     *out = g;
     return DS_OK;
 }
 
-/* Called by ds_shutdown when all work is done; graphs end after it, and release what they have
-   of a generator. */
-static void ds__rng_shutdown(void) {
+/* Frees the device memory and the event of every graph's object. A graph that still has one
+   releases the object itself, and finds that the memory is gone. */
+static void ds__rng_shutdown_graphs(void) {
     ds__lock_take(&ds__rng.lock);
-    /* what still has a generator is released by its graph, which finds that it has no memory */
     while (ds__rng.all) {
         ds__rng_graph *u = ds__rng.all;
         uint64_t *state = u->state;
@@ -2166,15 +2366,20 @@ static void ds__rng_shutdown(void) {
     ds__rng_graph *idle = ds__rng.idle;
     ds__rng.idle = NULL;
     ds__lock_give(&ds__rng.lock);
+
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
         ds__release(u);
     }
+}
+
+/* Drops the devices' own generators, and reports and drops those that the user did not destroy. */
+static void ds__rng_shutdown_generators(void) {
     for (uint32_t i = 0; i < ds__rng.used; i++) {
         ds__generator *g = ds__rng.slot[i];
         if (!g)
             continue;
-        ds__warn("generator \"%s\", made at %s:%d, was not destroyed", g->label ? g->label : "",
+        ds__warn("generator \"%s\", created at %s:%d, was not destroyed", g->label ? g->label : "",
                  g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
@@ -2185,6 +2390,9 @@ static void ds__rng_shutdown(void) {
                 ds__generator_drop(ds__rng.own[b][i]);
             ds__rng.own[b][i] = NULL;
         }
+}
+
+static void ds__rng_shutdown_kernels(void) {
     for (int i = 0; i < DS__RNG_KERNELS; i++) {
         uint64_t id = atomic_exchange(&ds__rng.kernel[i], 0);
         ds__kernel *k = id ? ds__pin(&ds__g.kernels, id) : NULL;
@@ -2195,6 +2403,14 @@ static void ds__rng_shutdown(void) {
         ds__release(ds__rng.text[i]);
         ds__rng.text[i] = NULL;
     }
+}
+
+/* Frees what rng/ has. ds_shutdown calls it when all work is done; graphs end after it, and release
+   their objects then. */
+static void ds__rng_shutdown(void) {
+    ds__rng_shutdown_graphs();
+    ds__rng_shutdown_generators();
+    ds__rng_shutdown_kernels();
     ds__release(ds__rng.slot);
     ds__rng.slot = NULL;
     ds__rng.room = ds__rng.used = 0;
@@ -2210,7 +2426,8 @@ static void ds__rng_setup(void) { /* the lock is held */
     ds__rng.ready = 1;
 }
 
-/* The generator of a device; it belongs to the library. */
+/* Returns the generator of a device, which the first call creates. The caller drops the
+   reference. */
 static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     DS__RESOLVE(device);
     ds__generator **at = &ds__rng.own[ds__backend_of(device)][device.index];
@@ -2222,7 +2439,8 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
     ds__lock_give(&ds__rng.lock);
     if (*out)
         return DS_OK;
-    ds_result r = ds__generator_new(device, DS_RNG_ELEMENT, 0, 0, ds__os_cookie(), NULL, &fresh);
+    ds_rng_desc desc = { .device = device, .mapping = DS_RNG_ELEMENT, .seed = ds__os_cookie() };
+    ds_result r = ds__generator_new(&desc, &fresh);
     if (r < 0)
         return r;
     ds__lock_take(&ds__rng.lock);
@@ -2253,7 +2471,9 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
    ds__rng.lock.
    Threads: any thread, concurrently. */
 
-enum { DS__RNG_OWN = 1 << 30 }; /* index of a device's: its type and index in it */
+/* Flag of a device's own generator in its handle; the lower bits are the device's type and
+   index. */
+enum { DS__RNG_OWN = 1 << 30 };
 
 static ds_rng ds__generator_handle(const ds__generator *g) {
     ds_rng h = { g->id ? g->id
@@ -2262,7 +2482,8 @@ static ds_rng ds__generator_handle(const ds__generator *g) {
     return h;
 }
 
-/* What a handle is, to be given back by ds__generator_drop; a zeroed one is the device's. */
+/* Returns the generator of a handle; a zeroed handle is that of the device. The caller ends with
+   ds__generator_drop. */
 static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator **out) {
     uint32_t index = (uint32_t)rng.id;
     *out = NULL;
@@ -2283,7 +2504,7 @@ static ds_result ds__generator_take(ds_rng rng, ds_device device, ds__generator 
                 : ds__fail(DS_ERR_INVALID_HANDLE, "the generator was destroyed or never existed");
 }
 
-/* Gives a new one its handle. */
+/* Adds a new generator to the list and returns its handle. */
 static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
@@ -2308,8 +2529,8 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
 }
 
-/* Refuses what would change or tell the state of a generator whose fills are being captured. The
-   generator is locked. */
+/* Refuses to read or change the state of a generator whose fills are being captured. The generator
+   is locked. */
 static ds_result ds__generator_free_of_capture(const ds__generator *g, const char *what) {
     ds_result r = DS_OK;
     if (DS__LIKELY(ds__captures_open() == 0))
@@ -2337,11 +2558,11 @@ DSDEF ds_result(ds_rng_create)(const ds_rng_desc *desc, ds_rng *out) {
     if (!desc)
         desc = &none;
     DS__REQUIRE_RESERVED("ds_rng_desc", desc);
-    ds_device device = desc->device;
-    DS__RESOLVE(device);
-    ds_result r = ds__generator_new(device, desc->mapping, desc->multiprocessors,
-                                    desc->threads_per_multiprocessor,
-                                    desc->seed ? desc->seed : DS_RNG_DEFAULT_SEED, desc->label, &g);
+    ds_rng_desc d = *desc;
+    DS__RESOLVE(d.device);
+    if (!d.seed)
+        d.seed = DS_RNG_DEFAULT_SEED;
+    ds_result r = ds__generator_new(&d, &g);
     return r < 0 ? r : ds__generator_list(g, out);
 }
 
@@ -2359,8 +2580,13 @@ DSDEF ds_result(ds_rng_clone)(ds_rng rng, ds_rng *out) {
     r = ds__generator_free_of_capture(g,
                                       "a generator cannot be copied while its fills are captured");
     if (r == DS_OK)
-        r = ds__generator_new(g->device, g->mapping, g->multiprocessors, g->threads, g->seed,
-                              g->label, &copy);
+        r = ds__generator_new(&(ds_rng_desc){ .device = g->device,
+                                              .mapping = g->mapping,
+                                              .multiprocessors = g->multiprocessors,
+                                              .threads_per_multiprocessor = g->threads,
+                                              .seed = g->seed,
+                                              .label = g->label },
+                              &copy);
     if (r == DS_OK)
         copy->offset = g->offset;
     ds__mutex_unlock(&g->lock);
@@ -2428,8 +2654,8 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
                                     int threads_per_multiprocessor) {
     ds__generator *g;
     DS__ENTER("ds_rng_set_mapping");
-    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH, "there is no mapping %d",
-                (int)mapping);
+    DS__REQUIRE(mapping == DS_RNG_ELEMENT || mapping == DS_RNG_TORCH,
+                "mapping is %d; use DS_RNG_ELEMENT or DS_RNG_TORCH", (int)mapping);
     ds_result r = ds__generator_take(rng, ds_device_current(), &g);
     if (r < 0)
         return r;
@@ -2459,8 +2685,8 @@ DSDEF ds_result(ds_rng_set_mapping)(ds_rng rng, ds_rng_mapping mapping, int mult
    Threads: any thread. Functions for all devices check every generator before they set the first
    one. A capture that begins in between can still make a later one fail. */
 
-/* Gives a generator the state, unless a capture forbids it; the seed that it has can be set at
-   any time. Takes the reference back. check: changes nothing. */
+/* Sets the state of a generator, unless a capture forbids it; the present seed can be set at any
+   time. Drops the caller's reference. check: changes nothing. */
 static ds_result ds__generator_set_or_check(ds__generator *g, int seed_only, uint64_t seed,
                                             uint64_t offset, int check) {
     ds__mutex_lock(&g->lock);
@@ -2505,7 +2731,7 @@ DSDEF ds_result(ds_rng_reseed)(ds_rng rng, uint64_t *out_seed) {
     return r;
 }
 
-/* Takes the reference back. */
+/* Returns the seed and drops the caller's reference. */
 static ds_result ds__generator_seed(ds__generator *g, uint64_t *out) {
     ds__mutex_lock(&g->lock);
     *out = g->seed;
@@ -2524,7 +2750,7 @@ DSDEF ds_result(ds_rng_get_seed)(ds_rng rng, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* Seed and offset, unless a capture forbids it. */
+/* Returns seed and offset, unless a capture forbids it. */
 static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t state[2]) {
     ds__generator *g;
     ds_result r = ds__generator_take(rng, device, &g);
@@ -2532,7 +2758,7 @@ static ds_result ds__generator_state(ds_rng rng, ds_device device, uint64_t stat
         return r;
     ds__mutex_lock(&g->lock);
     r = ds__generator_free_of_capture(
-        g, "a generator's offset is not known while its fills are captured");
+        g, "a generator's offset cannot be read while its fills are captured");
     if (r == DS_OK) {
         state[0] = g->seed;
         state[1] = g->offset;
@@ -2582,7 +2808,7 @@ DSDEF ds_result(ds_rng_set_offset)(ds_rng rng, uint64_t offset) {
 DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     uint64_t state[2];
     DS__ENTER("ds_rng_get_state");
-    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; there is room for %zu",
+    DS__REQUIRE(out && size >= DS_RNG_STATE_SIZE, "a state has %d bytes; size is %zu",
                 DS_RNG_STATE_SIZE, out ? size : 0);
     ds_result r = ds__generator_state(rng, ds_device_current(), state);
     if (r == DS_OK)
@@ -2590,10 +2816,11 @@ DSDEF ds_result(ds_rng_get_state)(ds_rng rng, void *out, size_t size) {
     return r;
 }
 
+/* Reads seed and offset from 16 bytes, or the seed alone from 8. */
 static ds_result ds__state_read(const void *bytes, size_t size, uint64_t state[2]) {
     DS__REQUIRE(bytes, "state is NULL");
     DS__REQUIRE(size == 8 || size == DS_RNG_STATE_SIZE,
-                "RNG state is wrong size: %zu bytes, not 8 or %d", size, DS_RNG_STATE_SIZE);
+                "the state has %zu bytes; 8 or %d are allowed", size, DS_RNG_STATE_SIZE);
     state[1] = 0;
     memcpy(state, bytes, size);
     return ds__offset_check(state[1]);
@@ -2619,6 +2846,7 @@ DSDEF ds_result(ds_rng_set_device_seed)(ds_device device, uint64_t seed) {
     return r < 0 ? r : ds__generator_set(g, 1, seed, 0);
 }
 
+/* Sets the seed of all devices' generators, or of none. */
 static ds_result ds__seed_all(uint64_t seed) {
     ds_result r = DS_OK;
     for (int check = 1; check >= 0; check--) /* all or none */
@@ -2676,7 +2904,7 @@ DSDEF ds_result(ds_rng_get_device_seed)(ds_device device, uint64_t *out_seed) {
     return r < 0 ? r : ds__generator_seed(g, out_seed);
 }
 
-/* How many devices of a type there are; a zeroed type becomes the current device's. */
+/* Returns the number of devices of a type. A zeroed type becomes that of the current device. */
 static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
     ds_device current = { 0, 0 };
     int count;
@@ -2685,7 +2913,7 @@ static ds_result ds__devices_of(ds_device_type *type, size_t *out) {
         *type = (ds_device_type)current.type;
     }
     DS__REQUIRE(*type == DS_DEVICE_CUDA || *type == DS_DEVICE_CPU,
-                "%d is not a type of device with generators", (int)*type);
+                "devices of type %d have no generators", (int)*type);
     count = ds__type_count((int)*type);
     *out = (size_t)count;
     return DS_OK;
@@ -2702,7 +2930,7 @@ DSDEF ds_result(ds_rng_get_state_all)(ds_device_type type, void *out, size_t cap
     ds_result r = ds__devices_of(&type, &count);
     if (r < 0)
         return r;
-    DS__REQUIRE(!out || capacity >= count, "there is room for %zu states of %zu devices", capacity,
+    DS__REQUIRE(!out || capacity >= count, "capacity is %zu states for %zu devices", capacity,
                 count);
     for (size_t i = 0; out && i < count && r == DS_OK; i++) {
         uint64_t state[2];
@@ -2725,7 +2953,7 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
     ds_result r = ds__devices_of(&type, &devices);
     if (r < 0)
         return r;
-    DS__REQUIRE(count <= devices, "%zu states for %zu devices", count, devices);
+    DS__REQUIRE(count <= devices, "count is %zu states for %zu devices", count, devices);
     DS__REQUIRE(states || !count, "states is NULL");
     for (int set = 0; set < 2; set++)
         for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -2735,7 +2963,10 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
                                state);
             if (r == DS_OK)
                 r = ds__generator_state(own, device, before);
-            if (r == DS_OK && set && (r = ds__generator_of(device, &g)) == DS_OK)
+            if (r < 0 || !set)
+                continue;
+            r = ds__generator_of(device, &g);
+            if (r == DS_OK)
                 r = ds__generator_set(g, 0, state[0], state[1]);
         }
     return r;
@@ -2755,7 +2986,7 @@ DSDEF ds_result(ds_rng_set_state_all)(ds_device_type type, const void *states, s
    the driver under the locks of the caller.
    Threads: threads that call the public functions. */
 
-/* Built so, logarithms and sums of floats would not have the bits that are promised. */
+/* With these options, logarithms and sums of floats would not have the promised bits. */
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
     defined(__NO_SIGNED_ZEROS__) || __FINITE_MATH_ONLY__ + 0
 enum { DS__RNG_EXACT = 0 };
@@ -2763,6 +2994,48 @@ enum { DS__RNG_EXACT = 0 };
 enum { DS__RNG_EXACT = 1 };
 #endif
 
+/* Joins the parts of a kernel's text, once. The lock `making` is held. */
+static ds_result ds__rng_text_join(int which) {
+    const char *const *parts = ds__rng_forms[which].parts;
+    size_t length = 1;
+    if (!parts || ds__rng.text[which])
+        return DS_OK;
+    for (size_t i = 0; parts[i]; i++)
+        length += strlen(parts[i]);
+    char *to = ds__alloc(length);
+    if (!to)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
+    ds__rng.text[which] = to;
+    for (size_t i = 0; parts[i]; i++) {
+        memcpy(to, parts[i], strlen(parts[i]));
+        to += strlen(parts[i]);
+    }
+    return DS_OK;
+}
+
+/* Creates a kernel. The lock `making` is held. */
+static ds_result ds__rng_kernel_new(int which, ds_kernel *out) {
+    const char *const *parts = ds__rng_forms[which].parts;
+    ds_result r = ds__rng_text_join(which);
+    if (r < 0)
+        return r;
+    ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
+                            .cpu_fn = ds__rng_forms[which].cpu_fn,
+                            .bytes_fn = ds__rng_bytes,
+                            .args_size = sizeof(ds__rng_args),
+                            .params = ds__rng_forms[which].params,
+                            .param_count = ds__rng_forms[which].count,
+                            .grain = 16,
+                            .cuda = { .image =
+                                          parts ? ds__rng.text[which] : ds__rng_forms[which].text,
+                                      .entry = ds__rng_forms[which].entry,
+                                      .block = 256,
+                                      .items_per_block = 256,
+                                      .blocks_per_multiprocessor = 8 } };
+    return ds__kernel_new(&desc, out);
+}
+
+/* Returns a kernel, which the first call creates. */
 static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds_result r = DS_OK;
     out->id = atomic_load_explicit(&ds__rng.kernel[which], memory_order_acquire);
@@ -2771,34 +3044,7 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     ds__mutex_lock(&ds__rng.making);
     out->id = atomic_load(&ds__rng.kernel[which]);
     if (!out->id) {
-        const char *const *parts = ds__rng_forms[which].parts;
-        const char *text = ds__rng_forms[which].text;
-        size_t length = 1;
-        for (size_t i = 0; parts && parts[i]; i++)
-            length += strlen(parts[i]);
-        if (parts && !ds__rng.text[which]) {
-            char *to = ds__rng.text[which] = ds__alloc(length);
-            if (!to)
-                r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
-            for (size_t i = 0; to && parts[i]; i++) {
-                memcpy(to, parts[i], strlen(parts[i]));
-                to += strlen(parts[i]);
-            }
-        }
-        ds_kernel_desc desc = { .name = ds__rng_forms[which].name,
-                                .cpu_fn = ds__rng_forms[which].cpu_fn,
-                                .bytes_fn = ds__rng_bytes,
-                                .args_size = sizeof(ds__rng_args),
-                                .params = ds__rng_forms[which].params,
-                                .param_count = ds__rng_forms[which].count,
-                                .grain = 16,
-                                .cuda = { .image = parts ? ds__rng.text[which] : text,
-                                          .entry = ds__rng_forms[which].entry,
-                                          .block = 256,
-                                          .items_per_block = 256,
-                                          .blocks_per_multiprocessor = 8 } };
-        if (r == DS_OK)
-            r = ds__kernel_new(&desc, out);
+        r = ds__rng_kernel_new(which, out);
         if (r == DS_OK)
             atomic_store_explicit(&ds__rng.kernel[which], out->id, memory_order_release);
     }
@@ -2806,13 +3052,13 @@ static ds_result ds__rng_kernel(int which, ds_kernel *out) {
     return r;
 }
 
-/* inside: the capture that the kernel is for, 0: none. DS__CHANGED: the stream does not capture
-   that. */
+/* Enqueues a kernel for the capture `inside`, or for none if that is 0. Returns DS__CHANGED if the
+   stream's capture is another one, and enqueues nothing. */
 static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
                                 const ds__rng_args *a, uint64_t inside) {
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (!k)
-        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill is gone");
+        return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel of a fill was destroyed");
     ds__op op = ds__op_make(DS__OP_KERNEL | (inside ? DS__OP_INSIDE : DS__OP_OUTSIDE) << 8);
     op.u.kernel.kernel = k;
     op.u.kernel.items = items;
@@ -2844,16 +3090,16 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
 
-/* Whether so many words are left of the sequence. */
+/* Checks that so many words are left of the sequence. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
     DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
-                "the generator is at offset %llu, and %llu words more are past 2^63: seed it",
+                "offset %llu and %llu more words exceed 2^63; seed the generator",
                 (unsigned long long)offset, (unsigned long long)taken);
     return DS_OK;
 }
 
-/* What failed reads no more, and the event stays as it is when the device is reset: who waited
-   for it would fail in turn. */
+/* Returns 1 if the last launch failed. A failed launch does not read any more, and a wait for its
+   event would fail even after the device is reset. */
 static int ds__rng_read_failed(ds_event read) {
     ds__event *e = ds__pin(&ds__g.events, read.id);
     void *native = e ? atomic_load_explicit(&e->native, memory_order_acquire) : NULL;
@@ -2863,7 +3109,8 @@ static int ds__rng_read_failed(ds_event read) {
     return failed;
 }
 
-/* The stream is pinned: its handle may be stale by now. */
+/* Records the end of a launch on a pinned stream, whose handle may be stale. If the record fails,
+   u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
     ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
@@ -2875,8 +3122,8 @@ static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     return r;
 }
 
-/* Makes up for a record that failed. If its stream is gone, no other can be told to wait for
-   what it left. */
+/* Repeats a record that failed, so that a stream can wait for the launch. If its stream is gone,
+   the host waits for the device. */
 static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
     ds__stream *lost = ds__pin(&ds__g.streams, u->lost.id);
     ds_result r;
@@ -2884,15 +3131,16 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
         r = ds__rng_record(u, lost);
         ds__stream_unpin(lost);
         if (r == DS__CHANGED)
-            r = ds__fail(
-                DS_ERR_CAPTURE_UNSUPPORTED,
-                "an earlier launch of the graph has to be waited for, and its stream captures now");
-    } else if (ds__captures_open()) {
-        r = ds__fail(
+            r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
+                         "the launch must wait for an earlier launch, whose stream captures");
+        return r;
+    }
+    if (ds__captures_open())
+        return ds__fail(
             DS_ERR_CAPTURE_UNSUPPORTED,
-            "the host has to wait for an earlier launch of the graph, which a capture forbids");
-    } else if ((r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index))) ==
-               DS_OK) {
+            "the host must wait for an earlier launch of the graph, but a capture is open");
+    r = ds__device_error(u->device, s->driver->device_synchronize(u->device.index));
+    if (r == DS_OK) {
         u->lost.id = 0;
         u->launched = 0;
     }
@@ -2900,80 +3148,110 @@ static ds_result ds__rng_find(ds__rng_graph *u, const ds__stream *s) {
 }
 
 static ds_result ds__rng_captures(void) {
-    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
-                    "the graph has random numbers: a stream that captures cannot launch it; add it "
-                    "as a child graph");
+    return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "a graph with random fills cannot be launched on a "
+                                                "stream that captures; add it as a child graph");
 }
 
-/* Before and after a launch of a graph that has fills. */
-static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
-    ds__rng_graph *u = user;
-    ds__generator *g = u->generator;
-    ds_stream stream = { ds__handle(&s->slot) };
-    ds_result r = DS_OK;
-    if (how == DS_NOT_READY) {
-        ds_capture_info info;
-        memset(&info, 0, sizeof info);
-        if (ds__captures_open() && (r = s->driver->capture_query(s->native, &info)) < 0)
+/* Refuses a stream that captures, or that is of another device than the fills. */
+static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
+    ds_capture_info info;
+    memset(&info, 0, sizeof info);
+    if (ds__captures_open()) {
+        ds_result r = s->driver->capture_query(s->native, &info);
+        if (r < 0)
             return r;
-        if (info.status != DS_CAPTURE_NONE)
-            return ds__rng_captures();
-        if (s->device.type != u->device.type || s->device.index != u->device.index)
-            return ds__fail(
-                DS_ERR_DEVICE_MISMATCH,
-                "the graph has random numbers of %s:%d: a stream of %s:%d cannot launch it",
-                ds__type_name(u->device.type), u->device.index, ds__type_name(s->device.type),
-                s->device.index);
-        ds__rng_args a = { .out = u->state };
-        ds_kernel kernel;
-        if (!ds__rng_launches)
-            ds__mutex_lock(&ds__rng.launching);
-        ds__mutex_lock(&g->lock);
-        a.seed = g->seed;
-        a.start = g->offset;
-        r = ds__rng_kernel(DS__RNG_STATE, &kernel);
-        if (r == DS_OK)
-            r = ds__rng_room(g->offset, u->taken);
-        if (r == DS_OK && u->lost.id)
-            r = ds__rng_find(u, s);
-        if (r == DS_OK && u->launched && ds__rng_read_failed(u->read))
-            u->launched = 0;
-        if (r == DS_OK && u->launched)
-            r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
-        if (r == DS_OK)
-            r = ds__rng_submit(s, kernel, 1, &a, 0);
-        if (r == DS__CHANGED)
-            r = ds__rng_captures();
-        if (r == DS_OK) {
-            g->offset += u->taken;
-            u->change = ++g->changes;
-        }
-        ds__mutex_unlock(&g->lock);
-        if (r == DS_OK)
-            ds__rng_launches++;
-        else if (!ds__rng_launches)
-            ds__mutex_unlock(&ds__rng.launching);
+    }
+    if (info.status != DS_CAPTURE_NONE)
+        return ds__rng_captures();
+    if (s->device.type != u->device.type || s->device.index != u->device.index)
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH,
+            "the graph has random fills of %s:%d and cannot be launched on a stream of %s:%d",
+            ds__type_name(u->device.type), u->device.index, ds__type_name(s->device.type),
+            s->device.index);
+    return DS_OK;
+}
+
+/* Enqueues the kernel that writes seed and offset for the fills, after a wait for the last launch,
+   which may still read them. The generator's lock is held. */
+static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
+    const ds__generator *g = u->generator;
+    ds_stream stream = { ds__handle(&s->slot) };
+    ds__rng_args a = { .out = u->state };
+    ds_kernel kernel;
+    a.seed = g->seed;
+    a.start = g->offset;
+    ds_result r = ds__rng_kernel(DS__RNG_STATE, &kernel);
+    if (r == DS_OK)
+        r = ds__rng_room(g->offset, u->taken);
+    if (r == DS_OK && u->lost.id)
+        r = ds__rng_find(u, s);
+    if (r == DS_OK && u->launched && ds__rng_read_failed(u->read))
+        u->launched = 0;
+    if (r == DS_OK && u->launched)
+        r = ds__wait_event(stream, u->read, DS__OP_WAIT | DS__OP_OUTSIDE << 8);
+    if (r == DS_OK)
+        r = ds__rng_submit(s, kernel, 1, &a, 0);
+    return r == DS__CHANGED ? ds__rng_captures() : r;
+}
+
+/* Before a launch: takes the words of the fills. The thread's first object of the launch takes
+   ds__rng.launching, which ds__rng_launch_end of the last one releases. */
+static ds_result ds__rng_launch_begin(ds__rng_graph *u, ds__stream *s) {
+    ds__generator *g = u->generator;
+    ds_result r = ds__rng_launch_check(u, s);
+    if (r < 0)
         return r;
+    if (!ds__rng_launches)
+        ds__mutex_lock(&ds__rng.launching);
+    ds__mutex_lock(&g->lock);
+    r = ds__rng_launch_write(u, s);
+    if (r == DS_OK) {
+        g->offset += u->taken;
+        u->change = ++g->changes;
     }
-    if (how < 0) {
-        ds__mutex_lock(&g->lock);
-        if (g->changes == u->change) { /* else others have drawn what comes behind */
-            g->offset -= u->taken;
-            /* as before: another fill of the same launch may lie in front of this one */
-            g->changes = u->change - 1;
-        }
-        ds__mutex_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
+    if (r == DS_OK)
+        ds__rng_launches++;
+    else if (!ds__rng_launches)
+        ds__mutex_unlock(&ds__rng.launching);
+    return r;
+}
+
+/* Gives the words of a failed launch back, unless another fill has taken words since. */
+static void ds__rng_launch_undo(ds__rng_graph *u) {
+    ds__generator *g = u->generator;
+    ds__mutex_lock(&g->lock);
+    if (g->changes == u->change) {
+        g->offset -= u->taken;
+        /* as before: another object of the same launch may have taken words before this one */
+        g->changes = u->change - 1;
     }
+    ds__mutex_unlock(&g->lock);
+}
+
+/* After a launch, with its result. The sentence of a failed launch stays. */
+static void ds__rng_launch_end(ds__rng_graph *u, ds__stream *s, ds_result how) {
+    if (how < 0)
+        ds__rng_launch_undo(u);
     char before[sizeof ds__tls.error]; /* why the launch failed */
     memcpy(before, ds__tls.error, sizeof before);
     DS_IGNORE(ds__rng_record(u, s)); /* the state is written, though the graph may not run */
     memcpy(ds__tls.error, before, sizeof before);
     if (!--ds__rng_launches)
         ds__mutex_unlock(&ds__rng.launching);
+}
+
+/* Called before a launch of a graph with fills (how is DS_NOT_READY), and after it with its
+   result. */
+static ds_result ds__rng_launch(void *user, ds__stream *s, ds_result how) {
+    if (how == DS_NOT_READY)
+        return ds__rng_launch_begin(user, s);
+    ds__rng_launch_end(user, s, how);
     return DS_OK;
 }
 
-/* The graph is gone; not a call of devstream. */
+/* Makes the object idle when the last graph with it is gone. Must not call devstream. */
 static void ds__rng_graph_release(void *user) {
     ds__rng_graph *u = user;
     ds__lock_take(&ds__rng.lock);
@@ -2990,40 +3268,54 @@ static void ds__rng_graph_release(void *user) {
         ds__release(u);
 }
 
-static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
-    ds__generator *g = user;
+/* Takes an idle object of the device; NULL: there is none. */
+static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
     ds__rng_graph **at = &ds__rng.idle;
-    ds__rng_graph *u = NULL;
-    ds_result r = DS_OK;
-    *out = NULL;
     ds__lock_take(&ds__rng.lock);
     ds__rng_setup();
-    while (*at && !((*at)->device.type == g->device.type && (*at)->device.index == g->device.index))
+    while (*at && !((*at)->device.type == device.type && (*at)->device.index == device.index))
         at = &(*at)->next;
-    if (*at) {
-        u = *at;
+    ds__rng_graph *u = *at;
+    if (u)
         *at = u->next;
-    }
     ds__lock_give(&ds__rng.lock);
+    return u;
+}
+
+/* Creates an object with its device memory and event. */
+static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
+    void *state = NULL;
+    ds__rng_graph *u = ds__alloc(sizeof *u);
+    if (!u)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
+    ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
+    if (r == DS_OK)
+        r = ds__event_new(0, "generator of a graph", &u->read);
+    if (r < 0) {
+        if (state)
+            DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
+        ds__release(u);
+        return r;
+    }
+    u->state = state;
+    u->device = device;
+    ds__lock_take(&ds__rng.lock);
+    u->all = ds__rng.all;
+    ds__rng.all = u;
+    ds__lock_give(&ds__rng.lock);
+    *out = u;
+    return DS_OK;
+}
+
+/* Makes the object of a capture for the fills of a generator. */
+static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
+    ds__generator *g = user;
+    *out = NULL;
+    ds__rng_graph *u = ds__rng_graph_take_idle(g->device);
     if (!u) {
-        void *state = NULL;
-        if (!(u = ds__alloc(sizeof *u)))
-            return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
-        r = ds__segment_alloc(g->device, 2 * sizeof(uint64_t), &state);
-        if (r == DS_OK)
-            r = ds__event_new(0, "generator of a graph", &u->read);
-        if (r < 0) {
-            if (state)
-                DS_IGNORE(ds__segment_free(g->device, state, 2 * sizeof(uint64_t), 1));
-            ds__release(u);
+        ds_result r = ds__rng_graph_new(g->device, &u);
+        if (r < 0)
             return r;
-        }
-        u->state = state;
-        u->device = g->device;
-        ds__lock_take(&ds__rng.lock);
-        u->all = ds__rng.all;
-        ds__rng.all = u;
-        ds__lock_give(&ds__rng.lock);
     }
     ds__lock_take(&ds__rng.lock);
     u->taken = 0;
@@ -3049,65 +3341,83 @@ static ds_result ds__rng_graph_make(uint64_t capture, void *user, void **out) {
 
 static ds_result ds__rng_no_type(ds_dtype dtype, const char *what) {
     char name[DS_DTYPE_NAME_SIZE];
-    return ds__fail(DS_ERR_UNSUPPORTED, "there are no %s of the type %s", what,
+    return ds__fail(DS_ERR_UNSUPPORTED, "%s of type %s are not supported", what,
                     ds__dtype_name(dtype, name));
 }
 
+/* Returns DS__RNG_F16 ... of a type, or -1. */
 static int ds__rng_float_kind(ds_dtype t) {
     if (t.lanes != 1)
         return -1;
     if (t.code == DS_CODE_BFLOAT)
         return t.bits == 16 ? DS__RNG_BF16 : -1;
-    return t.code != DS_CODE_FLOAT ? -1
-           : t.bits == 16          ? DS__RNG_F16
-           : t.bits == 32          ? DS__RNG_F32
-           : t.bits == 64          ? DS__RNG_F64
-                                   : -1;
+    if (t.code != DS_CODE_FLOAT)
+        return -1;
+    switch (t.bits) {
+    case 16:
+        return DS__RNG_F16;
+    case 32:
+        return DS__RNG_F32;
+    case 64:
+        return DS__RNG_F64;
+    default:
+        return -1;
+    }
 }
 
+/* Returns DS__RNG_8 ... of so many bits, or -1. */
+static int ds__rng_word_kind(size_t bits) {
+    switch (bits) {
+    case 8:
+        return DS__RNG_8;
+    case 16:
+        return DS__RNG_16;
+    case 32:
+        return DS__RNG_32;
+    case 64:
+        return DS__RNG_64;
+    default:
+        return -1;
+    }
+}
+
+/* Returns DS__RNG_8 ... of a type of integers or booleans, or -1. */
 static int ds__rng_integer_kind(ds_dtype t) {
     int right = t.lanes == 1 && (t.code == DS_CODE_INT || t.code == DS_CODE_UINT ||
                                  (t.code == DS_CODE_BOOL && t.bits == 8));
-    return !right         ? -1
-           : t.bits == 8  ? DS__RNG_8
-           : t.bits == 16 ? DS__RNG_16
-           : t.bits == 32 ? DS__RNG_32
-           : t.bits == 64 ? DS__RNG_64
-                          : -1;
+    return right ? ds__rng_word_kind(t.bits) : -1;
 }
 
-static float ds__rng_widened(uint32_t bits, uint32_t kind) { /* of what ds__rng_narrow gave */
+/* Returns the number whose bits ds__rng_narrow returned. */
+static float ds__rng_widened(uint32_t bits, uint32_t kind) {
     if (kind == DS__RNG_F32)
         return ds__rng_float(bits);
     if (kind == DS__RNG_BF16)
         return ds__rng_float(bits << 16);
     uint32_t e = bits >> 10 & 31;
     uint32_t m = bits & 1023;
-    float x = e == 31 ? ds__rng_float(0x7f800000u)
-              : e     ? ds__rng_float((e + 112) << 23 | m << 13)
-                      : (float)m * 0x1p-24f;
+    float x = (float)m * 0x1p-24f;
+    if (e == 31)
+        x = ds__rng_float(0x7f800000u);
+    else if (e)
+        x = ds__rng_float((e + 112) << 23 | m << 13);
     return bits & 0x8000u ? -x : x;
 }
 
-/* also where the compiler was told that all numbers are */
+/* Also correct with -ffast-math, where the compiler assumes that all numbers are finite. */
 static int ds__rng_finite(double x) {
     return (ds__rng_bits64(x) >> 52 & 2047) != 2047;
 }
 
-/* Real numbers: the parameters, which the type must hold. */
-static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
-                               int *out_which) {
-    static const char *const names[] = { "uniform numbers", "normal numbers",
-                                         "exponential numbers" };
-    static const int which[3][2] = { { DS__RNG_UNIFORMS, DS__RNG_UNIFORM64 },
-                                     { DS__RNG_NORMALS, DS__RNG_NORMAL64 },
-                                     { DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64 } };
-    int kind = ds__rng_float_kind(d->dtype);
-    if (kind < 0)
-        return ds__rng_no_type(d->dtype, names[d->kind]);
-    a->kind = (uint32_t)kind;
+/* The names of the fills of real numbers, by DS_RNG_UNIFORM ... */
+static const char *const ds__rng_real_names[] = { "uniform numbers", "normal numbers",
+                                                  "exponential numbers" };
+
+/* Sets the parameters in f64, in f32 and as they are written. */
+static void ds__rng_reals_set(const ds_rng_fill_desc *d, uint32_t kind, ds__rng_args *a) {
+    a->kind = kind;
     a->what = (uint32_t)d->kind; /* in the same order */
-    a->from = d->a + 0.0;        /* no negative zeros: `to` is told by its bits */
+    a->from = d->a + 0.0;        /* no negative zeros: `to` is recognised by its bits */
     a->to = d->b + 0.0;
     a->from32 = (float)a->from + 0.0f;
     a->to32 = (float)a->to + 0.0f;
@@ -3117,121 +3427,183 @@ static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_arg
         if (ds__rng_widened(a->to_bits, a->kind) == 0)
             a->to_bits = 0;
     }
-    *out_which = which[d->kind][kind == DS__RNG_F64];
-    if (d->kind == DS_RNG_UNIFORM) {
-        float low = ds__rng_widened(a->from_bits, a->kind);
-        float high = ds__rng_widened(a->to_bits, a->kind);
-        a->scale32 = a->to32 - a->from32;
-        if (torch && kind != DS__RNG_F64) { /* bounds and their difference are of the type there */
-            a->from32 = low;
-            a->to32 = high;
-            a->scale32 = ds__rng_widened(ds__rng_narrow(high - low, a->kind), a->kind);
-        }
-        int fits = ds__rng_finite(a->from) && ds__rng_finite(a->to) &&
-                   (kind == DS__RNG_F64 ? ds__rng_finite(a->to - a->from)
-                                        : ds__rng_finite(a->scale32) && ds__rng_finite(low) &&
-                                              ds__rng_finite(high));
-        DS__REQUIRE(fits && d->a <= d->b, "from %g to %g is no interval of the type", d->a, d->b);
-        if (torch && !DS__RNG_EXACT)
-            return ds__fail(DS_ERR_UNSUPPORTED,
-                            "torch's %s are refused in a build with -ffast-math, since their bits "
-                            "would not be torch's",
-                            names[d->kind]);
-        return DS_OK;
+}
+
+/* Sets the scale of a uniform fill. The type must hold both bounds and their difference. */
+static ds_result ds__rng_uniform_check(const ds_rng_fill_desc *d, int torch, ds__rng_args *a) {
+    float low = ds__rng_widened(a->from_bits, a->kind);
+    float high = ds__rng_widened(a->to_bits, a->kind);
+    a->scale32 = a->to32 - a->from32;
+    if (torch && a->kind != DS__RNG_F64) { /* torch rounds bounds and difference to the type */
+        a->from32 = low;
+        a->to32 = high;
+        a->scale32 = ds__rng_widened(ds__rng_narrow(high - low, a->kind), a->kind);
     }
-    if (!DS__RNG_EXACT)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "%s are refused in a build with -ffast-math, since their bits would not be "
-                        "those that are promised",
-                        names[d->kind]);
-    if (d->kind == DS_RNG_NORMAL)
-        DS__REQUIRE(
-            ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->b >= 0 &&
-                (kind == DS__RNG_F64 || (ds__rng_finite(a->from32) && ds__rng_finite(a->to32))),
-            "a mean of %g and a deviation of %g", d->a, d->b);
+
+    int fits = ds__rng_finite(a->from) && ds__rng_finite(a->to);
+    if (a->kind == DS__RNG_F64)
+        fits = fits && ds__rng_finite(a->to - a->from);
     else
-        DS__REQUIRE(ds__rng_finite(d->a) && d->a > 0 &&
-                        (kind == DS__RNG_F64 || (a->from32 > 0 && ds__rng_finite(a->from32))),
-                    "a rate of %g", d->a);
+        fits = fits && ds__rng_finite(a->scale32) && ds__rng_finite(low) && ds__rng_finite(high);
+    DS__REQUIRE(fits && d->a <= d->b, "from %g to %g is not a valid interval of the type", d->a,
+                d->b);
+
+    if (torch && !DS__RNG_EXACT)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "torch's %s are not supported in a build with -ffast-math: the bits would "
+                        "differ from torch's",
+                        ds__rng_real_names[d->kind]);
     return DS_OK;
 }
 
-/* Integers, and zeros and ones. */
-static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
+static ds_result ds__rng_normal_check(const ds_rng_fill_desc *d, const ds__rng_args *a) {
+    DS__REQUIRE(
+        ds__rng_finite(d->a) && ds__rng_finite(d->b) && d->b >= 0 &&
+            (a->kind == DS__RNG_F64 || (ds__rng_finite(a->from32) && ds__rng_finite(a->to32))),
+        "mean is %g and deviation is %g; both must be finite, and deviation >= 0", d->a, d->b);
+    return DS_OK;
+}
+
+static ds_result ds__rng_exponential_check(const ds_rng_fill_desc *d, const ds__rng_args *a) {
+    DS__REQUIRE(ds__rng_finite(d->a) && d->a > 0 &&
+                    (a->kind == DS__RNG_F64 || (a->from32 > 0 && ds__rng_finite(a->from32))),
+                "rate is %g; it must be finite and above 0", d->a);
+    return DS_OK;
+}
+
+/* The arguments of a fill with real numbers. *out_which: the kernel. */
+static ds_result ds__rng_reals(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
                                int *out_which) {
+    static const int which[3][2] = { { DS__RNG_UNIFORMS, DS__RNG_UNIFORM64 },
+                                     { DS__RNG_NORMALS, DS__RNG_NORMAL64 },
+                                     { DS__RNG_EXPONENTIALS, DS__RNG_EXPONENTIAL64 } };
+    int kind = ds__rng_float_kind(d->dtype);
+    if (kind < 0)
+        return ds__rng_no_type(d->dtype, ds__rng_real_names[d->kind]);
+    ds__rng_reals_set(d, (uint32_t)kind, a);
+    *out_which = which[d->kind][kind == DS__RNG_F64];
+    if (d->kind == DS_RNG_UNIFORM)
+        return ds__rng_uniform_check(d, torch, a);
+    if (!DS__RNG_EXACT)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "%s are not supported in a build with -ffast-math: the bits would differ "
+                        "between builds",
+                        ds__rng_real_names[d->kind]);
+    return d->kind == DS_RNG_NORMAL ? ds__rng_normal_check(d, a) : ds__rng_exponential_check(d, a);
+}
+
+static ds_result ds__rng_whole_bits(const ds_rng_fill_desc *d, ds__rng_args *a, int *out_which) {
+    int kind = ds__rng_word_kind(8 * ds_dtype_get_size(d->dtype));
+    if (kind < 0)
+        return ds__rng_no_type(d->dtype, "random bits");
+    a->kind = (uint32_t)kind;
+    if (kind == DS__RNG_64) {
+        a->range = 0;
+        a->what = DS__RNG_WIDE_INTEGERS;
+        *out_which = DS__RNG_TWO_WORDS;
+    } else {
+        a->range = d->dtype.code == DS_CODE_BOOL ? 2 : (uint64_t)1 << 32;
+    }
+    return DS_OK;
+}
+
+/* Returns how many of the 2^32 words give a uniform number below p in torch's mapping. */
+static uint64_t ds__rng_words_below(float p) {
+    uint64_t low = 0;
+    uint64_t high = (uint64_t)1 << 32;
+    while (low < high) {
+        uint64_t middle = (low + high) / 2;
+        if (ds__rng_above_0((uint32_t)middle) < p)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Sets the size of the elements and the bits of a 1; real: DS__RNG_F16 ... */
+static void ds__rng_real_one(int real, ds__rng_args *a) {
+    if (real == DS__RNG_F64) {
+        a->kind = DS__RNG_64;
+        a->low = UINT64_C(0x3ff0000000000000);
+        return;
+    }
+    a->kind = real == DS__RNG_F32 ? DS__RNG_32 : DS__RNG_16;
+    a->low = ds__rng_narrow(1, (uint32_t)real);
+}
+
+static ds_result ds__rng_whole_bernoulli(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
+                                         int *out_which) {
     int kind = ds__rng_integer_kind(d->dtype);
-    int unit = d->dtype.code == DS_CODE_UINT;
-    *out_which = DS__RNG_ONE_WORD;
-    a->what = DS__RNG_INTEGERS;
-    if (d->kind == DS_RNG_BITS) {
-        size_t size = ds_dtype_get_size(d->dtype);
-        if (size != 1 && size != 2 && size != 4 && size != 8)
-            return ds__rng_no_type(d->dtype, "random bits");
-        a->kind = size == 1   ? DS__RNG_8
-                  : size == 2 ? DS__RNG_16
-                  : size == 4 ? DS__RNG_32
-                              : DS__RNG_64;
-        a->range = size == 8 ? 0 : d->dtype.code == DS_CODE_BOOL ? 2 : (uint64_t)1 << 32;
-        if (size == 8) {
-            a->what = DS__RNG_WIDE_INTEGERS;
-            *out_which = DS__RNG_TWO_WORDS;
-        }
-        return DS_OK;
+    int real = ds__rng_float_kind(d->dtype);
+    if (kind < 0 && real < 0)
+        return ds__rng_no_type(d->dtype, "zeros and ones");
+    if (torch && real == DS__RNG_F64)
+        return ds__rng_no_type(d->dtype, "zeros and ones in torch's mapping");
+    DS__REQUIRE(ds__rng_finite(d->a) && d->a >= 0 && d->a <= 1,
+                "the probability is %g; it must be from 0 to 1", d->a);
+    if (kind >= 0) {
+        a->kind = (uint32_t)kind;
+        a->low = 1;
+    } else {
+        ds__rng_real_one(real, a);
     }
-    if (d->kind == DS_RNG_BERNOULLI) {
-        int real = ds__rng_float_kind(d->dtype);
-        if (kind < 0 && real < 0)
-            return ds__rng_no_type(d->dtype, "zeros and ones");
-        if (torch && real == DS__RNG_F64)
-            return ds__rng_no_type(d->dtype, "zeros and ones in torch's mapping");
-        DS__REQUIRE(ds__rng_finite(d->a) && d->a >= 0 && d->a <= 1, "a probability of %g", d->a);
-        a->kind = (uint32_t)(kind >= 0             ? kind
-                             : real == DS__RNG_F64 ? DS__RNG_64
-                             : real == DS__RNG_F32 ? DS__RNG_32
-                                                   : DS__RNG_16);
-        a->low = kind >= 0             ? 1
-                 : real == DS__RNG_F64 ? UINT64_C(0x3ff0000000000000)
-                                       : ds__rng_narrow(1, (uint32_t)real);
-        if (torch) { /* how many words give a uniform number below p */
-            uint64_t low = 0;
-            uint64_t high = (uint64_t)1 << 32;
-            while (low < high) {
-                uint64_t middle = (low + high) / 2;
-                if (ds__rng_above_0((uint32_t)middle) < (float)d->a)
-                    low = middle + 1;
-                else
-                    high = middle;
-            }
-            a->range = low;
-        } else {
-            a->range = (uint64_t)(d->a * 0x1p32);
-        }
-        a->what = DS__RNG_BERNOULLI;
-        *out_which = DS__RNG_ONE_OR_ZERO;
-        return DS_OK;
-    }
+    a->range = torch ? ds__rng_words_below((float)d->a) : (uint64_t)(d->a * 0x1p32);
+    a->what = DS__RNG_BERNOULLI;
+    *out_which = DS__RNG_ONE_OR_ZERO;
+    return DS_OK;
+}
+
+/* Refuses an interval that is empty or that the type does not hold. */
+static ds_result ds__rng_interval_check(const ds_rng_fill_desc *d) {
+    int bits = d->dtype.code == DS_CODE_BOOL ? 1 : d->dtype.bits;
+    int positive = d->dtype.code == DS_CODE_UINT || bits == 1;
+    int64_t least = positive ? 0 : INT64_MIN >> (64 - bits);
+    int64_t most = INT64_MAX;
+    if (bits < 64)
+        most = (int64_t)(((uint64_t)1 << (positive ? bits : bits - 1)) - 1);
+    DS__REQUIRE(d->low < d->high, "the range [%lld, %lld) is empty", (long long)d->low,
+                (long long)d->high);
+    DS__REQUIRE(d->low >= least && d->high - 1 <= most, "the type cannot represent [%lld, %lld)",
+                (long long)d->low, (long long)d->high);
+    return DS_OK;
+}
+
+/* Returns 1 if an integer of the range takes one word, 0 if it takes two. */
+static int ds__rng_is_narrow(uint64_t range, int torch) {
+    if (torch)
+        return range < (uint64_t)1 << 28;
+    return range <= 1 << 16 || (range <= (uint64_t)1 << 32 && (range & (range - 1)) == 0);
+}
+
+static ds_result ds__rng_whole_integers(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
+                                        int *out_which) {
+    int kind = ds__rng_integer_kind(d->dtype);
     if (kind < 0)
         return ds__rng_no_type(d->dtype, "random integers");
-    DS__REQUIRE(d->low < d->high, "there is no integer in [%lld, %lld)", (long long)d->low,
-                (long long)d->high);
-    int bits = d->dtype.code == DS_CODE_BOOL ? 1 : d->dtype.bits;
-    int64_t least = unit || bits == 1 ? 0 : INT64_MIN >> (64 - bits);
-    int64_t most = bits == 64
-                       ? INT64_MAX
-                       : (int64_t)(((uint64_t)1 << (unit || bits == 1 ? bits : bits - 1)) - 1);
-    DS__REQUIRE(d->low >= least && d->high - 1 <= most, "the type does not hold [%lld, %lld)",
-                (long long)d->low, (long long)d->high);
+    ds_result r = ds__rng_interval_check(d);
+    if (r < 0)
+        return r;
     a->kind = (uint32_t)kind;
     a->low = (uint64_t)d->low;
     a->range = (uint64_t)d->high - (uint64_t)d->low;
-    int one = torch ? a->range < (uint64_t)1 << 28
-                    : a->range <= 1 << 16 ||
-                          (a->range <= (uint64_t)1 << 32 && (a->range & (a->range - 1)) == 0);
-    if (!one) {
+    if (!ds__rng_is_narrow(a->range, torch)) {
         a->what = DS__RNG_WIDE_INTEGERS;
         *out_which = DS__RNG_TWO_WORDS;
     }
     return DS_OK;
+}
+
+/* The arguments of a fill with integers, bits, or zeros and ones. *out_which: the kernel. */
+static ds_result ds__rng_whole(const ds_rng_fill_desc *d, int torch, ds__rng_args *a,
+                               int *out_which) {
+    *out_which = DS__RNG_ONE_WORD;
+    a->what = DS__RNG_INTEGERS;
+    if (d->kind == DS_RNG_BITS)
+        return ds__rng_whole_bits(d, a, out_which);
+    if (d->kind == DS_RNG_BERNOULLI)
+        return ds__rng_whole_bernoulli(d, torch, a, out_which);
+    return ds__rng_whole_integers(d, torch, a, out_which);
 }
 
 static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_args *a,
@@ -3240,7 +3612,7 @@ static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_
     if (kind < DS__RNG_32 || d->dtype.code != DS_CODE_INT)
         return ds__rng_no_type(d->dtype, "permutations");
     DS__REQUIRE((uint64_t)total <= (uint64_t)1 << (kind == DS__RNG_32 ? 31 : 62),
-                "a permutation of %zu elements", total);
+                "a permutation of %zu elements exceeds the type", total);
     a->kind = (uint32_t)kind;
     a->what = DS__RNG_PERMUTATION;
     a->range = total;
@@ -3250,7 +3622,7 @@ static ds_result ds__rng_order(const ds_rng_fill_desc *d, size_t total, ds__rng_
     return DS_OK;
 }
 
-/* Words that a fill takes. */
+/* Returns the number of words that a fill takes. */
 static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
     uint64_t each = (uint64_t)1 << ds__rng_shift(a);
     if (a->what == DS__RNG_PERMUTATION)
@@ -3263,8 +3635,8 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
 /* rng/fill.h - public fill functions, and shutdown of the generators.
 
    Implements ds_rng_fill and the functions for single distributions. ds__rng_fill checks a
-   request, ds__rng_put enqueues its kernel and takes its words, and ds__rng_cut divides large
-   fills as torch does.
+   request (ds__rng_request) and enqueues it, ds__rng_put enqueues its kernel and takes its words,
+   and ds__rng_cut divides large fills as torch does.
 
    Invariants: a fill takes its words from the generator or, on a capturing stream, from the
    graph's object. A refused fill takes none. If a divided fill fails after its first part, the
@@ -3273,8 +3645,8 @@ static uint64_t ds__rng_taken(const ds__rng_args *a, uint64_t total) {
    lock (ds__capture_attachment), ds__rng.making and the driver's submit.
    Threads: any thread. */
 
-/* A fill on its way: its kernel, and where its words come from, the generator or the graph that
-   its stream captures. The generator is locked. */
+/* The kernel of a fill and the source of its words: the generator, or the graph that its stream
+   captures. The generator is locked. */
 typedef struct ds__rng_way {
     ds__generator *generator;
     ds__stream *stream;
@@ -3283,15 +3655,17 @@ typedef struct ds__rng_way {
     uint64_t *offset;
 } ds__rng_way;
 
+/* Returns the number of threads t of a fill with `total` elements; 1 in the mapping by element. */
 static uint32_t ds__rng_stride(const ds__generator *g, const ds__rng_args *a, uint64_t total) {
+    if (g->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION)
+        return 1;
     uint64_t blocks = (total + 255) / 256;
     uint64_t most = (uint64_t)g->multiprocessors * (uint64_t)(g->threads / 256);
-    return g->mapping == DS_RNG_TORCH && a->what != DS__RNG_PERMUTATION
-               ? (uint32_t)(256 * (blocks < most ? blocks : most))
-               : 1;
+    return (uint32_t)(256 * (blocks < most ? blocks : most));
 }
 
-/* Puts a fill on the stream and takes its words; of no elements, only takes them. */
+/* Enqueues a fill of `count` elements from `first` on, and takes the words of `total` elements. If
+   count is 0, only takes them. */
 static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t first, uint64_t count,
                              uint64_t total) {
     const ds__generator *g = w->generator;
@@ -3324,11 +3698,11 @@ static ds_result ds__rng_put(const ds__rng_way *w, ds__rng_args *a, uint64_t fir
     return r;
 }
 
-/* What torch indexes with 32 bits; a test makes it smaller. */
+/* The most bytes that torch indexes with 32 bits; a test makes it smaller. */
 #ifndef DS__RNG_INDEXED
 #define DS__RNG_INDEXED INT32_MAX
 #endif
-/* torch cuts what is larger into halves until all parts fit. */
+/* Divides a fill into halves, like torch, until all parts can be indexed with 32 bits. */
 static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, uint64_t first,
                                 uint64_t count) {
     size_t size = ds__rng_size(all->kind);
@@ -3341,7 +3715,8 @@ static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, u
     return ds__rng_put(w, &part, 0, count, count);
 }
 
-/* Each part takes its words, and before them the whole fill takes as many as if it were not cut. */
+/* Enqueues a fill, divided as torch does. The whole fill takes words as if it were not divided, and
+   then each part takes its own. */
 static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t count) {
     if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count ||
         (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
@@ -3352,13 +3727,13 @@ static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t cou
         return r;
     uint64_t begun = *w->offset;
     r = ds__rng_halves(w, a, 0, count);
-    /* not even the first part was put; what was keeps its words, since they are used */
+    /* no part was enqueued; otherwise the words stay taken, since parts use them */
     if (*w->offset == begun)
         *w->offset = before;
     return r;
 }
 
-/* Tells observers of a fill; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
+/* Reports a fill to the observers; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
 __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__rng_args *a,
                                                             size_t bytes, ds__stream *s,
                                                             ds_result r) {
@@ -3367,88 +3742,163 @@ __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__
     ds__observe(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
 }
 
-static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
-    ds__rng_args a;
-    ds__generator *g;
-    ds__object *kept = NULL; /* of the graph that a capture makes */
+/* A fill that is being checked and enqueued. */
+typedef struct ds__rng_request {
+    const ds_rng_fill_desc *desc;
+    ds__generator *generator; /* locked */
+    ds__stream *stream;
+    size_t total; /* elements of the whole fill; desc may describe a part of it */
+    size_t bytes; /* of the memory that is written */
+    int part;     /* 1: the fill is a part of a larger one */
+    int which;    /* the kernel: DS__RNG_UNIFORMS ... */
+    ds__rng_args args;
+    ds__object *kept; /* the object of the graph that the stream captures; NULL: none */
+} ds__rng_request;
+
+/* Returns the number of elements of the whole fill. Refuses an unknown fill, and a part that is not
+   inside of the whole. */
+static ds_result ds__rng_request_total(const ds_rng_fill_desc *d, size_t *out) {
+    size_t end;
+    DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "kind is %d; use a DS_RNG_* distribution",
+                (int)d->kind);
+    DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &end) && (!d->total || end <= d->total),
+                "elements %zu to %zu exceed the total of %zu", d->first, d->first + d->count,
+                d->total);
+    *out = d->total ? d->total : end;
+    DS__REQUIRE((uint64_t)*out <= (uint64_t)1 << 60,
+                "the fill has %zu elements; at most 2^60 are allowed", *out);
+    return DS_OK;
+}
+
+/* Checks generator, stream and distribution, and translates them into kernel and arguments. */
+static ds_result ds__rng_request_translate(ds__rng_request *q) {
+    const ds_rng_fill_desc *d = q->desc;
+    const ds__generator *g = q->generator;
+    const ds__stream *s = q->stream;
+    int torch = g->mapping == DS_RNG_TORCH;
+    ds_result r;
+    if (g->device.type != s->device.type || g->device.index != s->device.index)
+        return ds__fail(DS_ERR_DEVICE_MISMATCH,
+                        "the generator belongs to %s:%d, but the stream belongs to %s:%d",
+                        ds__type_name(g->device.type), g->device.index,
+                        ds__type_name(s->device.type), s->device.index);
+    if (torch && q->part && d->kind != DS_RNG_PERMUTATION)
+        return ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping does not support parts of a fill");
+
+    if (d->kind <= DS_RNG_EXPONENTIAL)
+        r = ds__rng_reals(d, torch, &q->args, &q->which);
+    else if (d->kind == DS_RNG_PERMUTATION)
+        r = ds__rng_order(d, q->total, &q->args, &q->which);
+    else
+        r = ds__rng_whole(d, torch, &q->args, &q->which);
+    if (r == DS_OK && q->which == DS__RNG_UNIFORMS && q->args.kind == DS__RNG_F32 && !torch)
+        q->which = DS__RNG_UNIFORM32;
+    return r;
+}
+
+/* Checks the memory that is written: its alignment, and that it is on the stream's device. */
+static ds_result ds__rng_request_check_out(ds__rng_request *q) {
+    const ds_rng_fill_desc *d = q->desc;
+    const ds__stream *s = q->stream;
     ds_pointer_info p;
-    int which = 0;
     int known;
-    size_t total = d->total;
-    size_t size;
-    size_t bytes;
-    memset(&a, 0, sizeof a);
-    DS__REQUIRE((unsigned)d->kind <= DS_RNG_PERMUTATION, "there is no fill %d", (int)d->kind);
-    DS__REQUIRE(!__builtin_add_overflow(d->first, d->count, &size) && (!total || size <= total),
-                "elements %zu to %zu of %zu", d->first, d->first + d->count, total);
-    if (!total)
-        total = size;
-    DS__REQUIRE((uint64_t)total <= (uint64_t)1 << 60, "%zu elements are too many", total);
-    ds_result r = ds__generator_take(rng, s->device, &g);
+    size_t size = ds__rng_size(q->args.kind);
+    q->args.out = d->out;
+    q->args.stride = 1;
+    if (__builtin_mul_overflow(d->count, size, &q->bytes))
+        return ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes exceed the address space",
+                        d->count, size);
+    if (!d->count)
+        return DS_OK;
+    if ((uintptr_t)d->out % size)
+        return ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
+    ds_result r = ds__operand(d->out, q->bytes, "out", &p, &known);
+    if (r == DS_OK && known && p.kind == DS_MEMORY_DEVICE &&
+        (p.device.type != s->device.type || p.device.index != s->device.index))
+        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, but the stream is on %s:%d",
+                     ds__type_name(p.device.type), p.device.index, ds__type_name(s->device.type),
+                     s->device.index);
+    return r;
+}
+
+/* Enqueues the fill, for the capture of the stream if there is one. Tries again if a capture begins
+   or ends meanwhile (DS__CHANGED). */
+static ds_result ds__rng_request_put(ds__rng_request *q, ds__rng_way *w) {
+    const ds_rng_fill_desc *d = q->desc;
+    ds__generator *g = q->generator;
+    ds__attachment a = { .key = g,
+                         .make_fn = ds__rng_graph_make,
+                         .user = g,
+                         .release_fn = ds__rng_graph_release,
+                         .launch_fn = ds__rng_launch };
+    ds_result r = DS__CHANGED;
+    for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
+        ds__object_drop(q->kept);
+        r = ds__capture_attachment(q->stream, &a, &q->kept);
+        if (r != DS_OK)
+            break;
+        w->graph = q->kept ? q->kept->user : NULL;
+        w->offset = w->graph ? &w->graph->taken : &g->offset;
+        r = q->part ? ds__rng_put(w, &q->args, d->first, d->count, q->total)
+                    : ds__rng_cut(w, &q->args, d->count);
+    }
+    if (r == DS__CHANGED)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "captures began and ended on the stream during the call; try again");
+    return r;
+}
+
+/* Enqueues a fill whose arguments are translated, and tells observers of it. */
+static ds_result ds__rng_request_submit(ds__rng_request *q) {
+    ds__generator *g = q->generator;
+    ds__rng_way w = { .generator = g, .stream = q->stream };
+    uint64_t before = g->offset;
+    ds_result r = ds__rng_request_check_out(q);
+    if (r == DS_OK)
+        r = ds__rng_kernel(q->which, &w.kernel);
     if (r < 0)
         return r;
-    ds__mutex_lock(&g->lock);
-    int torch = g->mapping == DS_RNG_TORCH;
-    int part = d->first || total != d->count;
-    if (g->device.type != s->device.type || g->device.index != s->device.index)
-        r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the generator is of %s:%d, the stream of %s:%d",
-                     ds__type_name(g->device.type), g->device.index, ds__type_name(s->device.type),
-                     s->device.index);
-    if (r == DS_OK && torch && part && d->kind != DS_RNG_PERMUTATION)
-        r = ds__fail(DS_ERR_INVALID_VALUE, "torch's mapping has no parts of a fill");
-    if (r == DS_OK)
-        r = d->kind <= DS_RNG_EXPONENTIAL   ? ds__rng_reals(d, torch, &a, &which)
-            : d->kind == DS_RNG_PERMUTATION ? ds__rng_order(d, total, &a, &which)
-                                            : ds__rng_whole(d, torch, &a, &which);
-    if (r == DS_OK && which == DS__RNG_UNIFORMS && a.kind == DS__RNG_F32 && !torch)
-        which = DS__RNG_UNIFORM32;
-    if (r == DS_OK && total) {
-        size = ds__rng_size(a.kind);
-        a.out = d->out;
-        a.stride = 1;
-        if (__builtin_mul_overflow(d->count, size, &bytes))
-            r = ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes", d->count, size);
-        if (r == DS_OK && d->count && (uintptr_t)d->out % size)
-            r = ds__fail(DS_ERR_INVALID_VALUE, "out does not lie on a multiple of %zu", size);
-        if (r == DS_OK && d->count)
-            r = ds__operand(d->out, bytes, "out", &p, &known);
-        if (r == DS_OK && d->count && known && p.kind == DS_MEMORY_DEVICE &&
-            (p.device.type != s->device.type || p.device.index != s->device.index))
-            r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, the stream on %s:%d",
-                         ds__type_name(p.device.type), p.device.index,
-                         ds__type_name(s->device.type), s->device.index);
-        ds__rng_way w = { .generator = g, .stream = s };
-        uint64_t before = g->offset;
-        if (r == DS_OK)
-            r = ds__rng_kernel(which, &w.kernel);
-        if (ds__observed() && r == DS_OK)
-            ds__rng_observe(DS__SEEN_BEGIN, &a, bytes, s, r);
-        int begun = r == DS_OK;
-        if (r == DS_OK)
-            r = DS__CHANGED;
-        /* until no capture begins or ends on the stream meanwhile */
-        for (int i = 0; i < 100 && r == DS__CHANGED; i++) {
-            ds__object_drop(kept);
-            r = ds__capture_attachment(s, g, ds__rng_graph_make, g, ds__rng_graph_release,
-                                       ds__rng_launch, &kept);
-            if (r != DS_OK)
-                break;
-            w.graph = kept ? kept->user : NULL;
-            w.offset = w.graph ? &w.graph->taken : &g->offset;
-            r = part ? ds__rng_put(&w, &a, d->first, d->count, total)
-                     : ds__rng_cut(&w, &a, d->count);
-        }
-        if (r == DS__CHANGED)
-            r = ds__fail(DS_ERR_ILLEGAL_STATE,
-                         "captures begin and end on the stream all the while");
-        if (ds__observed() && begun)
-            ds__rng_observe(DS__SEEN_END, &a, bytes, s, r);
-        if (g->offset != before)
-            g->changes++;
-    }
-    ds__mutex_unlock(&g->lock);
-    ds__object_drop(kept);
-    ds__generator_drop(g);
+    if (ds__observed())
+        ds__rng_observe(DS__SEEN_BEGIN, &q->args, q->bytes, q->stream, r);
+    r = ds__rng_request_put(q, &w);
+    if (ds__observed())
+        ds__rng_observe(DS__SEEN_END, &q->args, q->bytes, q->stream, r);
+    if (g->offset != before)
+        g->changes++;
+    return r;
+}
+
+/* Checks and enqueues a fill. The generator is locked meanwhile. */
+static ds_result ds__rng_fill(ds_rng rng, const ds_rng_fill_desc *d, ds__stream *s) {
+    ds__rng_request q;
+    memset(&q, 0, sizeof q);
+    q.desc = d;
+    q.stream = s;
+    ds_result r = ds__rng_request_total(d, &q.total);
+    if (r < 0)
+        return r;
+    q.part = d->first || q.total != d->count;
+    r = ds__generator_take(rng, s->device, &q.generator);
+    if (r < 0)
+        return r;
+
+    ds__mutex_lock(&q.generator->lock);
+    r = ds__rng_request_translate(&q);
+    if (r == DS_OK && q.total)
+        r = ds__rng_request_submit(&q);
+    ds__mutex_unlock(&q.generator->lock);
+
+    ds__object_drop(q.kept);
+    ds__generator_drop(q.generator);
+    return r;
+}
+
+static ds_result ds__rng_fill_on(ds_rng rng, const ds_rng_fill_desc *d, ds_stream stream) {
+    ds__stream *s = ds__stream_pin(stream);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = ds__rng_fill(rng, d, s);
+    ds__stream_unpin(s);
     return r;
 }
 
@@ -3456,66 +3906,72 @@ DSDEF ds_result(ds_rng_fill)(ds_rng rng, const ds_rng_fill_desc *desc, ds_stream
     DS__ENTER("ds_rng_fill");
     DS__REQUIRE(desc, "desc is NULL");
     DS__REQUIRE_RESERVED("ds_rng_fill_desc", desc);
-    ds__stream *s = ds__stream_pin(stream);
-    if (!s)
-        return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__rng_fill(rng, desc, s);
-    ds__stream_unpin(s);
-    return r;
+    return ds__rng_fill_on(rng, desc, stream);
 }
-
-#define DS__RNG_FILL(name, ...)             \
-    ds_rng_fill_desc d = { __VA_ARGS__ };   \
-    DS__ENTER(name);                        \
-    ds__stream *s = ds__stream_pin(stream); \
-    if (!s)                                 \
-        return DS_ERR_INVALID_HANDLE;       \
-    ds_result r = ds__rng_fill(rng, &d, s); \
-    ds__stream_unpin(s);                    \
-    return r
 
 DSDEF ds_result(ds_rng_uniform)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double from,
                                 double to, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_uniform", .kind = DS_RNG_UNIFORM, .dtype = dtype, .out = out,
-                 .count = count, .a = from, .b = to);
+    DS__ENTER("ds_rng_uniform");
+    ds_rng_fill_desc d = {
+        .kind = DS_RNG_UNIFORM, .dtype = dtype, .out = out, .count = count, .a = from, .b = to
+    };
+    return ds__rng_fill_on(rng, &d, stream);
 }
 
 DSDEF ds_result(ds_rng_normal)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double mean,
                                double deviation, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_normal", .kind = DS_RNG_NORMAL, .dtype = dtype, .out = out, .count = count,
-                 .a = mean, .b = deviation);
+    DS__ENTER("ds_rng_normal");
+    ds_rng_fill_desc d = {
+        .kind = DS_RNG_NORMAL, .dtype = dtype, .out = out, .count = count, .a = mean, .b = deviation
+    };
+    return ds__rng_fill_on(rng, &d, stream);
 }
 
 DSDEF ds_result(ds_rng_exponential)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                     double rate, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_exponential", .kind = DS_RNG_EXPONENTIAL, .dtype = dtype, .out = out,
-                 .count = count, .a = rate);
+    DS__ENTER("ds_rng_exponential");
+    ds_rng_fill_desc d = {
+        .kind = DS_RNG_EXPONENTIAL, .dtype = dtype, .out = out, .count = count, .a = rate
+    };
+    return ds__rng_fill_on(rng, &d, stream);
 }
 
 DSDEF ds_result(ds_rng_integers)(ds_rng rng, ds_dtype dtype, void *out, size_t count, int64_t low,
                                  int64_t high, ds_stream stream) {
-    DS__RNG_FILL("ds_rng_integers", .kind = DS_RNG_INTEGERS, .dtype = dtype, .out = out,
-                 .count = count, .low = low, .high = high);
+    DS__ENTER("ds_rng_integers");
+    ds_rng_fill_desc d = { .kind = DS_RNG_INTEGERS,
+                           .dtype = dtype,
+                           .out = out,
+                           .count = count,
+                           .low = low,
+                           .high = high };
+    return ds__rng_fill_on(rng, &d, stream);
 }
 
 DSDEF ds_result(ds_rng_bernoulli)(ds_rng rng, ds_dtype dtype, void *out, size_t count, double p,
                                   ds_stream stream) {
-    DS__RNG_FILL("ds_rng_bernoulli", .kind = DS_RNG_BERNOULLI, .dtype = dtype, .out = out,
-                 .count = count, .a = p);
+    DS__ENTER("ds_rng_bernoulli");
+    ds_rng_fill_desc d = {
+        .kind = DS_RNG_BERNOULLI, .dtype = dtype, .out = out, .count = count, .a = p
+    };
+    return ds__rng_fill_on(rng, &d, stream);
 }
 
 DSDEF ds_result(ds_rng_bits)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                              ds_stream stream) {
-    DS__RNG_FILL("ds_rng_bits", .kind = DS_RNG_BITS, .dtype = dtype, .out = out, .count = count);
+    DS__ENTER("ds_rng_bits");
+    ds_rng_fill_desc d = { .kind = DS_RNG_BITS, .dtype = dtype, .out = out, .count = count };
+    return ds__rng_fill_on(rng, &d, stream);
 }
 
 DSDEF ds_result(ds_rng_permutation)(ds_rng rng, ds_dtype dtype, void *out, size_t count,
                                     ds_stream stream) {
-    DS__RNG_FILL("ds_rng_permutation", .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out,
-                 .count = count);
+    DS__ENTER("ds_rng_permutation");
+    ds_rng_fill_desc d = { .kind = DS_RNG_PERMUTATION, .dtype = dtype, .out = out, .count = count };
+    return ds__rng_fill_on(rng, &d, stream);
 }
 
 #endif /* C */
 #endif /* DEVSTREAM_IMPLEMENTATION */
 
-/* Licence: MIT or public domain, at your choice; the texts stand at the end of devstream.h. */
+/* Licence: MIT or public domain, at your choice; see the end of devstream.h. */

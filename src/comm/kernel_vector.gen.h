@@ -1,5 +1,4 @@
-/* comm/kernel_vector.gen.h - generated from comm/kernel_vector.tmpl by `make headers`. Edit that
-   file. */
+/* comm/kernel_vector.gen.h - generated from comm/kernel_vector.tmpl by `make headers`. Edit that file. */
 #ifndef DS__COMM_KERNEL_VECTOR_GEN_H
 #define DS__COMM_KERNEL_VECTOR_GEN_H
 

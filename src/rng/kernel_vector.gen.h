@@ -1,5 +1,4 @@
-/* rng/kernel_vector.gen.h - generated from rng/kernel_vector.tmpl by `make headers`. Edit that
-   file. */
+/* rng/kernel_vector.gen.h - generated from rng/kernel_vector.tmpl by `make headers`. Edit that file. */
 #ifndef DS__RNG_KERNEL_VECTOR_GEN_H
 #define DS__RNG_KERNEL_VECTOR_GEN_H
 
