@@ -184,7 +184,10 @@ static void test_a_pending_block_that_is_chosen_is_nobody_elses(void **state) {
     share_room();
     arena->own_room[kind].of[DS__ALLOCATION] = 0;
     guest_at_door(guest_polls, &memory()->lock, 0);
-    assert_int_equal(ds__take_pending(arena, kind, size, SIZE_MAX, own, size, NULL), 1);
+    ds__pending_wanted wanted = {
+        .kind = kind, .size = size, .most = SIZE_MAX, .stream = own, .asked = size
+    };
+    assert_int_equal(ds__take_pending(arena, &wanted), 1);
     assert_null(door);
     assert_int_equal(polled, 0);
     ok(ds_mem_validate(device));
