@@ -32550,8 +32550,9 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
     }
     ds__mutex_unlock(&ds__m.lock);
 
-    return found ? DS_OK : ds__fail(DS_ERR_INVALID_VALUE, 
-                             "the callback was not added with this user pointer");
+    return found ? DS_OK
+                 : ds__fail(DS_ERR_INVALID_VALUE,
+                            "the callback was not added with this user pointer");
 }
 
 /* Returns the entry at this index; its function is NULL after the last one. */

@@ -110,7 +110,8 @@ def functions_of(path, text):
             words = [word for word, _ in head]
             if words and words[-1] == ")" and "=" not in words:
                 start, parameters = count_parameters(head)
-                function = Function(path, head[start - 1][0], head[0][1])
+                name = head[start - 1 if head[start - 1][0] != ")" else start - 2][0]
+                function = Function(path, name, head[0][1])
                 function.parameters = parameters
                 function.lines = tokens[end - 1][1] - head[0][1] + 1
                 function.code = len({line for _, line in head + tokens[index:end]})
