@@ -994,7 +994,7 @@ static void test_outputs_that_share_memory_are_refused(void **state) {
     refused(ds_comm_scatter_into(source, INPUTS(cross), 2, 0, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_comm_scatter_into(whole, INPUTS((ds_tensor *[]){ middle, side }), 2, 0, NULL),
             DS_ERR_INVALID_VALUE);
-    says("shares memory with the tensor that is sent");
+    says("shares memory with the tensor to send");
     refused(ds_comm_gather_into(INPUTS((ds_tensor *[]){ middle, side }), 2, 0, whole, NULL),
             DS_ERR_INVALID_VALUE);
     says("the result shares memory with the input tensor at index 0");
