@@ -238,7 +238,7 @@ static void test_nvml_tells_how_busy_and_how_warm_a_gpu_is(void **state) {
     all_sensors_say(DS_ERR_UNSUPPORTED, "NVML returned 13");
     use_nvml("/nonexistent/libnvidia-ml.so.1", "two");
     all_sensors_say(DS_ERR_UNSUPPORTED,
-                    "/nonexistent/libnvidia-ml.so.1) tells it, and it cannot be loaded");
+                    "/nonexistent/libnvidia-ml.so.1) is needed, and it cannot be loaded");
     unsetenv("DEVSTREAM_NVML");
     unsetenv("DS_TEST_NVML_MODE");
     harness_restart(NULL);

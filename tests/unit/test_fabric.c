@@ -813,7 +813,7 @@ static void test_bad_fabrics_are_refused(void **state) {
     fabric.engines = -1;
     refuse("-1 copy engines", (ds_cpu_desc){ 0 });
     fabric.engine_ns = -5;
-    refuse("-5 ns", (ds_cpu_desc){ 0 });
+    refuse("engine_ns is -5", (ds_cpu_desc){ 0 });
     fabric.memory_bytes_per_s = -1;
     refuse("memory_bytes_per_s is -1", (ds_cpu_desc){ 0 });
     fabric.flags = 6;
