@@ -2935,8 +2935,8 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
 
 /* os/device_code.h - what arithmetic shared with device code needs.
 
-   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__sqrt32 and ds__sqrt64 for rooms that are
-   compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
+   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
+   are compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
    device code kernels/device.h defines all of them before it includes such a room.
 
    Invariants: a room that uses them includes nothing else but this room.
@@ -2959,7 +2959,7 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
 
 /* The square root by the processor's instruction: a builtin may call the C library, which sets
    errno. */
-static inline float ds__sqrt32(float x) {
+static inline float ds__float_sqrt(float x) {
     float r;
 #if defined(__x86_64__)
     __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
@@ -2969,7 +2969,7 @@ static inline float ds__sqrt32(float x) {
     return r;
 }
 
-static inline double ds__sqrt64(double x) {
+static inline double ds__double_sqrt(double x) {
     double r;
 #if defined(__x86_64__)
     __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
@@ -3424,7 +3424,7 @@ DS__SEAM static int ds__os_program_ended(void) {
    Threads: any. ds__os_set_float_state concerns the calling thread only. */
 
 /* Tells the processor that the thread spins. */
-static inline void ds__pause(void) {
+static inline void ds__processor_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #else
@@ -3499,24 +3499,24 @@ typedef struct ds__lock {
     _Atomic uint32_t taken;
 } ds__lock;
 
-static inline int ds__trylock(ds__lock *lock) {
+static inline int ds__lock_try(ds__lock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
 /* Waits for the lock: spins first, then yields. */
 static void ds__lock_slow(ds__lock *lock) {
     for (int spins = 0;; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock))
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__lock_try(lock))
             return;
         if (spins < 64)
-            ds__pause();
+            ds__processor_pause();
         else
             ds__os_yield();
     }
 }
 
 static inline void ds__lock_take(ds__lock *lock) {
-    if (DS__UNLIKELY(!ds__trylock(lock)))
+    if (DS__UNLIKELY(!ds__lock_try(lock)))
         ds__lock_slow(lock);
 }
 
@@ -4112,14 +4112,14 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
    for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
-   library with their operands, graph launches, ranges, hand-over between threads. ds__observe
-   tells all observers of one such thing (ds__seen).
+   library with their operands, graph launches, ranges, hand-over between threads.
+   ds__observer_notify tells all observers of one such thing (ds__seen).
 
    Policy:
    1. Observers are set at the start of devstream and removed by ds_shutdown. Without one,
-      ds__observed is 0, and no call pays more than a test of it. Allocations and frees do not
-      even test it: while there are observers, the allocator watches every device
-      (ds__mdevice.watch).
+      ds__observer_is_set is 0, and no call pays more than a test of it. Allocations and frees do
+      not even test it: while there are observers, the allocator watches every device
+      (ds__mem_dev.watch).
    2. An observer is told of a block under the lock of its arena, so the order of what it hears is
       the order in which the block changes hands.
    3. With an observer, the table of the layer has inline_bytes 0 and declines run_together, so
@@ -4128,7 +4128,7 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
    Invariants: the order of the layers is fixed, and so is that of their observers.
    Locks: an observer may run under locks of the allocator, of generators and of graphs. It takes
    only locks of its own, and calls no public function.
-   Threads: the thread on which it happens. ds__observers changes in ds__start and ds_shutdown
+   Threads: the thread on which it happens. ds__observers changes in ds__start_all and ds_shutdown
    only, while no other thread is inside of devstream. */
 
 enum {
@@ -4185,11 +4185,11 @@ static struct {
    number. */
 static _Atomic int ds__range_listeners;
 
-static inline int ds__observed(void) {
+static inline int ds__observer_is_set(void) {
     return DS__UNLIKELY(ds__observers.count != 0) != 0;
 }
 
-__attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
+__attribute__((cold, noinline)) static void ds__observer_notify(const ds__seen *what) {
     ds__seen seen = *what;
     seen.fn = ds__tls.fn;
     seen.site = ds__tls.site;
@@ -4198,22 +4198,22 @@ __attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
 }
 
 /* Reports a wait of the host to the observers; returns its result. */
-static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
-                                   ds_device device) {
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_WAIT,
-                                 .stream = stream,
-                                 .event = event,
-                                 .device = device,
-                                 .result = r });
+static inline ds_result ds__observer_notify_wait(ds_result r, ds_stream stream, ds_event event,
+                                                 ds_device device) {
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_WAIT,
+                                         .stream = stream,
+                                         .event = event,
+                                         .device = device,
+                                         .result = r });
     return r;
 }
 
 /* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or
    DS__SEEN_ACQUIRE. */
 static inline void ds__handed_over(int kind, const void *token) {
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = kind, .ptr = token });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = kind, .ptr = token });
 }
 
 /* base/bookkeeping.h - memory for the library's own records.
@@ -4228,7 +4228,7 @@ static inline void ds__handed_over(int kind, const void *token) {
 static ds_allocator ds__allocator; /* If it has no functions, calloc and free are used. */
 
 /* Returns zeroed memory, or NULL. */
-static void *ds__alloc(size_t size) {
+static void *ds__host_alloc(size_t size) {
     if (!ds__allocator.alloc_fn)
         return calloc(1, size);
     void *ptr = ds__allocator.alloc_fn(size, ds__allocator.user);
@@ -4248,13 +4248,13 @@ static void ds__release_to(const ds_allocator *allocator, void *ptr) {
         free(ptr);
 }
 
-static void ds__release(void *ptr) {
+static void ds__host_free(void *ptr) {
     ds__release_to(&ds__allocator, ptr);
 }
 
 /* base/log.h - messages to the program or to standard error.
 
-   Passes a message to the log function of ds_init, or prints it (ds__log, ds__warn).
+   Passes a message to the log function of ds_init, or prints it (ds__log_write, ds__log_warn).
 
    Invariants: a message above the level is dropped.
    Locks: none. The log function runs under all locks of the caller and must not call devstream.
@@ -4266,7 +4266,7 @@ static struct {
     void *user;
 } ds__logger;
 
-static void ds__log(ds_log_level level, int id, const char *text) {
+static void ds__log_write(ds_log_level level, int id, const char *text) {
     if ((int)level > ds__logger.level)
         return;
     if (!ds__logger.log_fn) {
@@ -4278,25 +4278,25 @@ static void ds__log(ds_log_level level, int id, const char *text) {
 }
 
 /* Reports to the log at level warning, without a code and without the thread's call site. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static void ds__log_warn(const char *format, ...) {
     char text[400];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
+    ds__log_write(DS_LOG_WARNING, 0, text);
 }
 
 /* base/error.h - error codes, error sentences and checks of arguments.
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
-   front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
+   front, and returns the code; ds__fail_append appends to that sentence. DS__REQUIRE checks an
    argument. The public functions ds_result_get_name,
    ds_result_get_text and ds_error_get_last are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
-   log at once, so text of ds__also does not appear there.
+   log at once, so text of ds__fail_append does not appear there.
    Locks: none. ds__fail invokes the user's log function under all locks that the caller holds;
    the function must not call devstream.
    Threads: any, the library's own included. */
@@ -4374,7 +4374,7 @@ __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(
     va_end(args);
     t->code = code;
     if (!t->mute)
-        ds__log(DS_LOG_ERROR, code, t->error);
+        ds__log_write(DS_LOG_ERROR, code, t->error);
     return code;
 }
 
@@ -4401,7 +4401,7 @@ static inline int ds__reserved_clear(const void *words, size_t size) {
                 DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
 
 /* Appends to the sentence of the thread's last error; returns r. */
-__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
+__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__fail_append(
     ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
@@ -4415,14 +4415,14 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
 
 /* If r is an error and the object has a label, appends the label to the sentence. Returns r. */
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
-    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
+    return r >= 0 || !label ? r : ds__fail_append(r, " (%s \"%s\")", what, label);
 }
 
 /* base/handle.h - handles and their tables.
 
    Turns a handle into the address of an object and back. A table (ds__table) has a slot for
    every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
-   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them.
+   ds__handle_of makes the public handle. base/pin.h destroys objects and reclaims them.
 
    Policy:
    1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
@@ -4450,7 +4450,7 @@ static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)
         n = longest;
-    char *copy = ds__alloc(n + 1);
+    char *copy = ds__host_alloc(n + 1);
     if (copy)
         memcpy(copy, text, n);
     return copy;
@@ -4517,7 +4517,7 @@ static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
                                             t->element);
 }
 
-static inline uint64_t ds__handle(const ds__slot *slot) {
+static inline uint64_t ds__handle_of(const ds__slot *slot) {
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
     return (word & 0xffffffff00000000u) | (slot->index + 1);
 }
@@ -4527,7 +4527,7 @@ static void ds__table_grow(ds__table *t, uint32_t c) {
     if (atomic_load_explicit(&t->chunk[c], memory_order_relaxed))
         return;
     size_t count = (size_t)DS__FIRST_CHUNK << c;
-    char *chunk = ds__alloc(count * t->element);
+    char *chunk = ds__host_alloc(count * t->element);
     for (uint32_t i = 0; chunk && i < count; i++)
         ((ds__slot *)(void *)(chunk + i * t->element))->index =
             (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
@@ -4576,18 +4576,18 @@ static void *ds__table_add(ds__table *t) {
 
    Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
    sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
-   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__bury retires an object
-   without references, and ds__table_reap reclaims retired objects.
+   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__slot_retire retires an
+   object without references, and ds__table_reclaim reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
-   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed, or
+   reclaims passes ds__barrier_run first and then reads all hazard pointers. An object is freed, or
    given to defer_fn, only without hazard pointers and without references. A thread has at most
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
    ds__callers.count is the number of threads that have a state and have not ended.
-   Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
+   Locks: ds__slot_retire and ds__table_reclaim take the table's lock, for list operations only.
    ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
-   call the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold
-   no lock that these take.
+   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_free must
+   hold no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -4650,7 +4650,7 @@ static int ds__is_pinned(const void *object) {
 }
 
 /* Makes every thread of the process pass a full barrier. */
-static void ds__barrier(void) {
+static void ds__barrier_run(void) {
     if (!atomic_load(&ds__no_membarrier))
         ds__os_barrier();
 }
@@ -4684,7 +4684,8 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
         atomic_store(at, slot);
     else
         atomic_store_explicit(at, slot, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* the processor's order comes from ds__barrier */
+    atomic_signal_fence(
+        memory_order_seq_cst); /* the processor's order comes from ds__barrier_run */
 #endif
     uint64_t word = atomic_load(&slot->word);
     if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE))
@@ -4708,9 +4709,9 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
     return ds__pin_inline(t, id);
 }
 
-/* Objects with batched_fn are reclaimed in batches of this many, because each pass of ds__reclaim
-   costs a membarrier of half a microsecond. Others count as a whole batch: ds__reclaim frees them
-   at its next call. */
+/* Objects with batched_fn are reclaimed in batches of this many, because each pass of
+   ds__retired_reclaim costs a membarrier of half a microsecond. Others count as a whole batch:
+   ds__retired_reclaim frees them at its next call. */
 #define DS__RECLAIM_BATCH 64
 
 /* Returns the share of a batch for which the object counts. The share does not change between the
@@ -4720,7 +4721,7 @@ static int ds__reclaim_share(const ds__table *t, const void *object) {
 }
 
 /* Moves a dying slot without references to the list of those to be freed. */
-static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
+static void ds__slot_retire(ds__table *t, ds__slot *slot, uint64_t word) {
     int share = ds__reclaim_share(t, slot); /* the object may be freed after the exchange */
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
@@ -4742,7 +4743,7 @@ static void ds__ref(void *object) {
 
 static void ds__unref(ds__table *t, void *object) {
     ds__slot *slot = object;
-    ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
+    ds__slot_retire(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
 }
 
 /* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
@@ -4754,7 +4755,7 @@ static int ds__table_kill(ds__table *t, void *object) {
         uint64_t dying = DS__WORD(DS__GENERATION(word), DS__DYING, DS__REFS(word) - 1);
         if (!atomic_compare_exchange_weak(&slot->word, &word, dying))
             continue;
-        ds__bury(t, slot, dying);
+        ds__slot_retire(t, slot, dying);
         return 1;
     }
     return 0;
@@ -4772,13 +4773,13 @@ static void ds__table_free(ds__table *t, ds__slot *slot) {
 }
 
 /* Frees or defers the retired objects that no thread pins. */
-static void ds__table_reap(ds__table *t) {
+static void ds__table_reclaim(ds__table *t) {
     ds__lock_take(&t->lock);
     uint32_t list = t->zombies;
     t->zombies = 0;
     ds__lock_give(&t->lock);
     if (list)
-        ds__barrier();
+        ds__barrier_run();
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
@@ -4801,7 +4802,7 @@ static void ds__table_reap(ds__table *t) {
 
 static void ds__table_destroy(ds__table *t) {
     for (int c = 0; c < 25; c++) {
-        ds__release(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
+        ds__host_free(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
         atomic_store_explicit(&t->chunk[c], NULL, memory_order_relaxed);
     }
     t->used = t->free_head = t->zombies = 0;
@@ -5162,7 +5163,7 @@ typedef struct ds__process {
 } ds__process;
 
 typedef struct ds__processes {
-    ds__process *list; /* from ds__alloc; the caller releases it */
+    ds__process *list; /* from ds__host_alloc; the caller releases it */
     size_t count;
     char unknown[512]; /* why there is no list; empty: there is one */
 } ds__processes;
@@ -5368,8 +5369,8 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
    Locks: the functions take none. `mutex` is held for all of initialisation and shutdown, driver
    calls included. `begin` is taken before capture_lock and must not be held over a wait. `lock`,
    label_lock, range_lock and mapping_lock protect short steps; no driver call is made under
-   them. ds__alloc, ds__release and ds__log call functions of the user, under all locks of the
-   caller.
+   them. ds__host_alloc, ds__host_free and ds__log_write call functions of the user, under all locks
+   of the caller.
    Threads: any thread. ds_init and ds_shutdown must not run concurrently with other calls. */
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
@@ -5468,8 +5469,8 @@ static uint64_t ds__env_number(const char *name) {
 
 /* base/text_writer.h - text in pieces to a function of the user.
 
-   ds__pen_print formats a piece of at most 1023 characters and passes it on; ds__pen_to_file is
-   such a function, which writes to a FILE.
+   ds__text_writer_print formats a piece of at most 1023 characters and passes it on;
+   ds__text_writer_to_file is such a function, which writes to a FILE.
 
    Invariants: once the user's function has returned a value other than 0 (`stopped`), it is not
    called again.
@@ -5477,15 +5478,16 @@ static uint64_t ds__env_number(const char *name) {
    are refused meanwhile (ds__tls.in_callback).
    Threads: any; the function runs on the calling thread. */
 
-typedef struct ds__pen {
+typedef struct ds__text_writer {
     ds_write_fn write_fn;
     void *user;
     int stopped;
     unsigned flags;
-} ds__pen;
+} ds__text_writer;
 
-__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen *p,
-                                                                         const char *format, ...) {
+__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__text_writer_print(ds__text_writer *p,
+                                                                                 const char *format,
+                                                                                 ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
@@ -5501,7 +5503,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
 }
 
 /* Prints text inside of a quoted string of DOT. */
-DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
+DS__SEAM static void ds__text_writer_quote(ds__text_writer *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;
     for (; *text && n < sizeof quoted - 3; text++) {
@@ -5510,10 +5512,10 @@ DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
         quoted[n++] = *text == '\n' ? ' ' : *text;
     }
     quoted[n] = 0;
-    ds__pen_print(p, "%s", quoted);
+    ds__text_writer_print(p, "%s", quoted);
 }
 
-DS__SEAM static int ds__pen_to_file(const char *text, size_t size, void *user) {
+DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void *user) {
     if (fwrite(text, 1, size, user) == size)
         return 0;
     return errno ? errno : EIO;
@@ -5588,7 +5590,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
-    ds__object *o = ds__alloc(sizeof *o);
+    ds__object *o = ds__host_alloc(sizeof *o);
     if (!o) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
         return NULL;
@@ -5615,7 +5617,7 @@ static void ds__object_drop(ds__object *o) {
     if (o->dtor_fn)
         o->dtor_fn(o->user);
     ds__tls.in_callback = outer;
-    ds__release(o);
+    ds__host_free(o);
 }
 
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
@@ -5628,17 +5630,17 @@ static void ds__node_free(ds__node *n) {
     if (n->kind == DS_NODE_KERNEL) {
         if (n->op.u.kernel.kernel)
             ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
-        ds__release((void *)(uintptr_t)n->op.u.kernel.args);
-        ds__release((void *)(uintptr_t)n->op.u.kernel.grid);
+        ds__host_free((void *)(uintptr_t)n->op.u.kernel.args);
+        ds__host_free((void *)(uintptr_t)n->op.u.kernel.grid);
     }
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
     ds__object_drop(n->payload);
     if (n->child)
         ds__body_free(n->child);
-    ds__release(n->label);
-    ds__release(n->deps);
-    ds__release(n);
+    ds__host_free(n->label);
+    ds__host_free(n->deps);
+    ds__host_free(n);
 }
 
 /* Frees a node that is not used. The payload's destructor does not run; the caller ends the
@@ -5656,7 +5658,7 @@ static ds__node *ds__no_node(ds__node *n) {
 }
 
 static void *ds__copy_bytes(const void *from, size_t size) {
-    void *to = ds__alloc(size);
+    void *to = ds__host_alloc(size);
     return to ? memcpy(to, from, size) : NULL;
 }
 
@@ -5707,7 +5709,7 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
 /* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
    or event. Returns NULL if there is no memory, and the sentence is set. */
 static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
-    ds__node *n = ds__alloc(sizeof *n);
+    ds__node *n = ds__host_alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
     n->kind = ds__node_kind_of(op->kind);
@@ -5772,20 +5774,20 @@ static ds__node *ds__node_copy(const ds__node *from) {
 
 /* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
    there is no memory, and the sentence is set. */
-static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
+static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
     void *old;
     if (count < *room)
         return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__alloc(wanted * element);
+    void *more = ds__host_alloc(wanted * element);
     if (!more) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return 0;
     }
     if (count)
         memcpy(more, old, count * element);
-    ds__release(old);
+    ds__host_free(old);
     memcpy(list, &more, sizeof more);
     *room = wanted;
     return 1;
@@ -5802,7 +5804,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -5819,7 +5821,7 @@ static uint32_t ds__next_serial(void) {
 
 /* Returns an empty body. NULL: no memory, and the sentence is set. */
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
-    ds__body *b = ds__alloc(sizeof *b);
+    ds__body *b = ds__host_alloc(sizeof *b);
     if (!b) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
@@ -5837,9 +5839,9 @@ static void ds__body_free(ds__body *b) {
         ds__node_free(b->node[i]);
     for (size_t i = 0; i < b->object_count; i++)
         ds__object_drop(b->object[i]);
-    ds__release(b->node);
-    ds__release(b->object);
-    ds__release(b);
+    ds__host_free(b->node);
+    ds__host_free(b->object);
+    ds__host_free(b);
 }
 
 /* Appends a node with its dependencies, each of which occurs once. The body owns the node then; on
@@ -5853,7 +5855,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }
-    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -5864,7 +5866,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 /* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
-    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
         return DS_ERR_OUT_OF_MEMORY;
     b->object_room = room;
     b->object[b->object_count++] = ds__object_keep(o);
@@ -5902,7 +5904,7 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
    of the body. Returns 0 if there is no memory. */
 static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
                               unsigned char *mark) {
-    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);
+    uint32_t *stack = ds__host_alloc((b->count + 1) * sizeof *stack);
     uint32_t depth = 0;
     if (!stack)
         return 0;
@@ -5919,7 +5921,7 @@ static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t c
                 stack[depth++] = n->deps[i];
             }
     }
-    ds__release(stack);
+    ds__host_free(stack);
     return 1;
 }
 
@@ -6095,7 +6097,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
         ds__table_kill(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
-    ds__release(c);
+    ds__host_free(c);
 }
 
 /* base/mapping.h - list of mappings in reserved address space.
@@ -6131,12 +6133,12 @@ static int ds__mapping_grow(void) {
     if (ds__g.mapping_count < ds__g.mapping_room)
         return 1;
     size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__alloc(room * sizeof *more);
+    ds__mapping *more = ds__host_alloc(room * sizeof *more);
     if (!more)
         return 0;
     if (ds__g.mapping_count)
         memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__release(ds__g.mappings);
+    ds__host_free(ds__g.mappings);
     ds__g.mappings = more;
     ds__g.mapping_room = room;
     return 1;
@@ -6225,7 +6227,7 @@ typedef struct ds__touched {
     char *to;
 } ds__touched;
 
-static void *ds__touch(void *range) {
+static void *ds__pages_touch(void *range) {
     const ds__touched *t = range;
     for (volatile char *at = t->from; at < t->to; at += DS__TOUCH_PAGE)
         *at = 0;
@@ -6234,7 +6236,7 @@ static void *ds__touch(void *range) {
 
 static void *ds__touch_thread(void *range) {
     ds__os_library_thread();
-    return ds__touch(range);
+    return ds__pages_touch(range);
 }
 
 /* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
@@ -6258,18 +6260,19 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
            ds__os_thread_start(&thread[started], ds__touch_thread, &part[started]) == 0)
         started++;
     for (unsigned i = started; i < n; i++)
-        ds__touch(&part[i]);
+        ds__pages_touch(&part[i]);
     while (started)
         ds__os_thread_join(thread[--started]);
 }
 
 /* base/ipc_board.h - shared-memory registries of several processes.
 
-   A process that shares events or memory has a shared-memory registry (ds__board): a page
-   (ds__sheet) of shared memory that other processes open. The page has the process's
+   A process that shares events or memory has a shared-memory registry (ds__registry): a page
+   (ds__registry_page) of shared memory that other processes open. The page has the process's
    interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with its users (export slots: ds__stake). ds__board_own creates the process's
-   own registry, ds__board_open opens that of another process, and ds__board_close closes it.
+   exported memory with its users (export slots: ds__export_slot). ds__registry_own creates the
+   process's own registry, ds__registry_open opens that of another process, and ds__registry_close
+   closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -6290,10 +6293,10 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
    another process stays open while it has users or pending operations, and while its owner lives
    if this process has a lane in it. Else each opening would take new lanes. A mark's generation
    is odd while it has an event. It rises when the event ends, and exported handles are stale.
-   Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
-   functions that change the list or a registry expect it. The fork handlers hold it across fork.
-   alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
-   lock under it.
+   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_end
+   takes it; functions that change the list or a registry expect it. The fork handlers hold it
+   across fork. alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an
+   event's lock under it.
    Threads: any thread, and the watcher thread of the CPU driver. Other processes and the CPU
    driver's workers change atomic fields of the page without the mutex. */
 
@@ -6325,7 +6328,7 @@ typedef struct ds__mark {
 
 /* The exporter's description of a piece of memory. Except for the event it is written before the
    slot opens, and it stays as it is while there is a lease. */
-typedef struct ds__stake_facts {
+typedef struct ds__export_slot_facts {
     uint64_t size;
     uint64_t offset;             /* a block's: in its segment */
     uint32_t segment;            /* a block's: the slot of its segment */
@@ -6333,17 +6336,17 @@ typedef struct ds__stake_facts {
     _Atomic uint32_t has_event;  /* a block's: `handle` is written */
     uint32_t device_type;        /* a segment's */
     unsigned char handle[64];    /* a segment's of share_export, a block's of event_export */
-} ds__stake_facts;
+} ds__export_slot_facts;
 
 /* A piece of memory. */
-typedef struct ds__stake {
+typedef struct ds__export_slot {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* the user: number << 24 | process id; 0: free */
-    ds__stake_facts facts;
-} ds__stake;
+    ds__export_slot_facts facts;
+} ds__export_slot;
 
-typedef struct ds__sheet {
+typedef struct ds__registry_page {
     uint64_t cookie;
     uint32_t layout;
     _Atomic uint32_t lanes;   /* given out */
@@ -6357,13 +6360,13 @@ typedef struct ds__sheet {
     char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
-    ds__stake stake[DS__STAKES];
-} ds__sheet;
+    ds__export_slot stake[DS__STAKES];
+} ds__registry_page;
 
 /* A board that this process has open. */
-typedef struct ds__board {
-    struct ds__board *next;
-    ds__sheet *sheet;
+typedef struct ds__registry {
+    struct ds__registry *next;
+    ds__registry_page *sheet;
     uint64_t serial; /* unique among the boards of this process */
     uint64_t cookie;
     uint64_t me;
@@ -6376,15 +6379,15 @@ typedef struct ds__board {
     /* the process's own board only: */
     uint32_t free_mark;  /* index + 1 of the first free one */
     uint32_t free_stake; /* index + 1 of the first free one */
-} ds__board;
+} ds__registry;
 
 static struct {
     ds__mutex mutex;
-    ds__board *own;
-    ds__board *others;
+    ds__registry *own;
+    ds__registry *others;
     uint64_t serials;
     int atfork;
-} ds__boards = { .mutex = DS__MUTEX_INIT };
+} ds__registries = { .mutex = DS__MUTEX_INIT };
 
 /* The content of an exported handle of the CPU driver, for an event or memory. The rest of its 64
    bytes is 0. */
@@ -6401,91 +6404,91 @@ typedef struct ds__address {
 
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
-static void ds__boards_lock(void) {
-    ds__mutex_lock(&ds__boards.mutex);
+static void ds__registries_lock(void) {
+    ds__mutex_lock(&ds__registries.mutex);
 }
 
-static void ds__boards_unlock(void) {
-    ds__mutex_unlock(&ds__boards.mutex);
+static void ds__registries_unlock(void) {
+    ds__mutex_unlock(&ds__registries.mutex);
 }
 
 /* Runs in a forked child. Closes the files, so that the child does not hold the parent's file
    locks. */
-static void ds__boards_forked(void) {
-    if (ds__boards.own) {
-        ds__os_close(ds__boards.own->fd);
-        ds__boards.own->fd = -1;
+static void ds__registries_forked(void) {
+    if (ds__registries.own) {
+        ds__os_close(ds__registries.own->fd);
+        ds__registries.own->fd = -1;
     }
-    for (ds__board *b = ds__boards.others; b; b = b->next) {
+    for (ds__registry *b = ds__registries.others; b; b = b->next) {
         ds__os_close(b->fd);
         b->fd = -1;
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
 }
 
-static void ds__board_free(ds__board *b) {
+static void ds__registry_free(ds__registry *b) {
     if (b->sheet)
         ds__os_unmap(b->sheet, sizeof *b->sheet);
     if (b->fd >= 0)
         ds__os_close(b->fd);
-    ds__release(b);
+    ds__host_free(b);
 }
 
 /* The mutex is held. */
-static ds__board *ds__board_new(int fd) {
-    ds__board *b = ds__alloc(sizeof *b);
-    if (b && !ds__boards.atfork)
-        ds__boards.atfork =
-            ds__os_at_fork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
-    if (b && ds__boards.atfork)
+static ds__registry *ds__registry_new(int fd) {
+    ds__registry *b = ds__host_alloc(sizeof *b);
+    if (b && !ds__registries.atfork)
+        ds__registries.atfork =
+            ds__os_at_fork(ds__registries_lock, ds__registries_unlock, ds__registries_forked) == 0;
+    if (b && ds__registries.atfork)
         b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
         ds__os_unmap(b->sheet, sizeof *b->sheet);
         b->sheet = NULL;
     }
     if (!b || !b->sheet) {
-        ds__release(b);
+        ds__host_free(b);
         ds__os_close(fd);
         return NULL;
     }
     b->fd = fd;
-    b->serial = ++ds__boards.serials;
+    b->serial = ++ds__registries.serials;
     return b;
 }
 
-static ds_result ds__board_short(void) {
+static ds_result ds__registry_short(void) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
 /* Returns the board of this process, which the first call creates. The mutex is held. */
-DS__SEAM static ds_result ds__board_own(ds__board **out) {
+DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
     uint64_t cookie = ds__os_cookie();
-    *out = ds__boards.own;
+    *out = ds__registries.own;
     if (*out)
         return DS_OK;
-    int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
+    int fd = ds__os_memfd(sizeof(ds__registry_page), cookie);
     if (fd < 0)
         return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
-    int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
-    ds__board *b = ds__board_new(fd);
+    int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
+    ds__registry *b = ds__registry_new(fd);
     if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
-        ds__board_free(b);
+        ds__registry_free(b);
         b = NULL;
     }
     if (!b)
-        return ds__board_short();
+        return ds__registry_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
     b->pid = b->sheet->pid = (int)ds__os_process_id();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
-    *out = ds__boards.own = b;
+    *out = ds__registries.own = b;
     return DS_OK;
 }
 
 /* Returns 1 if the process with this number on the board is alive. */
-static int ds__board_alive(const ds__board *b, uint64_t number) {
+static int ds__registry_alive(const ds__registry *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
 
@@ -6505,21 +6508,21 @@ static ds_result ds__peer_fail(int pid) {
 }
 
 /* Closes boards of other processes that are not used any more. The mutex is held. */
-static void ds__boards_tidy(void) {
-    for (ds__board **p = &ds__boards.others; *p;) {
-        ds__board *b = *p;
-        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__board_alive(b, 1))) {
+static void ds__registries_tidy(void) {
+    for (ds__registry **p = &ds__registries.others; *p;) {
+        ds__registry *b = *p;
+        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__registry_alive(b, 1))) {
             p = &b->next;
             continue;
         }
         *p = b->next;
-        ds__board_free(b);
+        ds__registry_free(b);
     }
 }
 
 /* Checks the board that another process exports, and takes a number on it, whose file lock says
    that this process lives. */
-static ds_result ds__board_enter(ds__board *b) {
+static ds_result ds__registry_enter(ds__registry *b) {
     int pid = b->pid;
     if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -6536,11 +6539,11 @@ static ds_result ds__board_enter(ds__board *b) {
     return DS_OK;
 }
 
-static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
-    int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
+static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registry **out) {
+    int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__registry_page));
     if (got < 0)
         return ds__peer_fail(pid);
-    ds__board *b = ds__board_new(got);
+    ds__registry *b = ds__registry_new(got);
     if (!b)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
                         pid);
@@ -6548,36 +6551,37 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = ds__board_enter(b);
+    ds_result r = ds__registry_enter(b);
     if (r < 0) {
-        ds__board_free(b);
+        ds__registry_free(b);
         return r;
     }
-    b->next = ds__boards.others;
-    ds__boards.others = b;
+    b->next = ds__registries.others;
+    ds__registries.others = b;
     *out = b;
     return DS_OK;
 }
 
 /* Opens the board of the process that exported a handle. That process must be alive. The caller
-   ends with ds__board_close. The mutex is held. */
-DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
+   ends with ds__registry_close. The mutex is held. */
+DS__SEAM static ds_result ds__registry_open(int pid, int fd, uint64_t cookie, ds__registry **out) {
     ds_result r = DS_OK;
-    if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
+    if (pid == (int)ds__os_process_id() ||
+        (ds__registries.own && ds__registries.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use the exported object");
-    ds__boards_tidy();
-    ds__board *b = ds__boards.others;
+    ds__registries_tidy();
+    ds__registry *b = ds__registries.others;
     while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
         b = b->next;
     if (!b)
-        r = ds__board_join(pid, fd, cookie, &b);
-    if (r == DS_OK && !ds__board_alive(b, 1)) {
+        r = ds__registry_join(pid, fd, cookie, &b);
+    if (r == DS_OK && !ds__registry_alive(b, 1)) {
         errno = ENOENT;
         r = ds__peer_fail(pid);
     }
     if (r < 0) {
-        ds__boards_tidy();
+        ds__registries_tidy();
         return r;
     }
     b->users++;
@@ -6586,25 +6590,25 @@ DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__b
 }
 
 /* The mutex is held. */
-DS__SEAM static void ds__board_close(ds__board *b) {
+DS__SEAM static void ds__registry_close(ds__registry *b) {
     b->users--;
-    ds__boards_tidy();
+    ds__registries_tidy();
 }
 
 /* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
    held. */
-DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
-    ds__board *b = ds__boards.own;
+DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
+    ds__registry *b = ds__registries.own;
     if (b && b->serial == serial)
         return b;
-    for (b = ds__boards.others; b && b->serial != serial;)
+    for (b = ds__registries.others; b && b->serial != serial;)
         b = b->next;
     return b;
 }
 
 /* Takes a lane of the board for this process. The mutex is held. */
-DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
-    ds__sheet *s = b->sheet;
+DS__SEAM static ds_result ds__registry_lane(ds__registry *b, uint32_t *out) {
+    ds__registry_page *s = b->sheet;
     uint32_t i = atomic_load(&s->lanes);
     do {
         if (i >= DS__LANES)
@@ -6612,9 +6616,9 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
                             "%d streams have recorded events of process %d, the maximum", DS__LANES,
                             b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
+    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
-        return ds__board_short();
+        return ds__registry_short();
     atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
     b->has_lane = 1;
     *out = i;
@@ -6622,7 +6626,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 }
 
 /* Takes an event slot on the board of this process. The mutex is held. */
-DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
+DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
@@ -6632,8 +6636,9 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
-        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
-            return ds__board_short();
+        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, mark) + i * sizeof *m,
+                                  sizeof *m))
+            return ds__registry_short();
         atomic_fetch_add(&b->sheet->marks, 1);
     }
     atomic_fetch_add(&m->generation, 1);
@@ -6642,13 +6647,13 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
 }
 
 /* Returns 1 if the slot has the event of this generation. */
-DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
+DS__SEAM static int ds__registry_has_event(const ds__registry *b, uint32_t i, uint32_t generation) {
     return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
            atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
 /* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
-DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
+DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
     ds__mark *m = &b->sheet->mark[i];
     atomic_fetch_add(&m->generation, 1);
     atomic_store(&m->word, 0);
@@ -6657,17 +6662,17 @@ DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
 }
 
 /* At shutdown, when all operations are over. */
-static void ds__boards_end(void) {
-    ds__boards_lock();
-    while (ds__boards.others) {
-        ds__board *b = ds__boards.others;
-        ds__boards.others = b->next;
-        ds__board_free(b);
+static void ds__registries_end(void) {
+    ds__registries_lock();
+    while (ds__registries.others) {
+        ds__registry *b = ds__registries.others;
+        ds__registries.others = b->next;
+        ds__registry_free(b);
     }
-    if (ds__boards.own)
-        ds__board_free(ds__boards.own);
-    ds__boards.own = NULL;
-    ds__boards_unlock();
+    if (ds__registries.own)
+        ds__registry_free(ds__registries.own);
+    ds__registries.own = NULL;
+    ds__registries_unlock();
 }
 
 /* base/memory_table.h - table of all known memory ranges.
@@ -6747,7 +6752,7 @@ static int ds__range_find(const void *ptr, ds__found *out) {
     for (;;) {
         uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
         if (version & 1) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
@@ -6800,7 +6805,7 @@ static void ds__range_move(ds__range *to, ds__range *from) {
    still use the old array, so it is kept until ds_shutdown. ds__g.range_lock is held. */
 static ds__ranges *ds__range_grow(ds__ranges *r, size_t count) {
     size_t room = r ? 2 * r->room : 64;
-    ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+    ds__ranges *more = ds__host_alloc(sizeof *more + room * sizeof more->at[0]);
     if (!more)
         return NULL;
     more->room = room;
@@ -6865,7 +6870,7 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
 
 /* Describes the memory of a pointer. Returns 0 if devstream neither allocated nor registered the
    memory; the description is that of pageable memory then. */
-static int ds__known(const void *ptr, ds_pointer_info *out) {
+static int ds__memory_table_find(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;
@@ -7153,11 +7158,11 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    uint64_t capture;   /* recorded in the capture with this number */
-    uint32_t *deps;     /* recorded in a capture: it stands for these nodes of its graph */
-    uint32_t dep_count; /* how many `deps` has */
-    ds__board *board;   /* shared between processes: where it stands */
-    uint64_t word;      /* what `stream` and `upto` stand for */
+    uint64_t capture;    /* recorded in the capture with this number */
+    uint32_t *deps;      /* recorded in a capture: it stands for these nodes of its graph */
+    uint32_t dep_count;  /* how many `deps` has */
+    ds__registry *board; /* shared between processes: where it stands */
+    uint64_t word;       /* what `stream` and `upto` stand for */
     uint32_t mark;
     uint32_t generation;
     int imported;
@@ -7353,7 +7358,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
 
 __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
     ds_result code, const char *format, ...) {
-    ds__cpu_failure *f = ds__alloc(sizeof *f);
+    ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)
         return &ds__cpu_no_memory;
     va_list args;
@@ -7422,7 +7427,7 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
 /* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
    shutdown only. */
 static void *ds__cpu_raw(size_t size) {
-    void **raw = ds__alloc(size + 128);
+    void **raw = ds__host_alloc(size + 128);
     if (!raw)
         return NULL;
     ds__lock_take(&ds__cpu.raw_lock);
@@ -7794,7 +7799,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
            memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) {
+        if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {
@@ -8100,7 +8105,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
         if (ds__cpu.no_spin)
             break;
         if (spins < 200) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         if (!start)
@@ -8415,12 +8420,12 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
-        ds__os_thread *more = ds__alloc((size_t)room * sizeof *more);
+        ds__os_thread *more = ds__host_alloc((size_t)room * sizeof *more);
         if (!more)
             return;
         if (ds__cpu.host_thread)
             memcpy(more, ds__cpu.host_thread, (size_t)ds__cpu.host_threads * sizeof *more);
-        ds__release(ds__cpu.host_thread);
+        ds__host_free(ds__cpu.host_thread);
         ds__cpu.host_thread = more;
         ds__cpu.host_room = room;
     }
@@ -9034,7 +9039,7 @@ static void *ds__cpu_worker_main(void *arg) {
         uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
         for (uint32_t i = 0;
              i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
-            ds__pause();
+            ds__processor_pause();
         ds__cpu_stream *s = ds__cpu_pop_ready();
         if (s) {
             ds__cpu_unpoll_fresh(w);
@@ -9062,7 +9067,7 @@ static void *ds__cpu_worker_main(void *arg) {
         else if (!spinning && !ds__cpu.no_spin)
             atomic_fetch_sub(&ds__cpu.spinners, 1);
         if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         if (spinning) {
@@ -9308,7 +9313,7 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
             spun = ds__now_ns();
             continue;
         }
-        ds__pause();
+        ds__processor_pause();
         if (spins % 16 != 15)
             continue;
         uint64_t now = ds__now_ns();
@@ -9389,7 +9394,7 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
             if (help && spins % 4 == 0 &&
                 atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
                 ds__cpu_help(s, upto);
-            ds__pause();
+            ds__processor_pause();
         }
     }
     atomic_fetch_add_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
@@ -9529,7 +9534,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         return 0;
     if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
         return 0;
-    if (!ds__trylock(&s->put_lock))
+    if (!ds__lock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
@@ -9604,7 +9609,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
 /* The inline rule for several streams: while their put locks are held nothing can become
    pending. 0: it cannot be held now, or something is. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
-    if (ds__cpu_watched(s) || !ds__trylock(&s->put_lock))
+    if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
         return 0;
     int idle =
         atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
@@ -9978,9 +9983,9 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
         ds__lock_give(&d->lock);
         if (count <= room)
             break;
-        ds__release(list);
+        ds__host_free(list);
         room = count + 16;
-        list = ds__alloc(room * sizeof *list);
+        list = ds__host_alloc(room * sizeof *list);
         if (!list) {
             count = SIZE_MAX;
             break;
@@ -10011,7 +10016,7 @@ static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeo
     if (count == SIZE_MAX)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
     int over = ds__cpu_wait_all(list, count, timeout_ns);
-    ds__release(list);
+    ds__host_free(list);
     return over ? DS_OK : DS_NOT_READY;
 }
 
@@ -10109,7 +10114,7 @@ static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
     ds__cpu_event_unshare(e);
     ds__cpu_stamp_give(e->stamp);
-    ds__release(e->deps);
+    ds__host_free(e->deps);
     e->stamp = NULL;
     e->deps = NULL;
     e->capture = 0;
@@ -10163,7 +10168,7 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     if (DS__UNLIKELY(captured))
         ds__lock_give(&ds__g.capture_lock);
     ds__cpu_stamp_give(old);
-    ds__release(deps);
+    ds__host_free(deps);
 }
 
 /* A record without timing is the number of the stream's last operation; with timing, or when
@@ -10287,7 +10292,7 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
    cpu/event.h and cpu/watcher.h use both.
 
    Policy:
-   1. The latest record of such an event is in the shared-memory registry (ds__board) of the
+   1. The latest record of such an event is in the shared-memory registry (ds__registry) of the
       event's owner. It consists of a lane and a number. They mean all work up to that number of
       a stream in some process.
    2. A record is an operation of its own. It writes to the lane how far its stream has come.
@@ -10311,7 +10316,7 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
 struct ds__cpu_lane {
     struct ds__cpu_lane *next; /* in the list of the stream */
     struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__board *board;          /* while there is one with this serial */
+    ds__registry *board;       /* while there is one with this serial */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
@@ -10323,7 +10328,7 @@ struct ds__cpu_proxy {
     ds__cpu_stream stream;
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
-    ds__board *board;
+    ds__registry *board;
     uint64_t serial;
     uint64_t base;   /* added to the lane's numbers */
     uint64_t wanted; /* the highest number that somebody waits for */
@@ -10339,7 +10344,7 @@ static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
 }
 
 /* The lane of a stream on a board; NULL: there is none yet. The mutex is held. */
-static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b) {
+static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
     ds__cpu_lane *l = s->shared;
     while (l && l->serial != b->serial)
         l = l->next;
@@ -10347,18 +10352,18 @@ static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b
 }
 
 /* The mutex is held. */
-static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane **out) {
+static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
     uint32_t index = 0;
-    ds_result r = ds__board_lane(b, &index);
+    ds_result r = ds__registry_lane(b, &index);
     if (r < 0)
         return r;
     ds__cpu_lane *l = s->shared;
     /* one of a board that is closed can be used again */
-    while (l && ds__board_of(l->serial))
+    while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
         if (!(l = ds__cpu_raw(sizeof *l)))
-            return ds__board_short();
+            return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
         l->all = ds__cpu.lanes;
@@ -10377,12 +10382,12 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane
 /* The lane for a record of the event on the stream; counts the operation that will be put there. */
 static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
     ds_result r = DS_OK;
-    ds__boards_lock();
+    ds__registries_lock();
     if (!(*out = ds__cpu_lane_of(s, e->board)))
         r = ds__cpu_lane_make(s, e->board, out);
     if (r == DS_OK)
         atomic_fetch_add(&e->board->pending, 1);
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
@@ -10393,7 +10398,7 @@ static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
 
 /* The stream has come to a record. */
 static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__sheet *sheet = l->board->sheet;
+    ds__registry_page *sheet = l->board->sheet;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -10417,7 +10422,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     uint64_t who = atomic_load(&at->who);
     uint64_t done = p->base + atomic_load(&at->done);
     /* what it did before it ended counts */
-    if (done < upto && !ds__board_alive(p->board, who >> 24))
+    if (done < upto && !ds__registry_alive(p->board, who >> 24))
         done = p->base + atomic_load(&at->done);
     else
         who = 0;
@@ -10454,11 +10459,11 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
 }
 
 /* The proxy of a lane. The mutex is held. */
-static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **out) {
+static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
     for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
-        if (!p->is_watched && !p->stream.had_failure && !ds__board_of(p->serial))
+        if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
     if ((*out = p) != NULL)
         return DS_OK;
@@ -10470,7 +10475,7 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
         atomic_store(&p->stream.state, DS__CPU_COUNTS);
     }
     if (!p)
-        return ds__board_short();
+        return ds__registry_short();
     p->board = b;
     p->serial = b->serial;
     p->lane = lane;
@@ -10488,8 +10493,8 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
    processes.
 
    Invariants: a watched proxy holds one user of its registry and one waiter of its page
-   (ds__sheet) until it has passed `wanted`. Proxies of one registry are adjacent in the list
-   `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
+   (ds__registry_page) until it has passed `wanted`. Proxies of one registry are adjacent in the
+   list `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
    death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
    lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
@@ -10501,7 +10506,7 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
-    const ds__board *last = NULL;
+    const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
         /* before the lane is looked at */
@@ -10512,7 +10517,7 @@ static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
             *next = p->next_watched;
             p->is_watched = 0;
             atomic_fetch_sub(&p->board->sheet->waiters, 1);
-            ds__board_close(p->board);
+            ds__registry_close(p->board);
             continue;
         }
         if (p->board != last && count < room)
@@ -10530,13 +10535,13 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
-    ds__boards_lock();
+    ds__registries_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
         if (atomic_load(&ds__cpu.watch_quit))
             break;
         unsigned count = ds__cpu_watch_lanes(list + 1, 32);
-        ds__boards_unlock();
+        ds__registries_unlock();
         /* nothing tells of a death */
         nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap;
         seen = word;
@@ -10545,9 +10550,9 @@ static void *ds__cpu_watcher_main(void *unused) {
             ds__futex_wait_any(list, count + 1, nap);
         else
             ds__futex_wait(&ds__cpu.watch_word, word, DS__FOREVER);
-        ds__boards_lock();
+        ds__registries_lock();
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return NULL;
 }
 
@@ -10585,25 +10590,25 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
 static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto) {
     if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY)
         return DS_OK;
-    ds__boards_lock();
+    ds__registries_lock();
     ds_result r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)on, upto);
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 static void ds__cpu_watcher_end(void) {
     if (!ds__cpu.watcher_started)
         return;
-    ds__boards_lock();
+    ds__registries_lock();
     atomic_store(&ds__cpu.watch_quit, 1);
-    ds__boards_unlock();
+    ds__registries_unlock();
     ds__cpu_wake_watcher();
     ds__os_thread_join(ds__cpu.watcher);
     ds__cpu.watcher_started = 0;
 }
 
 /* What the event's word says, as a token of this process. The mutex is held. */
-static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *out) {
+static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
     uint32_t lane = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
     out->upto = 0;
@@ -10636,7 +10641,7 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
     ds_result r = DS_OK;
     ds__cpu_token t;
     ds__mark *m = &e->board->sheet->mark[e->mark];
-    ds__boards_lock();
+    ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
     if (atomic_load(&m->generation) != e->generation) {
         r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->board->pid);
@@ -10664,13 +10669,13 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
                 r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
         }
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 /* The stream has been given a record of the event, which is this operation of it. */
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
-    ds__boards_lock();
+    ds__registries_lock();
     uint64_t word =
         (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
     ds__lock_take(&e->lock);
@@ -10681,7 +10686,7 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
     ds__mark *m = &e->board->sheet->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
-    ds__boards_unlock();
+    ds__registries_unlock();
 }
 
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
@@ -10701,7 +10706,7 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
 
 static ds_result ds__cpu_event_import(int device, const unsigned char *handle, void **out) {
     ds__address a;
-    ds__board *b = NULL;
+    ds__registry *b = NULL;
     unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
     memcpy(same, &a, sizeof a);
@@ -10715,16 +10720,16 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
-    ds__boards_lock();
-    r = ds__board_open(a.pid, a.fd, a.cookie, &b);
-    if (r == DS_OK && !ds__board_has_mark(b, a.index, a.generation)) {
-        ds__board_close(b);
+    ds__registries_lock();
+    r = ds__registry_open(a.pid, a.fd, a.cookie, &b);
+    if (r == DS_OK && !ds__registry_has_event(b, a.index, a.generation)) {
+        ds__registry_close(b);
         b = NULL;
         r = ds__fail(DS_ERR_INVALID_HANDLE,
                      "process %d has no event %u of generation %u; it may have destroyed the event",
                      a.pid, a.index, a.generation);
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     ds__cpu_event *e = *out;
     if (r < 0) {
         ds__cpu_event_destroy(e);
@@ -10741,28 +10746,28 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
 
 /* Gives an event of this process its mark. */
 static ds_result ds__cpu_event_share(ds__cpu_event *e) {
-    ds__board *b;
-    ds__boards_lock();
-    ds_result r = ds__board_own(&b);
+    ds__registry *b;
+    ds__registries_lock();
+    ds_result r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__board_mark(b, &e->mark);
+        r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
         e->board = b;
         e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 static void ds__cpu_event_unshare(ds__cpu_event *e) {
     if (!e->board)
         return;
-    ds__boards_lock();
+    ds__registries_lock();
     if (e->imported)
-        ds__board_close(e->board);
+        ds__registry_close(e->board);
     else
-        ds__board_unmark(e->board, e->mark);
-    ds__boards_unlock();
+        ds__registry_event_remove(e->board, e->mark);
+    ds__registries_unlock();
     e->board = NULL;
     e->imported = 0;
     e->word = 0;
@@ -10803,7 +10808,7 @@ static void ds__cpu_watch_legacy(int device, int more) {
 /* The stream's nodes become these, or these too. 0: no memory. */
 static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
     uint32_t before = set ? 0 : s->dep_count;
-    uint32_t *list = ds__alloc((before + count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((before + count + 1) * sizeof *list);
     uint32_t n = 0;
     if (!list) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
@@ -10818,7 +10823,7 @@ static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t coun
         if (k == n)
             list[n++] = deps[i];
     }
-    ds__release(s->deps);
+    ds__host_free(s->deps);
     s->deps = list;
     s->dep_count = n;
     return 1;
@@ -10835,7 +10840,7 @@ static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
 
 static void ds__cpu_leave_capture(ds__cpu_stream *s) {
     s->capture = NULL;
-    ds__release(s->deps);
+    ds__host_free(s->deps);
     s->deps = NULL;
     s->dep_count = 0;
     atomic_store(&s->watch, 0);
@@ -10889,7 +10894,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
     uint32_t found = UINT32_MAX;
-    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark))
         *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
     else
@@ -10897,7 +10902,7 @@ static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
             for (uint32_t i = 0; i < s->dep_count && found == UINT32_MAX; i++)
                 if (!mark[s->deps[i]])
                     found = s->deps[i];
-    ds__release(mark);
+    ds__host_free(mark);
     return found;
 }
 
@@ -11013,7 +11018,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
                                         int set) {
     ds__cpu_stream *s = stream;
     ds__capture *c;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     ds__lock_take(&ds__g.capture_lock);
@@ -11027,7 +11032,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
         r = DS_ERR_OUT_OF_MEMORY;
     ds__lock_give(&ds__g.capture_lock);
-    ds__release(list);
+    ds__host_free(list);
     return r;
 }
 
@@ -11182,7 +11187,7 @@ static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c,
 /* The event stands for the stream's nodes; no node is made. */
 static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c,
                                         ds__cpu_event *e) {
-    uint32_t *deps = ds__alloc((s->dep_count + 1u) * sizeof *deps);
+    uint32_t *deps = ds__host_alloc((s->dep_count + 1u) * sizeof *deps);
     if (!deps)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (s->dep_count)
@@ -11197,7 +11202,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
     e->stamp = NULL;
     ds__lock_give(&e->lock);
     ds__cpu_stamp_give(stamp);
-    ds__release(old);
+    ds__host_free(old);
     return DS_OK;
 }
 
@@ -11317,14 +11322,14 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
 /* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
    also if there is no memory to find out. The lock is held. */
 static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
-    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     int joined = mark != NULL;
     for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
         if (m != s)
             joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
     for (uint32_t i = 0; i < s->dep_count && joined; i++)
         joined = mark[s->deps[i]];
-    ds__release(mark);
+    ds__host_free(mark);
     return joined;
 }
 
@@ -11456,7 +11461,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -11467,7 +11472,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -11479,7 +11484,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         /* another node before the child's, which its roots come after */
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -11502,13 +11507,13 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
 
 /* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
 static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
-    uint32_t *start = ds__alloc((x->flats + 2u) * sizeof *start);
+    uint32_t *start = ds__host_alloc((x->flats + 2u) * sizeof *start);
     uint32_t edges = 0;
-    uint32_t *order = ds__alloc((x->flats + 1u) * sizeof *order);
+    uint32_t *order = ds__host_alloc((x->flats + 1u) * sizeof *order);
     uint32_t n = 0;
     for (uint32_t i = 0; i < x->flats; i++)
         edges += x->flat[i].dep_count;
-    uint32_t *successor = ds__alloc((edges + 1u) * sizeof *successor);
+    uint32_t *successor = ds__host_alloc((edges + 1u) * sizeof *successor);
     *out_order = order;
     if (start && order && successor) {
         for (uint32_t i = 0; i < x->flats; i++) {
@@ -11529,14 +11534,14 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
                 if (--x->flat[successor[k]].left == 0)
                     order[n++] = successor[k];
     }
-    ds__release(start);
-    ds__release(successor);
+    ds__host_free(start);
+    ds__host_free(successor);
     return n == x->flats && start && order && successor;
 }
 
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -11588,9 +11593,9 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint64_t *seen = NULL;
     int done = ds__cpu_flatten(x, x->body, UINT32_MAX) && ds__cpu_sort(x, &order);
     if (done) {
-        tail = ds__alloc((x->flats + 1u) * sizeof *tail);
-        seen = ds__alloc((x->flats + 1u) * sizeof *seen);
-        x->operations = ds__alloc((x->flats + 1u) * sizeof *x->operations);
+        tail = ds__host_alloc((x->flats + 1u) * sizeof *tail);
+        seen = ds__host_alloc((x->flats + 1u) * sizeof *seen);
+        x->operations = ds__host_alloc((x->flats + 1u) * sizeof *x->operations);
         done = tail && seen && x->operations;
     }
     for (uint32_t i = 0; i < x->flats && done; i++) {
@@ -11606,18 +11611,18 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
         done = ds__cpu_place(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
-        ds__release(x->flat[i].deps);
+        ds__host_free(x->flat[i].deps);
         x->flat[i].deps = NULL;
     }
-    ds__release(order);
-    ds__release(tail);
-    ds__release(seen);
+    ds__host_free(order);
+    ds__host_free(tail);
+    ds__host_free(seen);
     return done;
 }
 
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
-    x->lane = ds__alloc((x->lanes + 1u) * sizeof *x->lane);
-    x->base = ds__alloc((x->lanes + 1u) * sizeof *x->base);
+    x->lane = ds__host_alloc((x->lanes + 1u) * sizeof *x->lane);
+    x->base = ds__host_alloc((x->lanes + 1u) * sizeof *x->base);
     if (!x->lane || !x->base)
         return 0;
     for (uint32_t i = 0; i < x->flats; i++) {
@@ -11635,7 +11640,7 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     uint32_t idle = DS__CPU_IDLE;
     while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) {
         idle = DS__CPU_IDLE;
-        ds__pause();
+        ds__processor_pause();
     }
     x->gate_base = atomic_load(&x->gate->submitted);
     return 1;
@@ -11663,9 +11668,9 @@ static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     for (size_t i = 0; i < p->objects; i++)
         ds__object_drop(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
-        ds__release(p->block[i]);
-    ds__release(p->object);
-    ds__release(p);
+        ds__host_free(p->block[i]);
+    ds__host_free(p->object);
+    ds__host_free(p);
 }
 
 /* The operation of a node as a lane has it, without a kernel's arguments. */
@@ -11756,8 +11761,8 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
 
 static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     uint32_t flats = 0;
-    ds__cpu_plan *p = ds__alloc(sizeof *p + x->lanes * sizeof p->block[0]);
-    size_t *at = ds__alloc((x->lanes + 1u) * sizeof *at);
+    ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
+    size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
     int done = p && at;
     if (p)
         atomic_store(&p->users, 1);
@@ -11770,20 +11775,20 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
                 done = 0;
             else
                 p->block[i] =
-                    ds__alloc(offsetof(ds__cpu_block, data) + at[i] +
-                              sizeof(ds__op)); /* reading an operation whole stays inside */
+                    ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] +
+                                   sizeof(ds__op)); /* reading an operation whole stays inside */
             done = done && p->block[i];
             at[i] = 0;
         }
         size_t objects = ds__cpu_objects_of(x->body, NULL);
         if (done && objects)
-            done = (p->object = ds__alloc(objects * sizeof *p->object)) != NULL;
+            done = (p->object = ds__host_alloc(objects * sizeof *p->object)) != NULL;
         if (done)
             p->objects = ds__cpu_objects_of(x->body, p->object);
         if (done)
             ds__cpu_plan_fill(x, p, at, 1);
     }
-    ds__release(at);
+    ds__host_free(at);
     if (!done) {
         ds__cpu_plan_drop(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
@@ -11809,13 +11814,13 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
     }
     ds__cpu_plan_drop(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
-        ds__release(x->flat[i].deps);
-    ds__release(x->flat);
-    ds__release(x->entry);
-    ds__release(x->lane);
-    ds__release(x->base);
-    ds__release(x->operations);
-    ds__release(x);
+        ds__host_free(x->flat[i].deps);
+    ds__host_free(x->flat);
+    ds__host_free(x->entry);
+    ds__host_free(x->lane);
+    ds__host_free(x->base);
+    ds__host_free(x->operations);
+    ds__host_free(x);
 }
 
 static void ds__cpu_exec_destroy(void *exec) {
@@ -11825,7 +11830,7 @@ static void ds__cpu_exec_destroy(void *exec) {
 static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
                                            void **out) {
     (void)graph;
-    ds__cpu_exec *x = ds__alloc(sizeof *x);
+    ds__cpu_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     atomic_store(&x->users, 1);
@@ -11939,10 +11944,10 @@ static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
         ds__cpu_stamp_give(run->stamp[i]);
     ds__cpu_plan_drop(run->plan);
-    ds__release(run->stamp);
-    ds__release(run->shared);
-    ds__release(run->token);
-    ds__release(run);
+    ds__host_free(run->stamp);
+    ds__host_free(run->shared);
+    ds__host_free(run->token);
+    ds__host_free(run);
     ds__cpu_exec_drop(x);
 }
 
@@ -11951,9 +11956,9 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
     const ds__cpu_exec *x = run->exec;
     uint32_t record = 0;
     uint32_t wait = 0;
-    if (x->records && !(run->stamp = ds__alloc(x->records * sizeof *run->stamp)))
+    if (x->records && !(run->stamp = ds__host_alloc(x->records * sizeof *run->stamp)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    if (x->waits && !(run->token = ds__alloc(x->waits * sizeof *run->token)))
+    if (x->waits && !(run->token = ds__host_alloc(x->waits * sizeof *run->token)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     /* in the order of ds__cpu_plan_fill, which numbers them */
     for (uint32_t i = 0; i < x->entries; i++) {
@@ -11972,7 +11977,7 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
             if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take()))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
             if (e->board && !run->shared &&
-                !(run->shared = ds__alloc(x->records * sizeof *run->shared)))
+                !(run->shared = ds__host_alloc(x->records * sizeof *run->shared)))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
             if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e,
                                                   &run->shared[record])) < 0)
@@ -12013,7 +12018,7 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_plan_make(x);
     if (r < 0)
         return r;
-    ds__cpu_launch *run = ds__alloc(sizeof *run);
+    ds__cpu_launch *run = ds__host_alloc(sizeof *run);
     if (!run)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     run->exec = x;
@@ -12037,13 +12042,13 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
             ds__cpu_stamp_give(run->stamp[i]);
         for (uint32_t i = 0; run->shared && i < x->records; i++)
             ds__cpu_lane_unused(run->shared[i]);
-        ds__release(stamps);
+        ds__host_free(stamps);
         ds__cpu_launch_drop(run);
         return r;
     }
     if (x->records)
         ds__cpu_launch_record(x, x->launches, stamps);
-    ds__release(stamps);
+    ds__host_free(stamps);
     x->launches++;
     return DS_OK;
 }
@@ -12474,14 +12479,14 @@ typedef struct ds__cpu_share {
 
 /* Takes the entry out, if it is there; take 0: leaves it. */
 static ds__cpu_share *ds__cpu_share_find(const void *base, int take) {
-    ds__boards_lock();
+    ds__registries_lock();
     ds__cpu_share **p = &ds__cpu.shares;
     while (*p && (*p)->base != base)
         p = &(*p)->next;
     ds__cpu_share *s = *p;
     if (s && take)
         *p = s->next;
-    ds__boards_unlock();
+    ds__registries_unlock();
     return s;
 }
 
@@ -12497,7 +12502,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     int fd = size <= (size_t)1 << 60 ? ds__os_memfd(size, cookie) : -1;
     void *base = fd >= 0 && ds__os_memfd_reserve(fd, 0, size) ? ds__os_memfd_map(fd, size) : NULL;
     if (base)
-        s = ds__alloc(sizeof *s);
+        s = ds__host_alloc(sizeof *s);
     if (!s) {
         if (base)
             ds__os_unmap(base, size);
@@ -12509,10 +12514,10 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     s->size = size;
     s->cookie = cookie;
     s->fd = fd;
-    ds__boards_lock();
+    ds__registries_lock();
     s->next = ds__cpu.shares;
     ds__cpu.shares = s;
-    ds__boards_unlock();
+    ds__registries_unlock();
     *out = base;
     return DS_OK;
 }
@@ -12523,7 +12528,7 @@ static void ds__cpu_share_release(int device, void *base, size_t size) {
         return;
     ds__os_unmap(base, size);
     ds__os_close(s->fd);
-    ds__release(s);
+    ds__host_free(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
 }
 
@@ -12704,7 +12709,7 @@ static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
     memset(out, 0, sizeof *out);
     if (!used)
         return DS_OK;
-    out->list = ds__alloc(sizeof *out->list);
+    out->list = ds__host_alloc(sizeof *out->list);
     if (!out->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processes");
     out->list[0] = (ds__process){ ds__os_process_id(), used };
@@ -12881,8 +12886,8 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     size_t hops = 0;
     for (size_t i = 0; i < routes; i++)
         hops += f->route[i].hops;
-    char *at = ds__alloc(sizeof *f + f->links * sizeof(double) + routes * sizeof(ds_cpu_route) +
-                         hops * sizeof(int));
+    char *at = ds__host_alloc(sizeof *f + f->links * sizeof(double) +
+                              routes * sizeof(ds_cpu_route) + hops * sizeof(int));
     if (!at)
         return NULL;
     ds_cpu_fabric *copy = (ds_cpu_fabric *)(void *)at;
@@ -12916,7 +12921,7 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
-    ds__release(fabric);
+    ds__host_free(fabric);
     fabric = NULL;
     ds__cpu_kept = NULL;
     if (!desc)
@@ -12990,12 +12995,12 @@ static ds_result ds__cpu_start(void) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
-    ds__cpu.device = ds__alloc(n * sizeof *ds__cpu.device);
-    ds__cpu.worker = ds__alloc((size_t)workers * sizeof *ds__cpu.worker);
+    ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
+    ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
     if (desc->peer_access)
-        ds__cpu.peers = ds__alloc(n * n);
+        ds__cpu.peers = ds__host_alloc(n * n);
     if (desc->fabric &&
-        (ds__cpu.link_free = ds__alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+        (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
@@ -13061,42 +13066,42 @@ static void ds__cpu_stop(void) {
     while (ds__cpu.raw) {
         void **raw = ds__cpu.raw;
         ds__cpu.raw = raw[0];
-        ds__release(raw);
+        ds__host_free(raw);
     }
     while (ds__cpu.failures) {
         ds__cpu_failure *f = ds__cpu.failures;
         ds__cpu.failures = f->next;
-        ds__release(f);
+        ds__host_free(f);
     }
-    ds__release(ds__cpu.host_thread);
-    ds__release(ds__cpu.peers);
-    ds__release(ds__cpu.link_free);
-    ds__release(ds__cpu.worker);
-    ds__release(ds__cpu.device);
+    ds__host_free(ds__cpu.host_thread);
+    ds__host_free(ds__cpu.peers);
+    ds__host_free(ds__cpu.link_free);
+    ds__host_free(ds__cpu.worker);
+    ds__host_free(ds__cpu.device);
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
 /* Notes all pending work; NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
-    ds__cpu_pending *mark = ds__alloc(sizeof *mark);
+    ds__cpu_pending *mark = ds__host_alloc(sizeof *mark);
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
         if (n == 0) {
-            ds__release(one); /* the work that it was for ended meanwhile */
+            ds__host_free(one); /* the work that it was for ended meanwhile */
             continue;
         }
         ds__cpu_pending *more = NULL;
         if (n != SIZE_MAX)
-            more = ds__alloc(sizeof *more + (mark->count + n) * sizeof *one);
+            more = ds__host_alloc(sizeof *more + (mark->count + n) * sizeof *one);
         if (more) {
             if (mark->count)
                 memcpy(more->token, mark->token, mark->count * sizeof *one);
             memcpy(more->token + mark->count, one, n * sizeof *one);
             more->count = mark->count + n;
         }
-        ds__release(one);
-        ds__release(mark);
+        ds__host_free(one);
+        ds__host_free(mark);
         mark = more;
     }
     return mark;
@@ -13114,7 +13119,7 @@ static int ds__cpu_passed(void **mark) {
             return 0;
         m->count--;
     }
-    ds__release(m);
+    ds__host_free(m);
     *mark = NULL;
     return 1;
 }
@@ -14192,8 +14197,8 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
     int code = DS__NVML_TOO_SMALL;
     for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
         unsigned count = room;
-        ds__nvml_process *list = ds__alloc(room * sizeof *list);
-        out->list = list ? ds__alloc(room * sizeof *out->list) : NULL;
+        ds__nvml_process *list = ds__host_alloc(room * sizeof *list);
+        out->list = list ? ds__host_alloc(room * sizeof *out->list) : NULL;
         code = out->list ? n->processes(handle, &count, list) : DS__NVML_TOO_SMALL;
         for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
             const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
@@ -14201,10 +14206,10 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
             out->list[k].bytes = n->old ? old->bytes : list[k].bytes;
             out->count = k + 1;
         }
-        ds__release(list);
+        ds__host_free(list);
         if (code == 0)
             break;
-        ds__release(out->list);
+        ds__host_free(out->list);
         out->list = NULL;
         room = count > room ? count + 16 : 2 * room;
     }
@@ -14315,9 +14320,9 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
         if (count <= room)
             return events;
         ds__cuda_unlock_for_events();
-        ds__release(events);
+        ds__host_free(events);
         room = count;
-        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
+        if (!(events = ds__host_alloc(room * sizeof(cudaEvent_t)))) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
             return NULL;
         }
@@ -14372,7 +14377,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
         ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
     }
     ds__cuda_leave(&scope);
-    ds__release(events);
+    ds__host_free(events);
     return r;
 }
 
@@ -14407,7 +14412,7 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
         if (r != DS_NOT_READY || passed >= timeout_ns)
             return r;
         if (passed < 20000) {
-            ds__pause();
+            ds__processor_pause();
         } else {
             uint64_t left = timeout_ns - passed;
             uint64_t ns = nap < left ? nap : left;
@@ -14493,7 +14498,7 @@ static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flag
 
 /* The object of a stream; NULL: no memory, and the sentence is set. */
 static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
-    ds__cuda_stream *s = ds__alloc(sizeof *s);
+    ds__cuda_stream *s = ds__host_alloc(sizeof *s);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
         return NULL;
@@ -14527,7 +14532,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->priority = *priority;
     if (r < 0) {
         ds__mutex_destroy(&s->staging);
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     if (kind != DS__STREAM_LEGACY)
@@ -14631,7 +14636,7 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
     ds__mutex_destroy(&s->staging);
-    ds__release(s);
+    ds__host_free(s);
 }
 
 /* Ends the native stream of an unwrapped object, if its new owner has ended meanwhile. */
@@ -14720,7 +14725,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
         ds__mutex_destroy(&s->staging);
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     *out = s;
@@ -14773,7 +14778,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     cudaEvent_t event = NULL;
     if (before && before->device == device)
         return DS_OK;
-    ds__cuda_event *e = ds__alloc(sizeof *e);
+    ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -14782,7 +14787,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
         ds__cuda_leave(&scope);
     }
     if (r < 0) {
-        ds__release(e);
+        ds__host_free(e);
         return r;
     }
     e->event = event;
@@ -14799,7 +14804,7 @@ static void ds__cuda_event_destroy(void *event) {
         ds__cuda_enter_or_not(&scope, e->device);
         ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
         ds__cuda_leave(&scope);
-        ds__release(e);
+        ds__host_free(e);
         e = older;
     }
 }
@@ -14892,7 +14897,7 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     cudaEvent_t event = NULL;
     ds__cuda_scope scope;
     memcpy(&handle, bytes, sizeof handle);
-    ds__cuda_event *e = ds__alloc(sizeof *e);
+    ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -14904,7 +14909,7 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
         ds__cuda_leave(&scope);
     }
     if (r < 0) {
-        ds__release(e);
+        ds__host_free(e);
         return r;
     }
     e->event = event;
@@ -14969,7 +14974,7 @@ static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
         ds__cuda_run_host(h, status != cudaSuccess);
         if (!embedded)
-            ds__release(h);
+            ds__host_free(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
@@ -15016,7 +15021,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
                                       uint64_t stream, int blocks) {
     ds__cuda_scope scope;
     int capturing = 0;
-    ds__cuda_host *h = ds__alloc(sizeof *h);
+    ds__cuda_host *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     h->fn = fn;
@@ -15036,7 +15041,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
         ds__cuda_leave(&scope);
     }
     if (r < 0 || capturing)
-        ds__release(h);
+        ds__host_free(h);
     return r;
 }
 
@@ -15138,14 +15143,14 @@ static void ds__cuda_host_work(void *user) {
 }
 
 static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
-    ds__op *copy = ds__alloc(sizeof *copy);
+    ds__op *copy = ds__host_alloc(sizeof *copy);
     if (!copy)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0,
+    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__host_free, 0,
                                        (op->flags & DS__OP_BLOCKS) != 0);
     if (r < 0) {
-        ds__release(copy);
+        ds__host_free(copy);
         return r;
     }
     return op->flags & DS__OP_BLOCKS
@@ -15200,7 +15205,7 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
             ds__cuda.stages = stage->next;
         ds__lock_give(&ds__cuda.host_lock);
         if (!stage) {
-            if (!(stage = ds__alloc(sizeof *stage)))
+            if (!(stage = ds__host_alloc(sizeof *stage)))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
             enum cudaStreamCaptureMode mode;
             int relaxed = ds__cuda_relax(scope, &mode);
@@ -15208,7 +15213,7 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
                                  (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
             ds__cuda_unrelax(scope, relaxed, mode);
             if (r < 0) {
-                ds__release(stage);
+                ds__host_free(stage);
                 return r;
             }
         }
@@ -15232,7 +15237,7 @@ static void ds__cuda_staged_drop(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
     ds__cuda_stage_drop(w->stage);
-    ds__release(w);
+    ds__host_free(w);
 }
 
 static void ds__cuda_piece_run(void *user) {
@@ -15321,12 +15326,12 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds__cuda_scope scope;
     if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
-    ds__cuda_staged *w = ds__alloc(sizeof *w + across * down * sizeof w->piece[0]);
+    ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) {
-        ds__release(w);
+        ds__host_free(w);
         return r;
     }
     int capturing = 0;
@@ -15337,13 +15342,13 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
                      "capture continues");
     if (r < 0) {
         ds__cuda_leave(&scope);
-        ds__release(w);
+        ds__host_free(w);
         return r;
     }
     ds__mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
-        ds__release(w);
+        ds__host_free(w);
     } else {
         w->stage = s->stage;
         atomic_store(&w->users, 1);
@@ -15534,7 +15539,7 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
 
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
-    if (!ds__known(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
+    if (!ds__memory_table_find(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
         return DS__CUDA_ASK;
     return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index
                                                                                : DS__CUDA_HOST;
@@ -15618,11 +15623,11 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
         m = m->next;
     if (!m) {
         int code;
-        if (!(m = ds__alloc(sizeof *m)))
+        if (!(m = ds__host_alloc(sizeof *m)))
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
         if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__alloc(k->cuda.image_size + 1))) {
-                ds__release(m);
+            if (!(text = ds__host_alloc(k->cuda.image_size + 1))) {
+                ds__host_free(m);
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
             }
             image = memcpy(text, image, k->cuda.image_size);
@@ -15630,16 +15635,16 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
         code = ds__cuda_load_image(image, log, sizeof log, &m->module);
         if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
             code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        ds__release(text);
+        ds__host_free(text);
         if (code) {
-            ds__release(m);
+            ds__host_free(m);
             ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
             log[sizeof log - 1] = 0;
             for (char *c = log; *c; c++)
                 if (*c == '\n')
                     *c = ' ';
-            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
-                            log);
+            return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name,
+                                   *log ? ": " : "", log);
         }
         m->image = k->cuda.image;
         m->device = scope->device;
@@ -15667,8 +15672,8 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
     }
     if (!code)
         return DS_OK;
-    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s",
-                 k->cuda.entry, k->name);
+    r = ds__fail_append(ds__cuda_fail(scope, call, code),
+                        "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
     if (--f->module->users == 0) { /* nothing can run it */
         ds__cuda_module **p = &ds__cuda.modules;
         while (*p != f->module)
@@ -15683,7 +15688,7 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->native);
-    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
+    if (!f && !(f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->native, f);
     f += scope->device;
@@ -15754,7 +15759,7 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
             f[i].module->users--;
     ds__mutex_unlock(&ds__cuda.mutex);
     atomic_store(&kernel->native, NULL);
-    ds__release(f);
+    ds__host_free(f);
 }
 
 /* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
@@ -15787,7 +15792,7 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
         list = m->next;
         DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
         (void)code; /* after a failure of the device nothing can be unloaded */
-        ds__release(m);
+        ds__host_free(m);
     }
     ds__cuda_unrelax(scope, relaxed, mode);
 }
@@ -15843,7 +15848,8 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
             atomic_store(&f->shared, bytes);
     }
     ds__mutex_unlock(&ds__cuda.mutex);
-    return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
+    return r < 0 ? ds__fail_append(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes)
+                 : r;
 }
 
 static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s,
@@ -15875,7 +15881,7 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
     }
     return DS__LIKELY(code == 0)
                ? DS_OK
-               : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
+               : ds__fail_append(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
 }
 
 /* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
@@ -16061,15 +16067,15 @@ typedef struct ds__cuda_task {
 static void ds__cuda_task_end(void *user) {
     ds__cuda_task *h = user;
     ds__object_drop(h->payload);
-    ds__release(h);
+    ds__host_free(h);
 }
 
 /* Of a host node, or a copy or fill of host memory; NULL: no memory, and the sentence is set. */
 static ds__object *ds__cuda_task_new(const ds__node *n) {
-    ds__cuda_task *h = ds__alloc(sizeof *h);
+    ds__cuda_task *h = ds__host_alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
     if (!o) {
-        ds__release(h);
+        ds__host_free(h);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
         return NULL;
     }
@@ -16095,7 +16101,7 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
@@ -16121,7 +16127,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
         ds__object_drop(list->at[i].object);
-    ds__release(list->at);
+    ds__host_free(list->at);
     memset(list, 0, sizeof *list);
 }
 
@@ -16408,7 +16414,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
             r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
     }
-    ds__release(events);
+    ds__host_free(events);
     return r;
 }
 
@@ -16472,7 +16478,7 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
 #else
     size_t size = sizeof(cudaGraphNode_t);
 #endif
-    if (!(*out = ds__alloc(*count * size)))
+    if (!(*out = ds__host_alloc(*count * size)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
 #if CUDART_VERSION >= 13000
     r = DS__RT(*scope, cudaGraphNodeGetDependencies,
@@ -16499,7 +16505,7 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
         if (on != UINT32_MAX && !ds__node_depend(n, on))
             r = DS_ERR_OUT_OF_MEMORY;
     }
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -16509,7 +16515,7 @@ static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t gra
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
     if (r < 0 || !*count)
         return r;
-    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t))))
+    if (!(*out = ds__host_alloc(*count * sizeof(cudaGraphNode_t))))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
@@ -16552,7 +16558,7 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     for (size_t i = first; i < count && r == DS_OK; i++)
         if (all[i])
             r = ds__cuda_append_unknown(b, all[i]);
-    ds__release(all);
+    ds__host_free(all);
     for (uint32_t i = before; i < b->count && r == DS_OK; i++)
         r = ds__cuda_read_after(scope, b, i);
     return r;
@@ -16695,7 +16701,7 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
                                      : "cuGraphKernelNodeSetParams",
                               code);
     }
-    return r < 0 ? ds__also(r, " (kernel %s)", k->name) : r;
+    return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
 static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {
@@ -16855,12 +16861,12 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
         ds__cuda_leave(&scope);
     }
     ds__cuda_own_end(&g->owns);
-    ds__release(g);
+    ds__host_free(g);
 }
 
 static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
-    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -16869,7 +16875,7 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
         ds__cuda_leave(&scope);
     }
     if (r < 0)
-        ds__release(g);
+        ds__host_free(g);
     else
         *out = g;
     return r;
@@ -16912,7 +16918,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
 
 /* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
 static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
-    cudaGraphNode_t *list = ds__alloc((2u * (size_t)b->count + 1) * sizeof *list);
+    cudaGraphNode_t *list = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *list);
     for (uint32_t i = 0; list && i < b->count; i++)
         list[i] = ds__cuda_native(b->node[i]);
     if (!list)
@@ -16932,7 +16938,7 @@ static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *f
             ds__cuda_graph_end(b->native, b->device.index);
         b->native = g;
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 
@@ -16997,7 +17003,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     ds__cuda_graph *g = b->native;
     ds__node *n = b->node[index];
     cudaGraphNode_t node = NULL;
-    cudaGraphNode_t *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
+    cudaGraphNode_t *after = ds__host_alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
     if (!after)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies",
                         (unsigned)n->dep_count);
@@ -17011,7 +17017,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK)
         r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -17022,7 +17028,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
     ds_result r = ds__cuda_usable(b);
     if (r < 0)
         return r;
-    cudaGraphNode_t *ends = ds__alloc(2 * count * sizeof *ends);
+    cudaGraphNode_t *ends = ds__host_alloc(2 * count * sizeof *ends);
     if (!ends)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
     for (size_t i = 0; i < count; i++) {
@@ -17035,7 +17041,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
                              count);
         ds__cuda_leave(&scope);
     }
-    ds__release(ends);
+    ds__host_free(ends);
     return r;
 }
 
@@ -17060,7 +17066,7 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     /* a picture only: made when it is needed */
     if (!old)
         return DS_OK;
-    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     cudaGraphNode_t *nodes = ds__cuda_natives(from);
     ds_result r = g && nodes ? ds__cuda_usable(from)
                              : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes",
@@ -17077,9 +17083,9 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
         to->native = g;
     else if (g) {
         ds__cuda_own_end(&g->owns);
-        ds__release(g);
+        ds__host_free(g);
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 
@@ -17195,7 +17201,7 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     for (size_t i = 0; i < count && r == DS_OK; i++)
         for (uint32_t k = 0; k < n->dep_count; k++)
             found += after[i] == nodes[n->deps[k]];
-    ds__release(after);
+    ds__host_free(after);
     if (r == DS_OK && (count != n->dep_count || found != count))
         r = ds__fail(DS_ERR_UNSUPPORTED,
                      "node %u of the new child graph has other dependencies than the present child",
@@ -17233,7 +17239,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
         else if (r == DS_OK)
             r = ds__cuda_is_empty(scope, nodes[i]);
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 
@@ -17340,7 +17346,7 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     if (k->next)
         k->next->previous = k->previous;
     /* before the lock is given: then the driver may stop, and the allocator be another one */
-    ds__release(k);
+    ds__host_free(k);
     ds__lock_give(&ds__cuda.host_lock);
 }
 
@@ -17350,7 +17356,7 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     *out = NULL;
     if (!owns->count)
         return DS_OK;
-    ds__cuda_keep *k = ds__alloc(sizeof *k + owns->count * sizeof k->object[0]);
+    ds__cuda_keep *k = ds__host_alloc(sizeof *k + owns->count * sizeof k->object[0]);
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     for (; k->count < owns->count; k->count++)
@@ -17409,14 +17415,14 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
         ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
     ds__cuda_leave(&scope);
     if (x->now_node != x->kept_node)
-        ds__release(x->now_node);
-    ds__release(x->kept_node);
-    ds__release(x->off);
-    ds__release(x->on);
+        ds__host_free(x->now_node);
+    ds__host_free(x->kept_node);
+    ds__host_free(x->off);
+    ds__host_free(x->on);
     ds__cuda_own_end(&x->owns);
     if (x->held)
         ds__body_free(x->held);
-    ds__release(x);
+    ds__host_free(x);
 }
 
 static void ds__cuda_exec_destroy(void *exec) {
@@ -17497,14 +17503,14 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     ds_result r = ds__cuda_usable(b);
     if (r < 0)
         return r;
-    ds__cuda_exec *x = ds__alloc(sizeof *x);
+    ds__cuda_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     x->device = b->device.index;
     x->count = b->count;
     x->kept_node = x->now_node = ds__cuda_natives(b);
-    x->off = ds__alloc(b->count + 1u);
-    x->on = ds__alloc(b->count + 1u);
+    x->off = ds__host_alloc(b->count + 1u);
+    x->on = ds__host_alloc(b->count + 1u);
     for (uint32_t i = 0; i < b->count && x->on; i++)
         x->on[i] = (unsigned char)b->node[i]->device.index;
     if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_all(&x->owns, b))
@@ -17568,7 +17574,7 @@ static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, 
     if (nodes) {
         if (x->now != x->kept) {
             ds__cuda_ignore(scope, cudaGraphDestroy(x->now));
-            ds__release(x->now_node);
+            ds__host_free(x->now_node);
         }
         x->now = graph;
         x->now_node = nodes;
@@ -17598,7 +17604,7 @@ static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_r
         r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
         ds__cuda_own_end(&owns);
-        ds__release(nodes);
+        ds__host_free(nodes);
         return r;
     }
     if (x->kept)
@@ -17618,7 +17624,7 @@ static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_r
     if (r < 0 && clone)
         ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
     if (r < 0 || !clone)
-        ds__release(nodes);
+        ds__host_free(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;
@@ -17638,11 +17644,11 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "node %u cannot be set: CUDA cannot clone the graph of the executable",
                         (unsigned)index);
-    if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes)))
+    if (!(nodes = ds__host_alloc((x->count + 1u) * sizeof *nodes)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
-        ds__release(nodes);
+        ds__host_free(nodes);
         return r;
     }
     if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE))
@@ -17667,7 +17673,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     if (r < 0 && graph)
         ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
     if (r < 0)
-        ds__release(nodes);
+        ds__host_free(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;
@@ -18362,9 +18368,9 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
                                         size_t count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    ds__cuda_graph *g = c->into ? c->body->native : ds__alloc(sizeof *g);
-    ds__cuda_origin *o = ds__alloc(sizeof *o);
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    ds__cuda_graph *g = c->into ? c->body->native : ds__host_alloc(sizeof *g);
+    ds__cuda_origin *o = ds__host_alloc(sizeof *o);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     ds_result r = g && o && after ? ds__cuda_on(&scope, s)
                                   : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (r == DS_OK) {
@@ -18374,10 +18380,10 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
         ds__cuda_leave(&scope);
     }
     if (r < 0 && !c->into)
-        ds__release(g);
+        ds__host_free(g);
     if (r < 0)
-        ds__release(o);
-    ds__release(after);
+        ds__host_free(o);
+    ds__host_free(after);
     return r;
 }
 
@@ -18398,7 +18404,7 @@ static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     ((ds__cuda_graph *)c->body->native)->capture = NULL;
     c->origin = NULL;
     ds__capture_unlist(c);
-    ds__release(o);
+    ds__host_free(o);
     return streams;
 }
 
@@ -18533,7 +18539,7 @@ static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda
                                      ds__body *b, ds_graph_node *out, size_t room,
                                      size_t *out_count) {
     size_t count = now->count < room ? now->count : room;
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     if (!after)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     if (count)
@@ -18546,7 +18552,7 @@ static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda
         else
             out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
     }
-    ds__release(after);
+    ds__host_free(after);
     if (r == DS_OK)
         *out_count = now->count;
     return r;
@@ -18575,7 +18581,7 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
 static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__body *b, const ds_graph_node *nodes, size_t count,
                                        int set) {
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     ds_result r = after ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t index = (uint32_t)nodes[i].id - 1;
@@ -18587,7 +18593,7 @@ static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cu
     }
     if (r == DS_OK)
         r = ds__cuda_set_after(scope, s, after, count, set);
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -18680,9 +18686,10 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     if (!ended)
-        ds__warn("capture #%llu remains open in CUDA: only the thread that began it can end it, "
-                 "and devstream does not own its stream",
-                 (unsigned long long)c->id);
+        ds__log_warn(
+            "capture #%llu remains open in CUDA: only the thread that began it can end it, "
+            "and devstream does not own its stream",
+            (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }
 
@@ -18741,8 +18748,8 @@ __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope 
     cudaError_t code = cudaMemGetInfo(&avail, &total);
     ds__cuda_unrelax(scope, relaxed, mode);
     if (code == cudaSuccess)
-        ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free", size,
-                 avail, total);
+        ds__fail_append(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free",
+                        size, avail, total);
     ds__cuda_ignore(scope, code);
 }
 
@@ -18851,7 +18858,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
         if (code)
             r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
         if (r == DS_ERR_OUT_OF_MEMORY)
-            ds__also(r, "; %zu bytes of address space were requested", size);
+            ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
@@ -19424,7 +19431,7 @@ static void ds__cuda_stop(void) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
         ds__cuda_ignore(&scope, cudaFreeHost(stage->memory));
-        ds__release(stage);
+        ds__host_free(stage);
     }
 }
 
@@ -19556,20 +19563,20 @@ static ds__thread *ds__thread_state(void);
    Invariants: if a function fails, it stores the sentence (base/error.h), its outputs are 0 or
    NULL, and nothing has happened, unless its comment says more.
    Locks: callers hold none that a driver call or a function of the user's may need.
-   Threads: any, with a state (ds__enter). Handles are pinned or found valid by the callee. */
+   Threads: any, with a state (ds__api_enter). Handles are pinned or found valid by the callee. */
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* The first step of a public function: records the call site, starts devstream if needed, and
-   refuses calls that are not permitted. ds__enter_inline is for hot paths. */
-static ds_result ds__enter(const char *fn);
-static inline ds_result ds__enter_inline(const char *fn);
+   refuses calls that are not permitted. ds__api_enter_inline is for hot paths. */
+static ds_result ds__api_enter(const char *fn);
+static inline ds_result ds__api_enter_inline(const char *fn);
 
-#define DS__ENTER(fn)                    \
-    do {                                 \
-        ds_result ds__r = ds__enter(fn); \
-        if (DS__UNLIKELY(ds__r < 0))     \
-            return ds__r;                \
+#define DS__ENTER(fn)                        \
+    do {                                     \
+        ds_result ds__r = ds__api_enter(fn); \
+        if (DS__UNLIKELY(ds__r < 0))         \
+            return ds__r;                    \
     } while (0)
 
 /* Calls a public function inside of the user's call. Errors name the user's call and its site. */
@@ -19593,13 +19600,13 @@ static ds_result ds__sync_tell(const char *format, ...);
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /* Replaces a zeroed device by the current one, and refuses one that does not exist. */
-static ds_result ds__resolve(ds_device device, ds_device *out);
+static ds_result ds__device_resolve(ds_device device, ds_device *out);
 
-#define DS__RESOLVE(device)                             \
-    do {                                                \
-        ds_result ds__r = ds__resolve(device, &device); \
-        if (DS__UNLIKELY(ds__r < 0))                    \
-            return ds__r;                               \
+#define DS__RESOLVE(device)                                    \
+    do {                                                       \
+        ds_result ds__r = ds__device_resolve(device, &device); \
+        if (DS__UNLIKELY(ds__r < 0))                           \
+            return ds__r;                                      \
     } while (0)
 
 /* Appends the label of the device to the sentence of an error; returns the result. */
@@ -19620,7 +19627,7 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
 /* Returns the legacy stream of a device. */
-static ds_result ds__legacy(ds_device device, ds_stream *out);
+static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out);
 /* Returns the thread's current stream of a device, at first the default stream. */
 static ds_result ds__stream_current(ds_device device, ds_stream *out);
 /* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
@@ -19628,7 +19635,7 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
 /* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
 static ds__op ds__op_make(int kind);
 /* Enqueues an operation. */
-static inline ds_result ds__submit(ds__stream *s, const ds__op *op);
+static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op);
 /* Makes a stream wait for the work that another stream has now. */
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
@@ -19641,7 +19648,7 @@ static inline void ds__event_unpin(ds__event *e);
 /* Records an event on a stream; kind: DS__OP_RECORD, with flags. The first record that succeeds
    binds the event to the stream's device. */
 static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind);
-static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind);
+static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kind);
 /* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
    not invalidate a capture that begins meanwhile. */
 static ds_result ds__event_record_outside(ds_event event, ds_stream stream);
@@ -19708,8 +19715,8 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what);
 
 /* Looks up the memory of an operand of `span` bytes and checks that it stays inside of its
    allocation. *known 0: devstream does not know the memory. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
-                             int *known);
+static ds_result ds__copy_operand_find(const void *ptr, size_t span, const char *what,
+                                       ds_pointer_info *out, int *known);
 
 /* A copy of rows. Pitches and width are in bytes. */
 typedef struct ds__copy_request {
@@ -19829,7 +19836,7 @@ static ds_result ds__fault_parse(const char *text) {
 
    Invariants: the order of the layers is that of DS__LAYERS, from the driver to the program,
    whatever the order in the list. A layer that is not in the list costs nothing.
-   Locks: called in ds__start and ds_init, with ds__g.mutex.
+   Locks: called in ds__start_all and ds_init, with ds__g.mutex.
    Threads: the one that starts devstream. */
 
 /* More layers; a test program defines the macro before it includes the implementation. */
@@ -19896,9 +19903,9 @@ static void ds__layers_observe(unsigned layers) {
 
 /* core/init.h - lazy initialisation and the entry of public calls.
 
-   Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
-   applies the layers to the driver tables. DS__ENTER (ds__enter, ds__enter_inline) is the first
-   step of nearly every public function. It records the call site, starts devstream if needed,
+   Starts devstream at the first call (ds__start_all), keeps the configuration of ds_init, and
+   applies the layers to the driver tables. DS__ENTER (ds__api_enter, ds__api_enter_inline) is the
+   first step of nearly every public function. It records the call site, starts devstream if needed,
    and refuses calls that are not permitted.
 
    Invariants: ds__g.state is DS__COLD until a start succeeds, then DS__READY until ds_shutdown.
@@ -19906,18 +19913,18 @@ static void ds__layers_observe(unsigned layers) {
    DS__FORKED unless it was cold. ds__g.epoch differs after each start, so handles and thread
    states of an earlier one are stale. A CUDA driver that fails to start only leaves a reason in
    the backend report; if the CPU driver fails, the start fails.
-   Locks: ds__g.mutex is held over ds__start, including the drivers' probe and start functions,
+   Locks: ds__g.mutex is held over ds__start_all, including the drivers' probe and start functions,
    and while ds_init keeps the configuration. The user's log function may run under the mutex.
-   The fast path of ds__enter takes no lock.
+   The fast path of ds__api_enter takes no lock.
    Threads: any thread may make the first call. Inside of a host function, callback, destructor,
-   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__fork_handle
    runs in the child of a fork. */
 
-static int ds__ordinals(void) {
+static int ds__device_ordinal_count(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
 }
 
-static void ds__forked(void) {
+static void ds__fork_handle(void) {
     atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED);
 }
 
@@ -19941,8 +19948,8 @@ static ds_result ds__start_drivers(unsigned layers) {
         else
             snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
     }
-    ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
-    ds__g.label = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.label);
+    ds__g.legacy = ds__host_alloc((size_t)(ds__device_ordinal_count() + 1) * sizeof *ds__g.legacy);
+    ds__g.label = ds__host_alloc((size_t)(ds__device_ordinal_count() + 1) * sizeof *ds__g.label);
     if (!ds__g.legacy || !ds__g.label)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
@@ -20020,7 +20027,7 @@ static ds_result ds__start_handlers(void) {
     if (error)
         return ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (!ds__g.atfork) {
-        ds__os_at_fork(NULL, NULL, ds__forked);
+        ds__os_at_fork(NULL, NULL, ds__fork_handle);
         ds__g.atfork = 1;
     }
     return DS_OK;
@@ -20028,7 +20035,7 @@ static ds_result ds__start_handlers(void) {
 
 /* Starts devstream; ds__g.mutex is held. On failure the state stays cold, and the next call tries
    again. */
-static ds_result ds__start(void) {
+static ds_result ds__start_all(void) {
     unsigned layers;
     ds_result r = ds__start_config(&layers);
     if (r < 0)
@@ -20043,8 +20050,8 @@ static ds_result ds__start(void) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();
-        ds__release(ds__g.legacy);
-        ds__release(ds__g.label);
+        ds__host_free(ds__g.legacy);
+        ds__host_free(ds__g.label);
         ds__g.legacy = NULL;
         ds__g.label = NULL;
         return r;
@@ -20054,7 +20061,7 @@ static ds_result ds__start(void) {
     return DS_OK;
 }
 
-__attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
+__attribute__((noinline, cold)) static ds_result ds__api_enter_slow(ds__tls_block *t) {
     if (t->epoch != ds__g.epoch)
         ds__tls_forget(t); /* the objects of before ds_shutdown are freed */
     if (t->in_callback)
@@ -20068,7 +20075,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
     ds_result r = DS_OK;
     ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
-        r = ds__start();
+        r = ds__start_all();
         if (r == DS_OK)
             atomic_store(&ds__g.state, DS__READY);
     }
@@ -20080,19 +20087,19 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 
 /* The first step of a public function: records the call site, starts devstream if needed, and
    refuses calls that are not permitted. */
-static inline ds_result ds__enter_inline(const char *fn) {
+static inline ds_result ds__api_enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
     t->site = ds__site_take(t);
     if (DS__UNLIKELY(t->in_callback ||
                      atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch))
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     return DS_OK;
 }
 
-__attribute__((noinline)) static ds_result ds__enter(const char *fn) {
-    return ds__enter_inline(fn);
+__attribute__((noinline)) static ds_result ds__api_enter(const char *fn) {
+    return ds__api_enter_inline(fn);
 }
 
 DSDEF int(ds_version_get)(void) {
@@ -20139,7 +20146,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     t->fn = "ds_init";
     t->site = ds__site_take(t);
     if (t->in_callback)
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     static const ds_init_desc none;
     if (!desc)
         desc = &none;
@@ -20159,7 +20166,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         return r;
     /* before the lock: in a forked child it may never be released */
     if (atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) != DS__COLD)
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
@@ -20178,20 +20185,20 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
 /* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
 
    Holds the current streams and the pushed frames of each thread that calls devstream, behind its
-   current device and hazard pointers (ds__thread_state). ds__reclaim frees the states of
-   ended threads and the destroyed objects that no call uses any more. ds__ordinal and
+   current device and hazard pointers (ds__thread_state). ds__retired_reclaim frees the states of
+   ended threads and the destroyed objects that no call uses any more. ds__device_ordinal and
    ds__driver_of map a device to its index over all drivers and to its driver table.
 
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
-   ds__callers.list from its creation until ds__reclaim or ds_shutdown frees it. While its thread
-   lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
-   kernels that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
-   ds__reclaim returns at once.
+   ds__callers.list from its creation until ds__retired_reclaim or ds_shutdown frees it. While its
+   thread lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
+   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed kernels
+   that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
+   ds__retired_reclaim returns at once.
    Locks: ds__callers.lock guards the list of threads. No other lock is taken, and no driver call or
-   user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
-   and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
-   then returns at once.
+   user code runs under it. ds__retired_reclaim expects no lock from its caller, because it calls
+   drivers and the user's destructors. A caller that holds one sets ds__tls.upper_locked;
+   ds__retired_reclaim then returns at once.
    Threads: any calling thread. ds__thread_ends runs on an ending thread (ds__os_thread_key) and
    calls no driver. */
 
@@ -20219,7 +20226,7 @@ struct ds__thread {
     size_t frame_room;
 };
 
-static int ds__ordinal(ds_device d) {
+static int ds__device_ordinal(ds_device d) {
     return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index;
 }
 
@@ -20247,7 +20254,7 @@ static void ds__thread_ends(void *thread) {
 
 /* Frees the state of an ended thread and drops its references to streams. */
 static void ds__thread_free(ds__thread *t) {
-    for (int i = 0; i < ds__ordinals(); i++) {
+    for (int i = 0; i < ds__device_ordinal_count(); i++) {
         ds__stream_drop(t->current[i]);
         ds__stream_end(t->own[i]);
     }
@@ -20256,11 +20263,11 @@ static void ds__thread_free(ds__thread *t) {
         ds__stream_drop(t->frame[i].previous);
         ds__stream_drop(t->frame[i].pushed);
     }
-    ds__release(t->current);
-    ds__release(t->own);
-    ds__release(t->frame);
+    ds__host_free(t->current);
+    ds__host_free(t->own);
+    ds__host_free(t->frame);
     ds__modules_thread_end(t->caller.module);
-    ds__release(t);
+    ds__host_free(t);
 }
 
 /* Frees the states of ended threads, and the streams that only they used. */
@@ -20282,7 +20289,7 @@ static void ds__reclaim_threads(void) {
     while (ended) {
         ds__thread *t = (ds__thread *)(void *)ended;
         ended = t->caller.next;
-        for (int i = 0; i < ds__ordinals(); i++)
+        for (int i = 0; i < ds__device_ordinal_count(); i++)
             if (t->own[i].id)
                 ds__modules_stream_end(
                     (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
@@ -20292,21 +20299,22 @@ static void ds__reclaim_threads(void) {
 
 /* Frees the states of ended threads and the objects that were destroyed. Called where objects are
    created and destroyed and after waits, not on hot paths. */
-static void ds__reclaim(void) {
+static void ds__retired_reclaim(void) {
     int dead = atomic_load_explicit(&ds__dead, memory_order_acquire);
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
-    /* a thread without a state has no pins; ds__enter drops a state of before ds_shutdown */
+    /* a thread without a state has no pins; ds__api_enter drops a state of before ds_shutdown */
     if (!ds__tls.thread)
         return;
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();
-        ds__table_reap(&ds__g.execs);
-        ds__table_reap(&ds__g.graphs); /* objects that refer to kernels and events before these */
-        ds__table_reap(&ds__g.events);
-        ds__table_reap(&ds__g.kernels);
-        ds__table_reap(&ds__g.streams);
+        ds__table_reclaim(&ds__g.execs);
+        ds__table_reclaim(
+            &ds__g.graphs); /* objects that refer to kernels and events before these */
+        ds__table_reclaim(&ds__g.events);
+        ds__table_reclaim(&ds__g.kernels);
+        ds__table_reclaim(&ds__g.streams);
     }
     ds__kernel_collect();
 }
@@ -20316,18 +20324,18 @@ static ds__thread *ds__thread_state(void) {
     ds__tls_block *tls = &ds__tls;
     if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch))
         return tls->thread;
-    ds__reclaim();
-    size_t n = (size_t)ds__ordinals() + 1;
-    ds__thread *t = ds__alloc(sizeof *t);
+    ds__retired_reclaim();
+    size_t n = (size_t)ds__device_ordinal_count() + 1;
+    ds__thread *t = ds__host_alloc(sizeof *t);
     if (t) {
-        t->current = ds__alloc(n * sizeof *t->current);
-        t->own = ds__alloc(n * sizeof *t->own);
+        t->current = ds__host_alloc(n * sizeof *t->current);
+        t->own = ds__host_alloc(n * sizeof *t->own);
     }
     if (!t || !t->current || !t->own || ds__os_thread_key_set(ds__g.key, t) != 0) {
         if (t) {
-            ds__release(t->current);
-            ds__release(t->own);
-            ds__release(t);
+            ds__host_free(t->current);
+            ds__host_free(t->own);
+            ds__host_free(t);
         }
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
@@ -20377,7 +20385,7 @@ __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_
                         what);
     snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
     if (ds__g.desc.log_fn)
-        ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
+        ds__log_write(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
     else if (ds__tls.site.file)
         fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
     else
@@ -20492,7 +20500,7 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     if (atomic_load(&ds__g.state) == DS__READY && !t->in_hook) { /* else the log is not known yet */
         ds_site outer = t->site;
         t->site = site;
-        ds__log(DS_LOG_ERROR, code, t->error);
+        ds__log_write(DS_LOG_ERROR, code, t->error);
         t->site = outer;
     }
     return code;
@@ -20506,8 +20514,8 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
     e->line = site.file ? site.line : 0;
     e->thread = ds__thread_number();
     e->time_ns = ds__now_ns();
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
         if (atomic_load(&ds__notes.hook) != w) {
@@ -20816,7 +20824,7 @@ DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
         if (spins < 64)
-            ds__pause();
+            ds__processor_pause();
         else
             ds__os_yield();
     }
@@ -20884,9 +20892,9 @@ static void ds__ranges_end(void) {
 
 /* core/device.h - devices: resolution, text form, current device.
 
-   Checks and completes the device arguments of all public functions (ds__resolve, DS__RESOLVE).
-   Lists backends and devices, converts devices to and from text, and sets, pushes and pops the
-   current device of a thread.
+   Checks and completes the device arguments of all public functions (ds__device_resolve,
+   DS__RESOLVE). Lists backends and devices, converts devices to and from text, and sets, pushes and
+   pops the current device of a thread.
 
    Invariants: a resolved device exists, has type CUDA or CPU, and is neither the host nor
    DS_DEVICE_CURRENT. Pushes of devices and of streams share one stack of frames for each thread;
@@ -20896,7 +20904,7 @@ static void ds__ranges_end(void) {
    Threads: any. The current device and the frames belong to the calling thread. */
 
 /* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
-static ds_result ds__resolve(ds_device device, ds_device *out) {
+static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
                     device.index);
@@ -20945,7 +20953,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
 }
 
 DSDEF int(ds_backend_is_available)(ds_device_type type) {
-    if (ds__enter("ds_backend_is_available") < 0)
+    if (ds__api_enter("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -21064,7 +21072,7 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
         index = t->caller.device.type == d->type ? t->caller.device.index : 0;
     }
     d->index = (int32_t)index;
-    return ds__resolve(*d, d);
+    return ds__device_resolve(*d, d);
 }
 
 DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
@@ -21101,7 +21109,7 @@ DSDEF ds_result(ds_device_get_current)(ds_device *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
-    return ds__resolve(ds_device_current(), out);
+    return ds__device_resolve(ds_device_current(), out);
 }
 
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
@@ -21122,14 +21130,14 @@ DSDEF ds_result(ds_device_set_current)(ds_device device) {
 static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;
-        ds__frame *more = ds__alloc(room * sizeof *more);
+        ds__frame *more = ds__host_alloc(room * sizeof *more);
         if (!more) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame");
             return NULL;
         }
         if (t->frames)
             memcpy(more, t->frame, t->frames * sizeof *more);
-        ds__release(t->frame);
+        ds__host_free(t->frame);
         t->frame = more;
         t->frame_room = room;
     }
@@ -21178,13 +21186,13 @@ DSDEF ds_result(ds_device_pop)(void) {
 
 DSDEF ds_scope(ds_device_scope_enter)(ds_device device) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
+    if (ds__api_enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
         scope.pushed = scope.once = 1;
     return scope;
 }
 
 DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK)
+    if (scope->pushed && ds__api_enter("ds_device_scope_leave") == DS_OK)
         DS_IGNORE(ds__device_pop());
     scope->pushed = 0;
 }
@@ -21206,9 +21214,10 @@ __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_devic
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
     ds__lock_take(&ds__g.label_lock);
-    snprintf(name, sizeof name, "%s", ds__g.label[ds__ordinal(device)]);
+    snprintf(name, sizeof name, "%s", ds__g.label[ds__device_ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
-    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name)
+    return name[0] ? ds__fail_append(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index,
+                                     name)
                    : r;
 }
 
@@ -21295,7 +21304,8 @@ DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->device_synchronize(device.index);
-    return ds__waited(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return ds__observer_notify_wait(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 },
+                                    device);
 }
 
 DSDEF ds_result(ds_device_reset)(ds_device device) {
@@ -21340,7 +21350,7 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
-    snprintf(out, size, "%s", ds__g.label[ds__ordinal(device)]);
+    snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
     return DS_OK;
 }
@@ -21349,7 +21359,8 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
-    snprintf(ds__g.label[ds__ordinal(device)], sizeof *ds__g.label, "%s", label ? label : "");
+    snprintf(ds__g.label[ds__device_ordinal(device)], sizeof *ds__g.label, "%s",
+             label ? label : "");
     ds__lock_give(&ds__g.label_lock);
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
@@ -21364,8 +21375,8 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
    Threads: any. */
 
 /* Reads a value, or two. */
-static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
-                            unsigned *out_second) {
+static ds_result ds__sensor_read(ds_device device, int sensor, unsigned *out_first,
+                                 unsigned *out_second) {
     unsigned value[2] = { 0, 0 };
     ds_result r = ds__driver_of(device)->device_sensor(device.index, sensor, value);
     if (r < 0)
@@ -21385,7 +21396,7 @@ DSDEF ds_result(ds_device_get_utilization)(ds_device device, unsigned *out_gpu_p
         *out_memory_percent = 0;
     DS__ENTER("ds_device_get_utilization");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
+    return ds__sensor_read(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
 DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsius) {
@@ -21394,7 +21405,7 @@ DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsi
     DS__ENTER("ds_device_get_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
+    return ds__sensor_read(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
 DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliwatts) {
@@ -21403,7 +21414,7 @@ DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliw
     DS__ENTER("ds_device_get_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
+    return ds__sensor_read(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
 DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz,
@@ -21414,7 +21425,7 @@ DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz
         *out_memory_mhz = 0;
     DS__ENTER("ds_device_get_clock_rate");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
+    return ds__sensor_read(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }
 
 /* core/stream.h - streams: creation, owners, destruction.
@@ -21430,7 +21441,7 @@ DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz
    Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
    ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
    caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
-   Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
+   Threads: any. ds__stream_free runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
    release function there. */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
@@ -21463,7 +21474,7 @@ static void ds__stream_free(void *object) {
         s->release_fn(s->user);
         ds__tls.in_callback = outer;
     }
-    ds__release(s->label);
+    ds__host_free(s->label);
 }
 
 static int ds__stream_batched(const void *object) {
@@ -21494,7 +21505,7 @@ static void ds__stream_end(ds_stream handle) {
 
 /* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
@@ -21517,7 +21528,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
 
 /* Undoes ds__stream_add before the handle is returned. */
 static void ds__stream_discard(ds__stream *s) {
-    ds_stream h = { ds__handle(&s->slot) };
+    ds_stream h = { ds__handle_of(&s->slot) };
     ds__stream_end(h);
 }
 
@@ -21534,7 +21545,7 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
         ds__stream_discard(s);
         return r;
     }
-    out->id = ds__handle(&s->slot);
+    out->id = ds__handle_of(&s->slot);
     if (label)
         ds__tell_stream_label(s, label);
     return DS_OK;
@@ -21615,7 +21626,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         }
     }
     ds__stream_unpin(s);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -21688,8 +21699,8 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
         r = ds__stream_error(s, r);
     ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
-    ds__reclaim();
-    return ds__waited(r, stream, (ds_event){ 0 }, device);
+    ds__retired_reclaim();
+    return ds__observer_notify_wait(r, stream, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_stream_query)(ds_stream stream) {
@@ -21703,7 +21714,7 @@ DSDEF ds_result(ds_stream_query)(ds_stream stream) {
 }
 
 DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_stream_synchronize");
+    ds_result r = ds__api_enter_inline("ds_stream_synchronize");
     if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK)
         r = ds__sync_watch_stream(stream);
     return DS__UNLIKELY(r < 0) ? r : ds__stream_sync(stream, DS__FOREVER);
@@ -21721,19 +21732,20 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
 
 /* core/stream_default.h - legacy, per-thread and default streams.
 
-   Returns the legacy stream of a device (ds__legacy) or the calling thread's own stream of the
-   device (ds__per_thread). ds__default returns the one that the process uses by default.
+   Returns the legacy stream of a device (ds__stream_legacy_get) or the calling thread's own stream
+   of the device (ds__per_thread). ds__stream_default_get returns the one that the process uses by
+   default.
 
    Invariants: there is at most one legacy stream for each device, and one per-thread stream for
    each thread and device. Both are created at first use. A legacy stream lives until
    ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
-   Locks: ds__legacy holds ds__g.mutex, also over the driver's stream_create. Nothing is
-   reclaimed under the mutex (ds__tls.upper_locked), because ds__legacy may be called under locks
-   that reclaiming takes.
+   Locks: ds__stream_legacy_get holds ds__g.mutex, also over the driver's stream_create. Nothing is
+   reclaimed under the mutex (ds__tls.upper_locked), because ds__stream_legacy_get may be called
+   under locks that reclaiming takes.
    Threads: any. Per-thread streams stand in the state of the calling thread. */
 
-static ds_result ds__legacy(ds_device device, ds_stream *out) {
-    ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
+static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out) {
+    ds_stream *slot = &ds__g.legacy[ds__device_ordinal(device)];
     ds_result r = DS_OK;
     /* created once; callers can keep the handle, so a lock is acceptable here */
     ds__mutex_lock(&ds__g.mutex);
@@ -21753,7 +21765,7 @@ static ds_result ds__per_thread(ds_device device, ds_stream *out) {
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_stream *slot = &t->own[ds__ordinal(device)];
+    ds_stream *slot = &t->own[ds__device_ordinal(device)];
     ds_result r =
         slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
     if (r == DS_OK)
@@ -21761,8 +21773,9 @@ static ds_result ds__per_thread(ds_device device, ds_stream *out) {
     return r;
 }
 
-static ds_result ds__default(ds_device device, ds_stream *out) {
-    return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
+static ds_result ds__stream_default_get(ds_device device, ds_stream *out) {
+    return ds__g.per_thread_default ? ds__per_thread(device, out)
+                                    : ds__stream_legacy_get(device, out);
 }
 
 DSDEF ds_result(ds_stream_get_legacy)(ds_device device, ds_stream *out) {
@@ -21771,7 +21784,7 @@ DSDEF ds_result(ds_stream_get_legacy)(ds_device device, ds_stream *out) {
     DS__ENTER("ds_stream_get_legacy");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    return ds__legacy(device, out);
+    return ds__stream_legacy_get(device, out);
 }
 
 DSDEF ds_result(ds_stream_get_per_thread)(ds_device device, ds_stream *out) {
@@ -21789,7 +21802,7 @@ DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
     DS__ENTER("ds_stream_get_default");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    return ds__default(device, out);
+    return ds__stream_default_get(device, out);
 }
 
 /* core/stream_wrap.h - wrapped native streams: wrap, export, unwrap.
@@ -21807,13 +21820,15 @@ DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
 
 /* Fills a stream object that wraps a native handle. The handles 0 and 1 name the legacy stream, 2
    the per-thread stream of the calling thread. */
-static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
+static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ownership,
+                                 ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;
     s->borrowed = 1; /* until the driver has accepted the handle */
     if (n <= 2) {
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
-        ds_result r = n == 2 ? ds__per_thread(s->device, &base) : ds__legacy(s->device, &base);
+        ds_result r =
+            n == 2 ? ds__per_thread(s->device, &base) : ds__stream_legacy_get(s->device, &base);
         if (r < 0)
             return r;
         ds__stream *b = ds__stream_pin(base);
@@ -21848,14 +21863,14 @@ static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership owner
     ds__stream *s = ds__stream_add(device, NULL);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__wrap(native, ownership, s);
+    ds_result r = ds__stream_wrap(native, ownership, s);
     if (r < 0) {
         ds__stream_discard(s);
         return r;
     }
     s->release_fn = release_fn;
     s->user = user;
-    out->id = ds__handle(&s->slot);
+    out->id = ds__handle_of(&s->slot);
     return DS_OK;
 }
 
@@ -21863,13 +21878,13 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
                                 void (*release_fn)(void *user), void *user, ds_stream *out) {
     if (out)
         out->id = 0;
-    ds_result r = ds__enter("ds_stream_wrap");
+    ds_result r = ds__api_enter("ds_stream_wrap");
     if (r == DS_OK)
         r = ds__wrap_new(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
-static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
+static ds_result ds__stream_export(ds__stream *s, ds_stream_native *out) {
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -21877,7 +21892,7 @@ static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
     /* handle 0 */
     if (s->kind == DS__STREAM_LEGACY || s->of_legacy)
         return DS_OK;
-    ds_stream own = t->own[ds__ordinal(s->device)];
+    ds_stream own = t->own[ds__device_ordinal(s->device)];
     if (own.id &&
         ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native ==
             s->native) {
@@ -21898,7 +21913,7 @@ DSDEF ds_result(ds_stream_export)(ds_stream stream, ds_stream_native *out) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__export(s, out);
+    ds_result r = ds__stream_export(s, out);
     ds__stream_unpin(s);
     return r;
 }
@@ -21919,7 +21934,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "the stream has %d owners; ds_stream_unwrap needs exactly 1", one);
     if (r == DS_OK) {
-        r = ds__export(s, out);
+        r = ds__stream_export(s, out);
         if (r < 0)
             atomic_store(&s->owners, 1);
     }
@@ -21929,7 +21944,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         ds__stream_kill(s);
     }
     ds__stream_unpin(s);
-    ds__reclaim(); /* the release function of a wrapper runs now */
+    ds__retired_reclaim(); /* the release function of a wrapper runs now */
     return r;
 }
 
@@ -21937,7 +21952,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
    has_room: the caller gave memory for the answer. */
 static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int has_room,
                                           ds_result *r) {
-    *r = ds__enter(fn);
+    *r = ds__api_enter(fn);
     if (*r < 0)
         return NULL;
     ds__stream *s = ds__stream_pin(stream);
@@ -22046,14 +22061,14 @@ DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
     char *former = s->label;
     s->label = copy;
     ds__lock_give(&ds__g.label_lock);
-    ds__release(former);
+    ds__host_free(former);
     ds__tell_stream_label(s, label);
     ds__stream_unpin(s);
     return DS_OK;
 }
 
 DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
-    if (ds__enter("ds_stream_equal") < 0)
+    if (ds__api_enter("ds_stream_equal") < 0)
         return 0;
     ds__stream *x = ds__pin(&ds__g.streams, a.id);
     ds__stream *y = ds__pin(&ds__g.streams, b.id);
@@ -22068,24 +22083,24 @@ DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
 
 /* core/current_stream.h - current stream of a thread: use, push, pop, scopes.
 
-   Sets and returns the current stream of the calling thread for each device (ds__current,
-   ds__use). Pushes and pops streams together with the current device (ds__stream_push,
+   Sets and returns the current stream of the calling thread for each device (ds__current_get,
+   ds__current_set). Pushes and pops streams together with the current device (ds__stream_push,
    ds__stream_pop), with optional waits between the old and the new stream.
 
    Invariants: a slot of t->current is zero or holds a reference to its stream; zero stands for
    the default stream. Each frame holds references of its own to the streams in it. A push that
    fails leaves the current device and the stack as they were.
-   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__legacy). Waits are
-   enqueued without a lock.
+   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__stream_legacy_get). Waits
+   are enqueued without a lock.
    Threads: any. Slots and frames belong to the calling thread. */
 
 /* Returns the thread's current stream of a device, at first the default stream. The slot keeps its
    reference. */
-static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
-    ds_stream *slot = &t->current[ds__ordinal(device)];
+static ds_result ds__current_get(ds__thread *t, ds_device device, ds_stream *out) {
+    ds_stream *slot = &t->current[ds__device_ordinal(device)];
     if (!slot->id) {
         ds_stream s = { 0 };
-        ds_result r = ds__default(device, &s);
+        ds_result r = ds__stream_default_get(device, &s);
         if (r < 0)
             return r;
         /* a default stream: it outlives the slot */
@@ -22098,7 +22113,7 @@ static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
 
 static ds_result ds__stream_current(ds_device device, ds_stream *out) {
     ds__thread *t = ds__thread_state();
-    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+    return t ? ds__current_get(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
 DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
@@ -22111,7 +22126,7 @@ DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
 }
 
 /* With DS_PUSH_STRICT: refuses a stream that is not of the current device. */
-static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
+static ds_result ds__current_check_strict(ds__thread *t, ds__stream *s, unsigned flags) {
     if (!(flags & DS_PUSH_STRICT) ||
         (s->device.type == t->caller.device.type && s->device.index == t->caller.device.index))
         return DS_OK;
@@ -22122,14 +22137,15 @@ static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
 
 /* Makes a pinned stream and its device current. The slot takes a reference; *out_previous gets the
    slot's former reference, which the caller drops. */
-static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
-    ds_result r = ds__strict(t, s, flags);
+static ds_result ds__current_set(ds__thread *t, ds__stream *s, unsigned flags,
+                                 ds_stream *out_previous) {
+    ds_result r = ds__current_check_strict(t, s, flags);
     if (r == DS_OK)
-        r = ds__current(t, s->device, out_previous);
+        r = ds__current_get(t, s->device, out_previous);
     if (r < 0)
         return r;
     ds__ref(s);
-    t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
+    t->current[ds__device_ordinal(s->device)].id = ds__handle_of(&s->slot);
     t->caller.device = s->device;
     return DS_OK;
 }
@@ -22146,7 +22162,7 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_stream previous = { 0 };
-    ds_result r = ds__use(t, s, flags, &previous);
+    ds_result r = ds__current_set(t, s, flags, &previous);
     ds__stream_unpin(s);
     if (r < 0)
         return r;
@@ -22171,15 +22187,15 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_stream before;
-    ds_result r = ds__strict(t, s, f->flags);
+    ds_result r = ds__current_check_strict(t, s, f->flags);
     if (r == DS_OK && (f->flags & DS_PUSH_WAIT_PREV)) {
-        r = ds__current(t, s->device, &before);
+        r = ds__current_get(t, s->device, &before);
         if (r == DS_OK)
             r = ds__wait_stream(stream, before);
     }
     f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
     if (r == DS_OK)
-        r = ds__use(t, s, f->flags, &f->previous);
+        r = ds__current_set(t, s, f->flags, &f->previous);
     if (r == DS_OK) {
         ds__ref(s); /* the frame's */
         f->pushed = stream;
@@ -22204,7 +22220,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
     f->device = t->caller.device;
-    ds_stream entry = t->current[ds__ordinal(t->caller.device)];
+    ds_stream entry = t->current[ds__device_ordinal(t->caller.device)];
     if (stream.id) {
         ds_result r = ds__frame_use_stream(t, f, stream, entry);
         if (r < 0)
@@ -22217,8 +22233,8 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
 }
 
 /* Puts a stream back into a slot, which takes the caller's reference. */
-static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
-    ds_stream *slot = &t->current[ds__ordinal(device)];
+static void ds__current_restore(ds__thread *t, ds_device device, ds_stream stream) {
+    ds_stream *slot = &t->current[ds__device_ordinal(device)];
     ds__stream_drop(*slot);
     *slot = stream;
 }
@@ -22237,11 +22253,12 @@ static ds_result ds__stream_pop(void) {
     ds_result r = DS_OK;
     t->caller.device = f.device;
     if (f.kind == DS__FRAME_STREAM)
-        ds__restore(t, f.stream_device, f.previous);
-    ds__restore(t, f.device, f.entry);
+        ds__current_restore(t, f.stream_device, f.previous);
+    ds__current_restore(t, f.device, f.entry);
     if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) {
         ds_stream back = { 0 };
-        r = ds__current(t, f.stream_device, &back); /* the slot may have been empty at the push */
+        r = ds__current_get(t, f.stream_device,
+                            &back); /* the slot may have been empty at the push */
         if (r == DS_OK)
             r = ds__wait_stream(back, f.pushed);
     }
@@ -22261,13 +22278,13 @@ DSDEF ds_result(ds_stream_pop)(void) {
 
 DSDEF ds_scope(ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
+    if (ds__api_enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
         scope.pushed = scope.once = 1;
     return scope;
 }
 
 DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK)
+    if (scope->pushed && ds__api_enter("ds_stream_scope_leave") == DS_OK)
         DS_IGNORE(ds__stream_pop());
     scope->pushed = 0;
 }
@@ -22275,13 +22292,14 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
 /* core/submit.h - stream work: operations and their way to the driver.
 
    Makes an operation with the call site of the current call (ds__op_make) and hands an operation
-   to the stream's driver (ds__submit). All stream work of the core goes through ds__submit.
+   to the stream's driver (ds__stream_submit). All stream work of the core goes through
+   ds__stream_submit.
 
-   Invariants: ds__op_make leaves the union `u` uninitialised. ds__submit may return a positive
-   result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   Invariants: ds__op_make leaves the union `u` uninitialised. ds__stream_submit may return a
+   positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
-   references until ds__submit returns. */
+   references until ds__stream_submit returns. */
 
 static ds__op ds__op_make(int kind) { /* and flags << 8 */
     ds__op op;
@@ -22293,15 +22311,15 @@ static ds__op ds__op_make(int kind) { /* and flags << 8 */
     return op;
 }
 
-static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
+static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op) {
     ds_result r = s->driver->submit(s->native, op);
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }
 
 /* core/event.h - events: creation, records, waits of streams.
 
-   Creates and destroys events, records events on streams (ds__record), and makes streams wait
-   for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
+   Creates and destroys events, records events on streams (ds__event_record_on), and makes streams
+   wait for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
    device of its first successful record (ds__event_claim, ds__event_settle).
 
    Invariants: e->device is -1 until a call claims the event for a device. If the call fails and
@@ -22312,7 +22330,7 @@ static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
    record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
-   pointers protect the event and the stream. ds__event_free runs in ds__reclaim or in
+   pointers protect the event and the stream. ds__event_free runs in ds__retired_reclaim or in
    ds_shutdown. */
 
 static ds__event *ds__event_pin(ds_event handle) {
@@ -22332,7 +22350,7 @@ static void ds__event_free(void *object) {
     void *native = atomic_load(&e->native);
     if (native)
         e->driver->event_destroy(native);
-    ds__release(e->label);
+    ds__host_free(e->label);
 }
 
 /* An interprocess event is released at once, since other processes notice its release. */
@@ -22352,14 +22370,14 @@ static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out)
     char *copy = label ? ds__copy_text(label, 255) : NULL;
     ds__event *e = label && !copy ? NULL : ds__table_add(&ds__g.events);
     if (!e) {
-        ds__release(copy);
+        ds__host_free(copy);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     }
     e->flags = flags;
     e->label = copy;
     e->made = ds__tls.site;
     atomic_store(&e->device, -1);
-    out->id = ds__handle(&e->slot);
+    out->id = ds__handle_of(&e->slot);
     return DS_OK;
 }
 
@@ -22378,7 +22396,7 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
         return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
-    ds__reclaim();
+    ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
@@ -22432,7 +22450,7 @@ static void ds__event_settle(ds__event *e, int succeeded) {
 }
 
 /* The first record that succeeds binds the event to its device. */
-static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
+static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kind) {
     int first = !atomic_load_explicit(&e->settled, memory_order_acquire) ||
                 atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
@@ -22440,9 +22458,9 @@ static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
         if (DS__LIKELY(r == DS_OK))
-            atomic_store_explicit(&e->recorded_on, ds__handle(&s->slot), memory_order_relaxed);
+            atomic_store_explicit(&e->recorded_on, ds__handle_of(&s->slot), memory_order_relaxed);
         if (DS__UNLIKELY(first))
             ds__event_settle(e, r == DS_OK);
     }
@@ -22459,7 +22477,7 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s))
         ds__stream_pin(stream);
-    ds_result r = s ? ds__record(e, s, kind) : DS_ERR_INVALID_HANDLE;
+    ds_result r = s ? ds__event_record_on(e, s, kind) : DS_ERR_INVALID_HANDLE;
     if (s)
         ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
@@ -22477,7 +22495,7 @@ DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream str
 }
 
 DSDEF ds_result(ds_event_record)(ds_event event, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_event_record");
+    ds_result r = ds__api_enter_inline("ds_event_record");
     return DS__UNLIKELY(r < 0) ? r : ds__event_record(event, stream, DS__OP_RECORD);
 }
 
@@ -22498,7 +22516,7 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
     ds_result r = ds__event_new(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
-        r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
+        r = e ? ds__event_record_on(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
         if (r < 0 && e)
             ds__table_kill(&ds__g.events, e);
         if (e)
@@ -22531,16 +22549,17 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
         return ds__stream_error(s, r);
     ds__stream_text(s, waits, sizeof waits);
     if (o)
-        return ds__also(r, " (wait of %s for %s)", waits, ds__stream_text(o, other, sizeof other));
+        return ds__fail_append(r, " (wait of %s for %s)", waits,
+                               ds__stream_text(o, other, sizeof other));
     uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
     ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
     if (recorder) {
         ds__stream_text(recorder, other, sizeof other);
         ds__stream_unpin(recorder);
     }
-    return ds__also(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
-                    e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
-                    handle ? other : "");
+    return ds__fail_append(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+                           e->label ? e->label : "", e->label ? "\"" : "",
+                           handle ? " recorded on " : "", handle ? other : "");
 }
 
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
@@ -22587,7 +22606,7 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
 }
 
 DSDEF ds_result(ds_stream_wait_event)(ds_stream stream, ds_event event) {
-    ds_result r = ds__enter_inline("ds_stream_wait_event");
+    ds_result r = ds__api_enter_inline("ds_stream_wait_event");
     return DS__UNLIKELY(r < 0) ? r : ds__wait_event(stream, event, DS__OP_WAIT);
 }
 
@@ -22626,7 +22645,7 @@ DSDEF ds_result(ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
 /* core/event_sync.h - events: queries, host waits, timing, sharing.
 
    Queries events, waits for events on the host, measures the time between two events
-   (ds__elapsed), and exports and imports interprocess events.
+   (ds__event_elapsed), and exports and imports interprocess events.
 
    Invariants: an event without a native event is complete. An imported event is settled on its
    device and cannot be exported again.
@@ -22641,8 +22660,9 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
-    ds__reclaim();
-    return ds__waited(r, (ds_stream){ 0 }, event, (ds_device){ DS_DEVICE_CURRENT, 0 });
+    ds__retired_reclaim();
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, event,
+                                    (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_event_query)(ds_event event) {
@@ -22683,7 +22703,7 @@ DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
 }
 
 /* Checks in torch's order and returns the time between two pinned events. */
-static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
+static ds_result ds__event_elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
     int64_t da = atomic_load(&a->device);
@@ -22714,7 +22734,7 @@ DSDEF ds_result(ds_event_get_elapsed_ms)(ds_event start, ds_event end, double *o
     if (!a)
         return DS_ERR_INVALID_HANDLE;
     ds__event *b = ds__event_pin(end);
-    ds_result r = b ? ds__elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
+    ds_result r = b ? ds__event_elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
     if (b)
         ds__event_unpin(b);
     ds__event_unpin(a);
@@ -22820,14 +22840,14 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
 
 /* core/memory.h - memory: look-up, entry into the table, release.
 
-   Answers what is known of a pointer (ds__known, ds__ask), enters new memory into the memory
-   table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   Answers what is known of a pointer (ds__memory_table_find, ds__pointer_find), enters new memory
+   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_end).
    ds__memory_end_all releases the remaining memory at shutdown.
 
    Invariants: memory leaves the table before its release waits, so only one of two concurrent
    releases succeeds. If the wait fails, the memory is entered again and nothing was released.
-   ds__ask expects an answer of ds__known in *out and overwrites it only if the CUDA driver is
-   there.
+   ds__pointer_find expects an answer of ds__memory_table_find in *out and overwrites it only if the
+   CUDA driver is there.
    Locks: none is held over a driver call. ds__space_end holds ds__g.mapping_lock to read the
    list of mappings and drops it around each space_unmap.
    Threads: any. ds__memory_end_all expects that no other thread is inside of devstream. */
@@ -22838,7 +22858,7 @@ static int ds__host_backend(void) {
 }
 
 /* Describes memory that devstream did not allocate; only cudart may know it. */
-static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
+static ds_result ds__pointer_find(const void *ptr, ds_pointer_info *out) {
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
@@ -22870,7 +22890,7 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_device device = { DS_DEVICE_HOST, 0 };
     if (f->kind == DS_MEMORY_DEVICE)
         device = (ds_device){ (int32_t)ds__g.backend[f->backend].type, f->device };
-    return ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
@@ -22926,12 +22946,12 @@ static void ds__memory_end_all(void) {
         else
             DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
-    ds__release(ds__g.mappings);
+    ds__host_free(ds__g.mappings);
     ds__g.mappings = NULL;
     ds__g.mapping_count = ds__g.mapping_room = 0;
     while (r) {
         ds__ranges *older = r->older;
-        ds__release(r);
+        ds__host_free(r);
         r = older;
     }
     atomic_store(&ds__g.mapping_taken, 0);
@@ -23028,7 +23048,7 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
-        ds__warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
+        ds__log_warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
@@ -23110,7 +23130,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
-    return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 /* Opens a segment of another process by the 64 bytes of share_export. */
@@ -23263,12 +23283,12 @@ DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
-    return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
+    return ds__memory_table_find(ptr, out) ? DS_OK : ds__pointer_find(ptr, out);
 }
 
 static ds_result ds__device_of(const void *ptr, ds_device *out) {
     ds_pointer_info info;
-    ds_result r = ds__known(ptr, &info) ? DS_OK : ds__ask(ptr, &info);
+    ds_result r = ds__memory_table_find(ptr, &info) ? DS_OK : ds__pointer_find(ptr, &info);
     if (r == DS_OK)
         *out = info.device;
     return r;
@@ -23285,7 +23305,7 @@ DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
 DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
     ds_scope scope = { 0, 0 };
     ds_device device = { 0, 0 };
-    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
+    if (ds__api_enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
         return scope;
     if (device.type == DS_DEVICE_HOST)
         device.type = DS_DEVICE_CURRENT;
@@ -23310,7 +23330,7 @@ DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
    on a worker or a waiting thread, and calls the CUDA driver there. */
 
 /* Returns the bytes from the first row to the end of the last one. 0: more than a size_t holds. */
-static size_t ds__span(size_t pitch, size_t width, size_t height) {
+static size_t ds__copy_span(size_t pitch, size_t width, size_t height) {
     size_t span;
     return __builtin_mul_overflow(height - 1, pitch, &span) ||
                    __builtin_add_overflow(span, width, &span)
@@ -23331,17 +23351,17 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
     DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
                 "%s: the memory of %zu bytes at %p was already freed", what, span, ptr);
     ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
-    return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
+    return r == DS_OK ? r : ds__fail_append(r, " (%s, %zu bytes)", what, span);
 }
 
 /* Looks up the memory of an operand and checks that it stays inside of its allocation. *known 0:
    devstream does not know the memory, and *out describes pageable memory. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
-                             int *known) {
+static ds_result ds__copy_operand_find(const void *ptr, size_t span, const char *what,
+                                       ds_pointer_info *out, int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
     DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes exceed the address space",
                 what, span);
-    *known = ds__known(ptr, out);
+    *known = ds__memory_table_find(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
     DS__REQUIRE(!*known || span <= out->size - offset,
                 "%s: %zu bytes at offset %zu exceed the allocation of %zu bytes", what, span,
@@ -23350,8 +23370,8 @@ static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_
 }
 
 /* Returns the place of an operand, DS__AT_*, for a stream of the driver. */
-static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known,
-                          unsigned flags) {
+static unsigned ds__copy_place_of(const ds__driver *driver, const ds_pointer_info *p, int known,
+                                  unsigned flags) {
     if (!known)
         return DS__AT_UNKNOWN;
     if (p->kind == DS_MEMORY_DEVICE)
@@ -23405,7 +23425,7 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args_size = sizeof *copy;
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     if (r == DS_OK && (copy->flags & DS__OP_BLOCKS))
         r = ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER));
     return r;
@@ -23423,13 +23443,13 @@ typedef struct ds__copy_ends {
 /* Looks both operands up in the memory table and checks that they stay inside of their
    allocations. */
 static ds_result ds__copy_ends_find(const ds__copy_request *c, ds__copy_ends *e) {
-    size_t dst_span = ds__span(c->dst_pitch, c->width, c->height);
-    size_t src_span = ds__span(c->src_pitch, c->width, c->height);
+    size_t dst_span = ds__copy_span(c->dst_pitch, c->width, c->height);
+    size_t src_span = ds__copy_span(c->src_pitch, c->width, c->height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
 
-    ds_result r = ds__operand(c->dst, dst_span, "dst", &e->to, &e->to_known);
+    ds_result r = ds__copy_operand_find(c->dst, dst_span, "dst", &e->to, &e->to_known);
     if (r == DS_OK)
-        r = ds__operand(c->src, src_span, "src", &e->from, &e->from_known);
+        r = ds__copy_operand_find(c->src, src_span, "src", &e->from, &e->from_known);
     return r;
 }
 
@@ -23445,11 +23465,11 @@ static int ds__copy_ends_matter(const ds__driver *driver, const ds__copy_request
 static ds_result ds__copy_ends_ask(const ds__copy_request *c, ds__copy_ends *e) {
     ds_result r = DS_OK;
     if (!e->to_known) {
-        r = ds__ask(c->dst, &e->to);
+        r = ds__pointer_find(c->dst, &e->to);
         e->to_known = 1;
     }
     if (r == DS_OK && !e->from_known) {
-        r = ds__ask(c->src, &e->from);
+        r = ds__pointer_find(c->src, &e->from);
         e->from_known = 1;
     }
     return r;
@@ -23487,8 +23507,9 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__cop
                  (e.from_known && e.from.kind == DS_MEMORY_PAGEABLE);
     int rows = c->dst_pitch != c->width || c->src_pitch != c->width; /* else it is one row */
     op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
-    op->places = (uint16_t)(ds__place(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
-                            ds__place(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
+    op->places =
+        (uint16_t)(ds__copy_place_of(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
+                   ds__copy_place_of(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
     op->u.copy.dst = c->dst;
     op->u.copy.src = c->src;
     op->u.copy.dst_pitch = c->dst_pitch;
@@ -23520,7 +23541,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
     if (r < 0)
         return r;
     return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
-                                                                    : ds__submit(s, &op);
+                                                                    : ds__stream_submit(s, &op);
 }
 
 /* Returns the place of known memory, DS__AT_*, for a stream of the backend. */
@@ -23553,12 +23574,12 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     op.u.copy.src = src;
     op.u.copy.dst_pitch = op.u.copy.src_pitch = op.u.copy.width = size;
     op.u.copy.height = 1;
-    *out = ds__submit(s, &op);
+    *out = ds__stream_submit(s, &op);
     return 1;
 }
 
 DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_copy");
+    ds_result r = ds__api_enter_inline("ds_copy");
     if (DS__UNLIKELY(r < 0))
         return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -23653,12 +23674,12 @@ static inline ds_result ds__fill_check(const ds__fill_request *f) {
 static inline ds_result ds__fill_find(const ds__driver *driver, const ds__fill_request *f,
                                       ds_pointer_info *to) {
     int known = 0;
-    size_t span = ds__span(f->pitch, f->width * f->value_size, f->height);
+    size_t span = ds__copy_span(f->pitch, f->width * f->value_size, f->height);
     ds_result r = DS__LIKELY(span)
-                      ? ds__operand(f->ptr, span, "ptr", to, &known)
+                      ? ds__copy_operand_find(f->ptr, span, "ptr", to, &known)
                       : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
     if (r == DS_OK && !known)
-        r = ds__ask(f->ptr, to);
+        r = ds__pointer_find(f->ptr, to);
     if (r < 0)
         return r;
     if (to->kind == DS_MEMORY_DEVICE && to->device.type != (int32_t)driver->type)
@@ -23687,7 +23708,7 @@ static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, const ds__fil
     op->u.fill.height = rows ? f->height : 1;
     op->u.fill.value = f->value;
     op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
-    op->places = (uint16_t)(ds__place(driver, &to, 1, f->flags) << DS__OP_DST);
+    op->places = (uint16_t)(ds__copy_place_of(driver, &to, 1, f->flags) << DS__OP_DST);
     return DS_OK;
 }
 
@@ -23701,7 +23722,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
     if (r == DS_OK && fill->width && fill->height)
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
@@ -23756,7 +23777,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     op.u.host.dtor_fn = dtor_fn;
     op.u.host.stream = stream.id;
     ds__handed_over(DS__SEEN_RELEASE, user);
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
@@ -23777,7 +23798,7 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
 
 DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
                                             ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_stream_launch_host_func");
+    ds_result r = ds__api_enter("ds_stream_launch_host_func");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -23785,7 +23806,7 @@ DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, voi
 
 DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
                                         ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_stream_add_callback");
+    ds_result r = ds__api_enter("ds_stream_add_callback");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -23794,7 +23815,7 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
 /* core/kernel.h - kernels: creation, loading, launches.
 
    Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
-   launches them on streams (ds__launch), and destroys them.
+   launches them on streams (ds__kernel_launch), and destroys them.
 
    Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
    has finished that was pending when no call could launch it any more. ds__kernel_defer puts
@@ -23823,8 +23844,8 @@ static void ds__kernel_free(void *object) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
             ds__g.driver[b]->kernel_destroy(k);
-    ds__release((void *)(uintptr_t)k->name);
-    ds__release(k->params);
+    ds__host_free((void *)(uintptr_t)k->name);
+    ds__host_free(k->params);
 }
 
 /* Takes over a destroyed kernel that no call uses any more. */
@@ -23848,7 +23869,7 @@ static int ds__kernel_work_over(void) {
 /* Frees the deferred kernels that no pending work uses. */
 static void ds__kernel_collect(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
-        !ds__trylock(&ds__kernel_state.collecting))
+        !ds__lock_try(&ds__kernel_state.collecting))
         return;
     for (;;) {
         if (!ds__kernel_state.waiting)
@@ -23949,7 +23970,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     k->cuda = desc->cuda;
     k->made = ds__tls.site;
     if (desc->param_count)
-        k->params = ds__alloc(desc->param_count * sizeof *k->params);
+        k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
         ds__table_kill(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
@@ -23960,7 +23981,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
         if (desc->params[i].kind >= DS_PARAM_FIRST)
             k->params[i].offset = 0;
     }
-    out->id = ds__handle(&k->slot);
+    out->id = ds__handle_of(&k->slot);
     return DS_OK;
 }
 
@@ -23969,7 +23990,7 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
         out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
-    ds__reclaim();
+    ds__retired_reclaim();
     return ds__kernel_new(desc, out);
 }
 
@@ -23991,13 +24012,13 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
     int killed = ds__table_kill(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
-    ds__reclaim();
+    ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
 /* Enqueues a kernel; no items: only checks. */
-static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
-                            size_t args_size, ds_stream stream) {
+static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid *grid,
+                                   const void *args, size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     /* again, for the sentence */
     if (DS__UNLIKELY(!s)) {
@@ -24020,7 +24041,7 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         op.u.kernel.args_size = args_size;
         op.u.kernel.args = args;
         op.u.kernel.grid = grid;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     }
     if (DS__LIKELY(k != NULL))
         ds__unpin_inline(&ds__g.kernels, k);
@@ -24030,8 +24051,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
 
 DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *args,
                                   size_t args_size, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_kernel_launch");
-    return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
+    ds_result r = ds__api_enter_inline("ds_kernel_launch");
+    return DS__UNLIKELY(r < 0) ? r
+                               : ds__kernel_launch(kernel, items, NULL, args, args_size, stream);
 }
 
 /* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
@@ -24063,10 +24085,10 @@ DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, co
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
     if (DS__LIKELY(r == DS_OK))
-        return ds__launch(kernel, items, grid, args, args_size, stream);
+        return ds__kernel_launch(kernel, items, grid, args, args_size, stream);
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (k) {
-        r = ds__also(r, " (kernel %s)", k->name);
+        r = ds__fail_append(r, " (kernel %s)", k->name);
         ds__unpin(&ds__g.kernels, k);
     }
     return r;
@@ -24084,15 +24106,15 @@ DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, co
    the nodes also needs the capture lock (ds__graph_share).
    Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
    never held together. The driver's graph_clone runs under the graph's lock. The user's
-   destructors do not: ds__reclaim runs before a lock is taken or after it is given back.
+   destructors do not: ds__retired_reclaim runs before a lock is taken or after it is given back.
    Threads: any; calls with the same graph run one after the other. ds__graph_free and
-   ds__exec_free run in ds__reclaim or in ds_shutdown. */
+   ds__exec_free run in ds__retired_reclaim or in ds_shutdown. */
 
 static void ds__graph_free(void *object) {
     ds__graph *g = object;
     if (g->body)
         ds__body_free(g->body);
-    ds__release(g->label);
+    ds__host_free(g->label);
 }
 
 static void ds__exec_free(void *object) {
@@ -24101,7 +24123,7 @@ static void ds__exec_free(void *object) {
         x->driver->exec_destroy(x->native);
     if (x->body)
         ds__body_free(x->body);
-    ds__release(x->label);
+    ds__host_free(x->label);
 }
 
 /* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
@@ -24221,7 +24243,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     DS__REQUIRE_RESERVED("ds_graph_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__body *b = ds__body_new(ds__driver_of(device), device);
     if (!b)
         return DS_ERR_OUT_OF_MEMORY;
@@ -24233,7 +24255,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     ds__graph *g = ds__graph_add(b, desc->label);
     if (!g)
         return DS_ERR_OUT_OF_MEMORY;
-    out->id = ds__handle(&g->slot);
+    out->id = ds__handle_of(&g->slot);
     return DS_OK;
 }
 
@@ -24248,7 +24270,7 @@ DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     else if (!ds__table_kill(&ds__g.graphs, g))
         r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
     r = ds__graph_give(g, r);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -24267,7 +24289,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         out->id = 0;
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds__reclaim(); /* never under a lock: the user's destructors may run */
+    ds__retired_reclaim(); /* never under a lock: the user's destructors may run */
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -24279,7 +24301,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         r = ds__body_clone(g->body, &b);
     ds__graph *clone = b ? ds__graph_add(b, g->label) : NULL;
     if (clone)
-        out->id = ds__handle(&clone->slot);
+        out->id = ds__handle_of(&clone->slot);
     else if (r == DS_OK)
         r = DS_ERR_OUT_OF_MEMORY;
     return ds__graph_give(g, r);
@@ -24324,7 +24346,7 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
     if (k->grid) {
         ds_result r = ds__grid_items(k->grid, out);
         if (r < 0)
-            return ds__also(r, " (kernel %s)", kernel->name);
+            return ds__fail_append(r, " (kernel %s)", kernel->name);
     }
     DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
     return DS_OK;
@@ -24554,7 +24576,7 @@ static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, si
                                      uint32_t *list) {
     ds__body *b = g->body;
     int shared = ds__graph_share(g);
-    unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
+    unsigned char *seen = list ? ds__host_alloc(b->count + 1u) : NULL;
     ds_result r =
         seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -24563,7 +24585,7 @@ static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, si
             r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is listed twice", i);
     }
     ds__graph_unshare(shared);
-    ds__release(seen);
+    ds__host_free(seen);
     return r;
 }
 
@@ -24589,7 +24611,7 @@ static ds_result ds__graph_add_node(ds__graph *g, ds__node *n, uint32_t *list, s
 static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
                                   const ds_graph_node *deps, size_t count, ds_graph_node *out) {
     ds__node *n = NULL;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     ds_result r = ds__graph_find_deps(g, deps, count, list);
     if (r == DS_OK)
         r = ds__node_of_desc(g->body, desc, child, &n);
@@ -24598,7 +24620,7 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
         if (r < 0)
             ds__node_refuse(n, child);
     }
-    ds__release(list);
+    ds__host_free(list);
     return r;
 }
 
@@ -24616,7 +24638,7 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
     ds__body *child = NULL;
     if (out)
         out->id = 0;
-    ds_result r = ds__enter("ds_graph_add");
+    ds_result r = ds__api_enter("ds_graph_add");
     if (r == DS_OK && count && !dependencies)
         r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
     if (r == DS_OK)
@@ -24641,13 +24663,13 @@ static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
     DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s already depends on %s",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
-    unsigned char *mark = ds__alloc(b->count);
+    unsigned char *mark = ds__host_alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
-        ds__release(mark);
+        ds__host_free(mark);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory during the cycle check");
     }
     int cycle = mark[to];
-    ds__release(mark);
+    ds__host_free(mark);
     DS__REQUIRE(!cycle, "%s cannot depend on %s, which depends on it",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
@@ -24669,7 +24691,7 @@ static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_
         if (r == DS_OK && !ds__node_depend(b->node[t], f))
             r = DS_ERR_OUT_OF_MEMORY;
         if (r < 0) {
-            r = ds__also(r, " (pair %zu)", done);
+            r = ds__fail_append(r, " (pair %zu)", done);
             break;
         }
     }
@@ -24758,7 +24780,7 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
     out->priority = n->priority;
     switch (n->kind) {
     case DS_NODE_KERNEL:
-        out->u.kernel.kernel.id = ds__handle(&op->u.kernel.kernel->slot);
+        out->u.kernel.kernel.id = ds__handle_of(&op->u.kernel.kernel->slot);
         out->u.kernel.items = op->u.kernel.items;
         out->u.kernel.grid = op->u.kernel.grid;
         out->u.kernel.args = op->u.kernel.args;
@@ -24786,7 +24808,7 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
-        out->u.event.id = ds__handle(&op->u.event.object->slot);
+        out->u.event.id = ds__handle_of(&op->u.event.object->slot);
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_CHILD:
@@ -24927,7 +24949,7 @@ static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index
 DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
-    ds_result r = ds__enter("ds_graph_set_node");
+    ds_result r = ds__api_enter("ds_graph_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
@@ -24980,7 +25002,7 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
 }
 
 DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_graph_attach");
+    ds_result r = ds__api_enter("ds_graph_attach");
     if (r == DS_OK)
         r = ds__graph_attach(graph, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -24998,14 +25020,15 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
    refused.
    Threads: any. The user's function runs on the calling thread. */
 
-static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
+static void ds__dot_kernel(ds__text_writer *p, const ds__op *op) {
     const ds__kernel *k = op->u.kernel.kernel;
-    ds__pen_print(p, "\\n%zu item%s", op->u.kernel.items, op->u.kernel.items == 1 ? "" : "s");
+    ds__text_writer_print(p, "\\n%zu item%s", op->u.kernel.items,
+                          op->u.kernel.items == 1 ? "" : "s");
     if (op->u.kernel.grid)
-        ds__pen_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0],
-                      op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
-                      op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
-                      op->u.kernel.grid->block[2]);
+        ds__text_writer_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0],
+                              op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
+                              op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
+                              op->u.kernel.grid->block[2]);
     for (size_t i = 0; i < k->param_count; i++) {
         const ds_param *a = &k->params[i];
         static const char *const kinds[] = { "value", "read", "written", "read and written",
@@ -25014,7 +25037,7 @@ static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
         if (a->kind >= DS_PARAM_FIRST)
             continue;
         memcpy(&value, (const char *)op->u.kernel.args + a->offset, a->size < 8 ? a->size : 8);
-        ds__pen_print(p, "\\n[%zu] %s %#llx", i, kinds[a->kind], (unsigned long long)value);
+        ds__text_writer_print(p, "\\n[%zu] %s %#llx", i, kinds[a->kind], (unsigned long long)value);
     }
 }
 
@@ -25024,33 +25047,34 @@ static const char *ds__dot_shape(ds_node_kind kind) {
     return kind == DS_NODE_HOST ? "hexagon" : "ellipse";
 }
 
-static void ds__dot_copy(ds__pen *p, const ds__op *op) {
-    ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
-                  op->u.copy.height, op->u.copy.width);
+static void ds__dot_copy(ds__text_writer *p, const ds__op *op) {
+    ds__text_writer_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
+                          op->u.copy.height, op->u.copy.width);
 }
 
-static void ds__dot_fill(ds__pen *p, const ds__op *op) {
-    ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
-                  (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
-                  op->u.fill.value_size);
+static void ds__dot_fill(ds__text_writer *p, const ds__op *op) {
+    ds__text_writer_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
+                          (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
+                          op->u.fill.value_size);
 }
 
-static void ds__dot_host(ds__pen *p, const ds__op *op) {
+static void ds__dot_host(ds__text_writer *p, const ds__op *op) {
     void *fn = NULL;
     memcpy(&fn, &op->u.host.fn, sizeof fn);
-    ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
+    ds__text_writer_print(p, "\\n%p(%p)", fn, op->u.host.user);
 }
 
-static void ds__dot_event(ds__pen *p, const ds__op *op) {
-    ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
-    ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
+static void ds__dot_event(ds__text_writer *p, const ds__op *op) {
+    ds__text_writer_print(p, "\\n%#llx ",
+                          (unsigned long long)ds__handle_of(&op->u.event.object->slot));
+    ds__text_writer_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
 }
 
 /* Writes the details of a node if the flags ask for those of its kind. */
-static void ds__dot_details(ds__pen *p, const ds__node *n) {
+static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
     static const struct {
         unsigned flag;
-        void (*write_fn)(ds__pen *p, const ds__op *op);
+        void (*write_fn)(ds__text_writer *p, const ds__op *op);
     } details[] = { [DS_NODE_KERNEL] = { DS_DOT_KERNEL, ds__dot_kernel },
                     [DS_NODE_COPY] = { DS_DOT_COPY, ds__dot_copy },
                     [DS_NODE_FILL] = { DS_DOT_FILL, ds__dot_fill },
@@ -25065,70 +25089,72 @@ static void ds__dot_details(ds__pen *p, const ds__node *n) {
 }
 
 /* Writes the handle of a node, its device, priority and call site. */
-static void ds__dot_handle(ds__pen *p, const ds__body *b, uint32_t index) {
+static void ds__dot_handle(ds__text_writer *p, const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
     const ds__op *op = &n->op;
-    ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
-                  ds__type_name(n->device.type), n->device.index);
+    ds__text_writer_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
+                          ds__type_name(n->device.type), n->device.index);
     if (n->priority)
-        ds__pen_print(p, ", priority %d", n->priority);
+        ds__text_writer_print(p, ", priority %d", n->priority);
     if (op->file) {
-        ds__pen_print(p, "\\n");
-        ds__pen_quote(p, ds__short_path(op->file));
-        ds__pen_print(p, ":%u", (unsigned)op->line);
+        ds__text_writer_print(p, "\\n");
+        ds__text_writer_quote(p, ds__short_path(op->file));
+        ds__text_writer_print(p, ":%u", (unsigned)op->line);
     }
 }
 
-static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const char *prefix) {
+static void ds__dot_node(ds__text_writer *p, const ds__body *b, uint32_t index,
+                         const char *prefix) {
     const ds__node *n = b->node[index];
-    ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
-                  ds__dot_shape(n->kind), ds__node_names[n->kind]);
+    ds__text_writer_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
+                          ds__dot_shape(n->kind), ds__node_names[n->kind]);
     if (n->kind == DS_NODE_KERNEL) {
-        ds__pen_print(p, " ");
-        ds__pen_quote(p, n->op.u.kernel.kernel->name);
+        ds__text_writer_print(p, " ");
+        ds__text_writer_quote(p, n->op.u.kernel.kernel->name);
     }
     if (n->label) {
-        ds__pen_print(p, "\\n");
-        ds__pen_quote(p, n->label);
+        ds__text_writer_print(p, "\\n");
+        ds__text_writer_quote(p, n->label);
     }
     ds__dot_details(p, n);
     if (p->flags & (DS_DOT_VERBOSE | DS_DOT_HANDLES))
         ds__dot_handle(p, b, index);
-    ds__pen_print(p, "\"];\n");
+    ds__text_writer_print(p, "\"];\n");
 }
 
-static void ds__dot_body(ds__pen *p, const ds__body *b, const char *prefix) {
+static void ds__dot_body(ds__text_writer *p, const ds__body *b, const char *prefix) {
     for (uint32_t i = 0; i < b->count && !p->stopped; i++) {
         char inner[64];
         ds__dot_node(p, b, i, prefix);
         if (!b->node[i]->child || strlen(prefix) > sizeof inner - 16)
             continue;
         snprintf(inner, sizeof inner, "%.40s%u.", prefix, (unsigned)i);
-        ds__pen_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner, prefix,
-                      (unsigned)i);
+        ds__text_writer_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner,
+                              prefix, (unsigned)i);
         ds__dot_body(p, b->node[i]->child, inner);
-        ds__pen_print(p, "}\n");
+        ds__text_writer_print(p, "}\n");
     }
     for (uint32_t i = 0; i < b->count && !p->stopped; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
-            ds__pen_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix, (unsigned)b->node[i]->deps[k],
-                          prefix, (unsigned)i);
+            ds__text_writer_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix,
+                                  (unsigned)b->node[i]->deps[k], prefix, (unsigned)i);
 }
 
-static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
+static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                     void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
     DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__pen pen = { write_fn, user, 0, flags };
-    ds__pen_print(&pen, "digraph \"");
-    ds__pen_quote(&pen, g->label ? g->label : "graph");
-    ds__pen_print(&pen, "\" {\n");
+    ds__text_writer pen = { write_fn, user, 0, flags };
+    ds__text_writer_print(&pen, "digraph \"");
+    ds__text_writer_quote(&pen, g->label ? g->label : "graph");
+    ds__text_writer_print(&pen, "\" {\n");
     int shared = ds__graph_share(g);
     ds__dot_body(&pen, g->body, "");
     ds__graph_unshare(shared);
-    ds__pen_print(&pen, "}\n");
+    ds__text_writer_print(&pen, "}\n");
     return ds__graph_give(
         g,
         pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
@@ -25138,7 +25164,7 @@ DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn 
                                     void *user) {
     DS__ENTER("ds_graph_write_dot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
-    return ds__dot(graph, flags, write_fn, user);
+    return ds__graph_dot_write(graph, flags, write_fn, user);
 }
 
 DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const char *path) {
@@ -25147,7 +25173,7 @@ DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const c
     FILE *f = fopen(path, "w");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__dot(graph, flags, ds__pen_to_file, f);
+    ds_result r = ds__graph_dot_write(graph, flags, ds__text_writer_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
@@ -25168,7 +25194,7 @@ DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const c
    functions. No destructor of the user runs under these locks.
    Threads: any; launches of one executable run one after the other. */
 
-static ds_result ds__upload(ds__exec *x, ds_stream stream) {
+static ds_result ds__exec_upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -25180,13 +25206,14 @@ static ds_result ds__upload(ds__exec *x, ds_stream stream) {
         ds__op op = ds__op_make(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     }
     ds__stream_unpin(s);
     return r;
 }
 
-static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
+static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *desc,
+                                      ds_graph_exec *out) {
     if (atomic_load(&g->capturing))
         return ds__being_captured(g);
     const char *label = desc->label ? desc->label : g->label;
@@ -25205,9 +25232,9 @@ static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, d
     if (r == DS_OK)
         r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
     if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD))
-        r = ds__upload(x, desc->upload_stream);
+        r = ds__exec_upload(x, desc->upload_stream);
     if (r == DS_OK)
-        out->id = ds__handle(&x->slot);
+        out->id = ds__handle_of(&x->slot);
     else
         ds__table_kill(&ds__g.execs, x);
     return r;
@@ -25229,25 +25256,25 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
         "unknown flags %#x", desc->flags);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__graph *g = ds__graph_take(graph);
-    return g ? ds__graph_give(g, ds__instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
+    return g ? ds__graph_give(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
 DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
     ds__exec *x = ds__exec_take(exec);
-    return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
+    return x ? ds__exec_give(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
 /* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
    is called in the first of them only. Leaves out the first *skip objects, and stops after *left
    objects or at the first failure. */
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
-                           size_t *skip, size_t *left);
+static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__stream *s,
+                                    ds_result how, size_t *skip, size_t *left);
 
-/* Returns 1 if a body before `stop`, in the order of ds__hooks, has the object. *over 1: the search
-   has reached `stop`. */
+/* Returns 1 if a body before `stop`, in the order of ds__exec_hooks_run, has the object. *over 1:
+   the search has reached `stop`. */
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
         if (b->object[i] == o)
@@ -25262,8 +25289,8 @@ static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__obje
     return 0;
 }
 
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
-                           size_t *skip, size_t *left) {
+static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__stream *s,
+                                    ds_result how, size_t *skip, size_t *left) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < b->object_count && r >= 0 && *left; i++) {
         ds__object *o = b->object[i];
@@ -25280,7 +25307,7 @@ static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s
     }
     for (uint32_t i = 0; i < b->count && r >= 0 && *left; i++)
         if (b->node[i]->child && b->node[i]->child->hooked)
-            r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
+            r = ds__exec_hooks_run(b->node[i]->child, top, s, how, skip, left);
     return r;
 }
 
@@ -25293,25 +25320,25 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
-    ds_result r = ds__hooks(b, b, s, DS_NOT_READY, &skip, &left);
+    ds_result r = ds__exec_hooks_run(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
     if (r >= 0)
-        r = ds__submit(s, &outside);
+        r = ds__stream_submit(s, &outside);
     if (r == DS__CHANGED)
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                      "a capture began on the stream while the graph was launched");
     if (r >= 0 && done)
-        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
+        DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &done));
     while (r < 0 && done) { /* in reverse order, since each call undoes its own changes */
         skip = --done;
         left = 1;
-        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &left));
+        DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &left));
     }
     return r;
 }
 
 DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_graph_launch");
+    ds_result r = ds__api_enter_inline("ds_graph_launch");
     if (DS__UNLIKELY(r < 0))
         return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -25330,15 +25357,15 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         ds__op op = ds__op_make(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
+        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
                                                           : ds__launch_hooked(s, &op));
     }
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
-                                 .exec = exec,
-                                 .stream = stream,
-                                 .device = s->device,
-                                 .result = r });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
+                                         .exec = exec,
+                                         .stream = stream,
+                                         .device = s->device,
+                                         .result = r });
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
@@ -25352,7 +25379,7 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     ds_result r = ds__exec_give(
         x,
         killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -25472,7 +25499,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
                                         const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
-    ds_result r = ds__enter("ds_graph_exec_set_node");
+    ds_result r = ds__api_enter("ds_graph_exec_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
@@ -25627,7 +25654,7 @@ static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t 
     if (reason)
         r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
     if (r < 0)
-        ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+        ds__fail_append(r, " (%s)", ds__node_print(b, i, text, sizeof text));
     return r;
 }
 
@@ -25655,7 +25682,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the executable was made without DS_GRAPH_REPLACE_POINTERS");
-    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
+    ds__node **fresh = ds__host_alloc((b->count + 1) * sizeof *fresh);
     if (!fresh)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
     w.fresh = fresh;
@@ -25671,7 +25698,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
             continue;
         ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
-    ds__release(fresh);
+    ds__host_free(fresh);
     if (r == DS_OK)
         *out_replaced = w.places;
     return r;
@@ -25720,8 +25747,8 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
-    uint32_t *deps = ds__alloc((count + 1) * sizeof *deps);
-    ds__capture *c = ds__alloc(sizeof *c);
+    uint32_t *deps = ds__host_alloc((count + 1) * sizeof *deps);
+    ds__capture *c = ds__host_alloc(sizeof *c);
     if (!deps || !c)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     for (size_t i = 0; i < count && r == DS_OK; i++)
@@ -25731,7 +25758,7 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->thread = ds__thread_number();
         c->mode = mode;
         c->begun = ds__tls.site;
-        c->graph.id = ds__handle(&g->slot);
+        c->graph.id = ds__handle_of(&g->slot);
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
@@ -25742,15 +25769,15 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
             atomic_fetch_sub(&g->capturing, 1);
     }
     if (r < 0)
-        ds__release(c);
-    ds__release(deps);
+        ds__host_free(c);
+    ds__host_free(deps);
     return ds__stream_error(s, r);
 }
 
 static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
                 "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -25809,7 +25836,7 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -25931,7 +25958,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
             ds__table_kill(&ds__g.graphs, g);
             DS_IGNORE(ds__graph_give(g, DS_OK));
         }
-        ds__reclaim();
+        ds__retired_reclaim();
     }
     return r;
 }
@@ -26162,8 +26189,8 @@ DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
    before the mutex is taken. */
 
 static void ds__capture_give_up(ds__capture *c) {
-    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
-             c->begun.file ? c->begun.file : "?", c->begun.line);
+    ds__log_warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
+                 c->begun.file ? c->begun.file : "?", c->begun.line);
     c->driver->capture_abandon(c);
     ds__capture_over(c, 1);
 }
@@ -26247,8 +26274,8 @@ static void ds__end_table(ds__table *t) {
         const char *label = ds__end_label(t, slot, &made, &ours);
         ours |= DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
         if (!ours)
-            ds__warn("%s \"%s\", created at %s:%d, was not destroyed", t->what, label ? label : "",
-                     made.file ? made.file : "?", made.line);
+            ds__log_warn("%s \"%s\", created at %s:%d, was not destroyed", t->what,
+                         label ? label : "", made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
     ds__table_destroy(t);
@@ -26290,16 +26317,16 @@ static void ds__shutdown_tables(void) {
     ds__end_table(&ds__g.kernels);
 }
 
-/* Stops the drivers and frees the state that ds__start made. */
+/* Stops the drivers and frees the state that ds__start_all made. */
 static void ds__shutdown_drivers(void) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++) {
         if (ds__g.driver[b])
             ds__g.driver[b]->stop();
         ds__g.driver[b] = NULL;
     }
-    ds__boards_end();
-    ds__release(ds__g.legacy);
-    ds__release(ds__g.label);
+    ds__registries_end();
+    ds__host_free(ds__g.legacy);
+    ds__host_free(ds__g.label);
     ds__g.legacy = NULL;
     ds__g.label = NULL;
     ds__os_thread_key_delete(ds__g.key);
@@ -26337,7 +26364,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->fn = "ds_shutdown";
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__enter_slow(tls);
+        return ds__api_enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)

@@ -1286,14 +1286,14 @@ typedef struct ds__outside {
 } ds__outside;
 
 /* Before a function of the program, whose calls report their own errors, and after it. */
-static ds__outside ds__leave(void);
-static void ds__return(ds__outside o);
+static ds__outside ds__resource_leave(void);
+static void ds__resource_return(ds__outside o);
 
 /* alloc/types.h - types and policy of the caching allocator.
 
-   Defines the structures of the allocator: block (ds__mblock), segment, arena, pool
-   (ds__mpool), device (ds__mdevice), stream use (ds__muse), bins and counters. Most rooms of
-   alloc/ include it.
+   Defines the structures of the allocator: block (ds__mem_block), segment, arena, pool
+   (ds__mem_pool), device (ds__mem_dev), stream use (ds__stream_use), bins and counters. Most rooms
+   of alloc/ include it.
 
    Policy:
     1. An arena holds the free memory of one stream in one pool, under a lock of its own. A pool
@@ -1325,10 +1325,10 @@ static void ds__return(ds__outside o);
    parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
    description is not in use.
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
-   ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
-   held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may run
-   under all of these but the registry's.
+   ds__memory_state.registry. ds__memory_state.lock comes before the device's `lock`. More than one
+   arena's `lock` is held only with the device's. The driver must not be called with a spinning lock
+   held; ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may
+   run under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
@@ -1337,17 +1337,17 @@ static void ds__return(ds__outside o);
 
 enum { DS__SMALL = 0, DS__LARGE = 1 };
 
-typedef struct ds__mblock ds__mblock;
+typedef struct ds__mem_block ds__mem_block;
 typedef struct ds__segment ds__segment;
 typedef struct ds__arena ds__arena;
-typedef struct ds__mpool ds__mpool;
-typedef struct ds__mdevice ds__mdevice;
+typedef struct ds__mem_pool ds__mem_pool;
+typedef struct ds__mem_dev ds__mem_dev;
 
 typedef struct ds__hold ds__hold;
 
 /* Another stream's last use of a block. */
-typedef struct ds__muse {
-    struct ds__muse *next;
+typedef struct ds__stream_use {
+    struct ds__stream_use *next;
     ds_stream stream;
     uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
     ds_event event;
@@ -1359,22 +1359,22 @@ typedef struct ds__muse {
     /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is;
        DS__RECORDING */
     _Atomic uint8_t recorded;
-} ds__muse;
+} ds__stream_use;
 
 #define DS__RECORDING 2 /* by somebody, just now */
 
 /* What describes a piece of a segment: 104 bytes. */
-struct ds__mblock {
+struct ds__mem_block {
     char *ptr;
     size_t size;
     size_t asked;
-    ds__mblock *prev;      /* the neighbour before it in the segment */
-    ds__mblock *next;      /* the neighbour behind it in the segment */
-    ds__mblock *list_prev; /* free: in its bin; pending: in the arena's list */
+    ds__mem_block *prev;      /* the neighbour before it in the segment */
+    ds__mem_block *next;      /* the neighbour behind it in the segment */
+    ds__mem_block *list_prev; /* free: in its bin; pending: in the arena's list */
     /* free, pending: as list_prev; live: leads to another live block of the granule */
-    ds__mblock *list_next;
+    ds__mem_block *list_next;
     ds__segment *seg;
-    ds__muse *uses;
+    ds__stream_use *uses;
     const char *label;
     const char *file;
     uint32_t line;
@@ -1413,24 +1413,24 @@ enum {
 /* A granule with many blocks, cut finer. */
 enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
 
-typedef struct ds__finer {
-    struct ds__finer *next; /* of the segment, or spare */
-    ds__mblock *at[1 << DS__ROW_BITS];
-} ds__finer;
+typedef struct ds__sub_table {
+    struct ds__sub_table *next; /* of the segment, or spare */
+    ds__mem_block *at[1 << DS__ROW_BITS];
+} ds__sub_table;
 
 struct ds__segment {
-    ds__segment *next;        /* in the arena's list; not in use: in ds__m.free_segments */
-    ds__segment *prev;        /* in the arena's list */
+    ds__segment *next; /* in the arena's list; not in use: in ds__memory_state.free_segments */
+    ds__segment *prev; /* in the arena's list */
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
     size_t mapped; /* bytes of memory behind it */
     size_t page;   /* growing: the unit of mapping; plain: 0 */
-    ds__mblock *first;
+    ds__mem_block *first;
     /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a
-       ds__finer instead */
-    ds__mblock **granule;
-    struct ds__finer *rows;
+       ds__sub_table instead */
+    ds__mem_block **granule;
+    struct ds__sub_table *rows;
     unsigned shift;
     uint8_t kind;     /* DS__SMALL or DS__LARGE */
     uint8_t source;   /* DS__FROM_* */
@@ -1445,7 +1445,7 @@ struct ds__segment {
     uint32_t index;  /* in the registry */
 };
 
-#define DS__WATCHED (1u << 31) /* of ds__mdevice.watch: there are observers */
+#define DS__WATCHED (1u << 31) /* of ds__mem_dev.watch: there are observers */
 
 enum {
     DS__FROM_DRIVER = 0,
@@ -1463,7 +1463,7 @@ enum {
 typedef struct ds__bins {
     uint64_t summary;
     uint64_t map[DS__BINS / 64];
-    ds__mblock *head[DS__BINS];
+    ds__mem_block *head[DS__BINS];
 } ds__bins;
 
 /* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
@@ -1540,8 +1540,8 @@ struct ds__arena {
     uint8_t full;      /* totals and peaks are counted */
     uint8_t own_pool;  /* the pool is not the device's default one */
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
-    ds__mpool *pool;
-    ds__mdevice *dev;
+    ds__mem_pool *pool;
+    ds__mem_dev *dev;
     uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
@@ -1556,27 +1556,27 @@ struct ds__arena {
     uint8_t crowded; /* there were more */
     ds__arena *next; /* of the pool */
     ds__segment *segments;
-    ds__mblock *pending;
-    ds__mblock *pending_last;
+    ds__mem_block *pending;
+    ds__mem_block *pending_last;
     /* direct blocks, pending until the driver can take them back; linked by list_next */
-    ds__mblock *deferred;
-    ds__mblock *deferred_last; /* the last of them */
+    ds__mem_block *deferred;
+    ds__mem_block *deferred_last; /* the last of them */
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
-    ds__mblock *holes[2]; /* unmapped, in the order of addresses */
+    ds__mem_block *holes[2]; /* unmapped, in the order of addresses */
     /* the block that was freed last, not yet one with its neighbours: the next request of its
        size takes it */
-    ds__mblock *parked[2];
+    ds__mem_block *parked[2];
     ds__tally own;
     ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
     ds__headroom own_room[3]; /* small, large, both */
     ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
     /* the pool's; NULL: no garbage is collected, and they are not counted */
     _Atomic uint32_t *requests;
-    ds__mblock *spare_blocks; /* descriptions to be used again */
-    ds__muse *spare_uses;
-    ds__finer *spare_rows;
+    ds__mem_block *spare_blocks; /* descriptions to be used again */
+    ds__stream_use *spare_uses;
+    ds__sub_table *spare_rows;
     /* held by who changes the segments: never over a wait for the device */
     ds__mutex grow;
     ds__bins bins[2];
@@ -1585,13 +1585,13 @@ struct ds__arena {
     ds__mutex giving;
 };
 
-struct ds__mpool {
-    uint64_t id;      /* handle: index + 1 and generation; 0: a device's default pool */
-    uint64_t name[2]; /* torch's id */
-    ds__mpool *next;  /* all of a device */
-    ds__mdevice *dev;
+struct ds__mem_pool {
+    uint64_t id;        /* handle: index + 1 and generation; 0: a device's default pool */
+    uint64_t name[2];   /* torch's id */
+    ds__mem_pool *next; /* all of a device */
+    ds__mem_dev *dev;
     ds_mem_config config; /* for those who hold a lock of an arena, or the device's */
-    /* the same for all others (ds__policy), but the limits: a copy that stays */
+    /* the same for all others (ds__pool_policy), but the limits: a copy that stays */
     const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
@@ -1623,16 +1623,16 @@ struct ds__mpool {
 };
 
 /* One of the newest events. */
-typedef struct ds__mevent {
+typedef struct ds__history_event {
     uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
         pool;
     const char *file;
     const char *label;
     uint32_t line;
     uint32_t action;
-} ds__mevent;
+} ds__history_event;
 
-struct ds__mdevice {
+struct ds__mem_dev {
     /* the thread that allocates, while there is one; then `owner` of nobody */
     _Atomic(void *) owner;
     _Atomic unsigned watch; /* actions that someone wants to know of */
@@ -1643,12 +1643,12 @@ struct ds__mdevice {
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
     /* 1: address space for a growing segment was not there, and a warning was logged */
     _Atomic int space_missed;
-    ds__mpool main;   /* the default pool; main.next: the others */
-    ds__domain stats; /* of all pools */
+    ds__mem_pool main; /* the default pool; main.next: the others */
+    ds__domain stats;  /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
-    ds__mevent *history;
+    ds__history_event *history;
     size_t history_room; /* entries */
     size_t history_at;   /* the entry that comes next */
     _Atomic uint64_t history_count;
@@ -1670,9 +1670,9 @@ struct ds__mdevice {
 /* alloc/config.h - allocator options: presets, checks, sizes.
 
    Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
-   checks configurations (ds__mconfig_check). ds__mround, ds__msegment_size and ds__mreserve_size
-   compute from a configuration the sizes of blocks, of plain segments and of reserved address
-   space.
+   checks configurations (ds__config_check). ds__config_round_size, ds__config_segment_size and
+   ds__config_reserve_size compute from a configuration the sizes of blocks, of plain segments and
+   of reserved address space.
 
    Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
    member. The size of a block is a multiple of 512. A size too large to round becomes the
@@ -1722,7 +1722,7 @@ DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
 #define DS__RESERVE_BYTES ((double)(2 * DS__MIB))
 
 /* Sizes that are pages of segments, and what counts in bytes. */
-static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
+static ds_result ds__config_check_sizes(const ds_mem_config *c) {
     DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
                 "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
     DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 &&
@@ -1745,7 +1745,7 @@ static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
     return DS_OK;
 }
 
-static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
+static ds_result ds__config_check_numbers(const ds_mem_config *c) {
     double threshold = c->garbage_collection_threshold;
     double reserve = c->expandable_segments_reserve;
     unsigned threads = c->pinned_num_register_threads;
@@ -1770,7 +1770,7 @@ static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
 
 /* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its
    range. */
-DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
+DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
     DS__REQUIRE_RESERVED("ds_mem_config", c);
 
@@ -1798,8 +1798,8 @@ DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
         DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
                     "%s is %d; it must be from 0 to %d", choices[i].name, choices[i].value,
                     choices[i].largest);
-    ds_result r = ds__mcheck_sizes(c);
-    return r < 0 ? r : ds__mcheck_numbers(c);
+    ds_result r = ds__config_check_sizes(c);
+    return r < 0 ? r : ds__config_check_numbers(c);
 }
 
 /* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two
@@ -1819,7 +1819,7 @@ static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
 /* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of
    the divisions: 0 is off, and so is 1, a single division (pytorch#161139). Sizes too large to
    round give the largest multiple of 512. */
-DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
+DS__SEAM static inline size_t ds__config_round_size(const ds_mem_config *c, size_t n) {
     if (n < DS__UNIT)
         return DS__UNIT;
     int power = 63 - __builtin_clzl(n) - 20;
@@ -1831,7 +1831,7 @@ DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
 }
 
 /* The plain segment for a block of this size, before segment_growth. */
-DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_t rounded) {
+DS__SEAM static size_t ds__config_segment_size(const ds_mem_config *c, int kind, size_t rounded) {
     const size_t unit = 2 * DS__MIB;
     if (c->single_pool)
         return rounded;
@@ -1844,7 +1844,7 @@ DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_
 
 /* Address space of a growing segment on a device with this much memory: whole pages, never more
    than 9/8 of the memory when it was given in bytes. */
-DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, size_t page) {
+DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t total, size_t page) {
     double bytes = c->expandable_segments_reserve;
     double most = (double)total * 1.125;
     if (bytes < DS__RESERVE_BYTES)
@@ -1858,19 +1858,19 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
 /* alloc/config_text.h - allocator options as text.
 
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__mconfig_read applies a text to a configuration; ds__moptions
-   lists the options. The text is read token by token (ds__mtoken): a token is one of , : [ ] or
-   a word. White space does not count anywhere, not even inside a word.
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
+   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
+   [ ] or a word. White space does not count anywhere, not even inside a word.
 
    Invariants: On an error the configuration is unchanged, and the error shows the character, the
    token and the text in front. As in PyTorch, each text first resets max_split_size,
    garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
    first. Numbers do not depend on the program's locale.
-   Locks: takes none. Callers may hold ds__m.lock or all locks of a device, so the program's log
-   function may be called under these locks.
+   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
+   program's log function may be called under these locks.
    Threads: any. ds_mem_config_parse does not initialise the library. */
 
-typedef struct ds__mtext {
+typedef struct ds__config_text {
     const char *text;
     size_t start;  /* of the token */
     size_t at;     /* behind the token */
@@ -1880,37 +1880,37 @@ typedef struct ds__mtext {
     size_t split_at;    /* max_split_size_mb */
     size_t rounding_at; /* max_non_split_rounding_mb */
     size_t large_at;    /* large_segment_size_mb */
-} ds__mtext;
+} ds__config_text;
 
-static int ds__mspace(char c) {
+static int ds__config_is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static int ds__msign(char c) {
+static int ds__config_is_sign(char c) {
     return c == ',' || c == ':' || c == '[' || c == ']';
 }
 
-static void ds__mtoken(ds__mtext *t) {
+static void ds__config_token_next(ds__config_text *t) {
     size_t n = 0;
-    while (ds__mspace(t->text[t->at]))
+    while (ds__config_is_space(t->text[t->at]))
         t->at++;
     t->start = t->at;
-    t->kind = ds__msign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
+    t->kind = ds__config_is_sign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
     if (t->kind != 'w') {
         t->word[0] = (char)t->kind;
         t->word[t->kind ? 1 : 0] = 0;
         return;
     }
-    for (; t->text[t->at] && !ds__msign(t->text[t->at]); t->at++)
-        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1)
+    for (; t->text[t->at] && !ds__config_is_sign(t->text[t->at]); t->at++)
+        if (!ds__config_is_space(t->text[t->at]) && n < sizeof t->word - 1)
             t->word[n++] = t->text[t->at];
     t->word[n] = 0;
 }
 
 /* The sentence of a text that went wrong at the token: which character, what stands there and
    before it, and `format`. */
-__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwrong(
-    const ds__mtext *t, size_t at, const char *format, ...) {
+__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
+    const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
     char here[32];
     char before[32];
@@ -1923,10 +1923,10 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
     snprintf(here, sizeof here, "%.24s%s", t->text + at, n - at > 24 ? "..." : "");
     snprintf(before, sizeof before, "%s%.*s", from ? "..." : "", (int)(at - from), t->text + from);
     for (char *c = here; *c; c++)
-        if (ds__mspace(*c))
+        if (ds__config_is_space(*c))
             *c = ' ';
     for (char *c = before; *c; c++)
-        if (ds__mspace(*c))
+        if (ds__config_is_space(*c))
             *c = ' ';
     if (!n)
         return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
@@ -1940,13 +1940,13 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
                     shown, quote, before, what);
 }
 
-static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
-    ds__mtoken(t);
-    return t->kind == kind ? DS_OK : ds__mwrong(t, t->start, "expected %s", what);
+static ds_result ds__config_token_expect(ds__config_text *t, int kind, const char *what) {
+    ds__config_token_next(t);
+    return t->kind == kind ? DS_OK : ds__config_refuse(t, t->start, "expected %s", what);
 }
 
 /* Digits only. */
-static int ds__mnumber(const char *word, uint64_t *out) {
+static int ds__config_number_parse(const char *word, uint64_t *out) {
     uint64_t n = 0;
     if (!*word)
         return 0;
@@ -1961,7 +1961,7 @@ static int ds__mnumber(const char *word, uint64_t *out) {
 
 /* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up
    to 15 digits it is the number that C reads. */
-static size_t ds__mreal(const char *word, double *out) {
+static size_t ds__config_real_parse(const char *word, double *out) {
     uint64_t n = 0;
     int digits = 0;
     int point = 0;
@@ -2004,15 +2004,15 @@ static size_t ds__mreal(const char *word, double *out) {
 }
 
 /* A multiple such as 0.5, or 40G: bytes. */
-static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
+static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     double value = 0;
-    size_t n = ds__mreal(t->word, &value);
+    size_t n = ds__config_real_parse(t->word, &value);
     int bytes = n && t->word[n] == 'G' && !t->word[n + 1];
     if (bytes)
         value *= 1024.0 * 1024.0 * 1024.0;
     if (!n || (t->word[n] && !bytes) || !(value > 0) ||
         (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
-        return ds__mwrong(
+        return ds__config_refuse(
             t, t->start,
             "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
     *out = value;
@@ -2020,64 +2020,66 @@ static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
 }
 
 /* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
-static ds_result ds__mread_classes(ds__mtext *t) {
+static ds_result ds__config_read_classes(ds__config_text *t) {
     double value;
     ds_result r = DS_OK;
     if (t->kind != '[')
-        return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__mtoken(t); r == DS_OK && t->kind != ']';) {
+        return ds__config_refuse(t, t->start,
+                                 "expected '[' of a list such as [serving:0.25,other:8G]");
+    for (ds__config_token_next(t); r == DS_OK && t->kind != ']';) {
         if (t->kind != 'w')
-            return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
-        r = ds__mexpect(t, ':', "':' and how much to reserve");
+            return ds__config_refuse(t, t->start, "expected the name of a class, or ']'");
+        r = ds__config_token_expect(t, ':', "':' and how much to reserve");
         if (r == DS_OK) {
-            ds__mtoken(t);
-            r = ds__mread_reserve(t, &value);
+            ds__config_token_next(t);
+            r = ds__config_read_reserve(t, &value);
         }
         if (r < 0)
             return r;
-        ds__mtoken(t);
+        ds__config_token_next(t);
         if (t->kind == ',')
-            ds__mtoken(t);
+            ds__config_token_next(t);
         else if (t->kind != ']')
-            return ds__mwrong(t, t->start, "expected ',' or ']'");
+            return ds__config_refuse(t, t->start, "expected ',' or ']'");
     }
     return r;
 }
 
-static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
+static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
-    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
-        return ds__mwrong(t, t->start, "the divisions must be a power of two%s",
-                          zero ? ", or 0 for none" : "");
+    if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
+        (n == 0 && !zero))
+        return ds__config_refuse(t, t->start, "the divisions must be a power of two%s",
+                                 zero ? ", or 0 for none" : "");
     *out = n ? (unsigned char)(1 + __builtin_ctzll(n)) : 0;
     return DS_OK;
 }
 
 /* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
    one counts for smaller sizes too, > for those behind the last. */
-static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
+static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
     int first = 1;
     ds_result r;
     if (t->kind != '[') {
-        if ((r = ds__mread_division(t, 0, &coded)) < 0)
+        if ((r = ds__config_read_division(t, 0, &coded)) < 0)
             return r;
         memset(out, coded, 16);
         return DS_OK;
     }
-    for (ds__mtoken(t); t->kind != ']';) {
+    for (ds__config_token_next(t); t->kind != ']';) {
         uint64_t boundary = 0;
         int rest = t->kind == 'w' && !strcmp(t->word, ">");
-        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary ||
+        if (!rest && (t->kind != 'w' || !ds__config_number_parse(t->word, &boundary) || !boundary ||
                       (boundary & (boundary - 1)) != 0))
-            return ds__mwrong(
+            return ds__config_refuse(
                 t, t->start,
                 "expected an interval, which is a power of two in MiB, or '>', or ']'");
-        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0)
+        if ((r = ds__config_token_expect(t, ':', "':' and the divisions")) < 0)
             return r;
-        ds__mtoken(t);
-        if ((r = ds__mread_division(t, 1, &coded)) < 0)
+        ds__config_token_next(t);
+        if ((r = ds__config_read_division(t, 1, &coded)) < 0)
             return r;
         size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
         if (index > 15 && !rest)
@@ -2088,28 +2090,28 @@ static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
             first = 0;
             last = index;
         }
-        ds__mtoken(t);
+        ds__config_token_next(t);
         if (t->kind == ',')
-            ds__mtoken(t);
+            ds__config_token_next(t);
         else if (t->kind != ']')
-            return ds__mwrong(t, t->start, "expected ',' or ']'");
+            return ds__config_refuse(t, t->start, "expected ',' or ']'");
     }
     return DS_OK;
 }
 
 /* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one
    replaces the other. */
-static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
+static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
-    size_t n = ds__mreal(t->word, &percent);
+    size_t n = ds__config_real_parse(t->word, &percent);
     if (n && t->word[n] == '%' && !t->word[n + 1] && percent <= 100) {
         c->memory_fraction = percent > 0 ? percent / 100 : 1;
         c->limit = 0;
         return DS_OK;
     }
-    if (!ds__mnumber(t->word, &bytes))
-        return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
+    if (!ds__config_number_parse(t->word, &bytes))
+        return ds__config_refuse(t, t->start, "expected a number of bytes, or 0%% to 100%%");
     c->limit = bytes;
     c->memory_fraction = 1;
     return DS_OK;
@@ -2131,17 +2133,17 @@ enum {
     DS__IS_NOTHING /* True or False, and no more */
 };
 
-typedef struct ds__moption {
+typedef struct ds__config_option {
     const char *name;
     int kind;
     size_t offset;
     uint64_t low;        /* MB, bytes, count: the smallest value */
     uint64_t high;       /* MB, bytes, count: the largest value */
     const char *choices; /* in the order of their numbers, each with a bar behind it */
-} ds__moption;
+} ds__config_option;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
-static const ds__moption ds__moptions[] = {
+static const ds__config_option ds__config_options[] = {
     { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
     { "backend", DS__IS_CHOICE, DS__AT(backend), 0, 0, "native|cudaMallocAsync|uncached|" },
     { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
@@ -2182,10 +2184,10 @@ static const ds__moption ds__moptions[] = {
     { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 0, NULL },
     { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 0, NULL }
 };
-#define DS__OPTIONS (sizeof ds__moptions / sizeof ds__moptions[0])
+#define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
 /* Letters to add, take away or change. */
-static unsigned ds__mdistance(const char *a, const char *b) {
+static unsigned ds__config_word_distance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
     if (n > 62)
@@ -2208,25 +2210,25 @@ static unsigned ds__mdistance(const char *a, const char *b) {
     return row[n];
 }
 
-static ds_result ds__munknown(const ds__mtext *t) {
-    const ds__moption *nearest = NULL;
+static ds_result ds__config_option_unknown(const ds__config_text *t) {
+    const ds__config_option *nearest = NULL;
     unsigned best = (unsigned)strlen(t->word) / 3 + 1;
     for (size_t i = 0; i < DS__OPTIONS; i++) {
-        unsigned d = ds__mdistance(t->word, ds__moptions[i].name);
+        unsigned d = ds__config_word_distance(t->word, ds__config_options[i].name);
         if (d < best) {
             best = d;
-            nearest = &ds__moptions[i];
+            nearest = &ds__config_options[i];
         }
     }
     if (nearest)
-        return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word,
-                          nearest->name);
-    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them",
-                      t->word);
+        return ds__config_refuse(t, t->start, "there is no option '%s'; is %s meant?", t->word,
+                                 nearest->name);
+    return ds__config_refuse(t, t->start,
+                             "there is no option '%s'; ds_mem_configure_text lists them", t->word);
 }
 
 /* The number of the word among choices, -1: none of them. */
-static int ds__mchoice(const char *choices, const char *word) {
+static int ds__config_choice_find(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
         size_t length = strcspn(choices, "|");
@@ -2237,18 +2239,18 @@ static int ds__mchoice(const char *choices, const char *word) {
     return -1;
 }
 
-static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
+static ds_result ds__config_read_whole(ds__config_text *t, const ds__config_option *o, void *to) {
     const uint64_t most = SIZE_MAX / DS__MIB;
     uint64_t n;
-    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || n < o->low || n > o->high) {
+    if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || n < o->low || n > o->high) {
         const char *unit = o->kind == DS__IS_MB      ? " of MiB"
                            : o->kind == DS__IS_BYTES ? " of bytes"
                                                      : "";
         if (o->high == UINT64_MAX)
-            return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit,
-                              (unsigned long long)o->low);
-        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit,
-                          (unsigned long long)o->low, (unsigned long long)o->high);
+            return ds__config_refuse(t, t->start, "expected a number%s, %llu or more", unit,
+                                     (unsigned long long)o->low);
+        return ds__config_refuse(t, t->start, "expected a number%s from %llu to %llu", unit,
+                                 (unsigned long long)o->low, (unsigned long long)o->high);
     }
     if (o->kind == DS__IS_MB)
         *(size_t *)to = (n < most ? n : most) * DS__MIB;
@@ -2259,29 +2261,30 @@ static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
     return DS_OK;
 }
 
-static ds_result ds__mread_part(ds__mtext *t, const ds__moption *o, double *to) {
+static ds_result ds__config_read_part(ds__config_text *t, const ds__config_option *o, double *to) {
     double value = 0;
-    size_t n = ds__mreal(t->word, &value);
+    size_t n = ds__config_real_parse(t->word, &value);
     int open = o->kind == DS__IS_OPEN;
     if (!n || t->word[n] || value > 1 || (open && (value <= 0 || value >= 1)))
-        return ds__mwrong(t, t->start,
-                          open ? "expected a number above 0 and below 1"
-                               : "expected a number from 0 to 1");
+        return ds__config_refuse(t, t->start,
+                                 open ? "expected a number above 0 and below 1"
+                                      : "expected a number from 0 to 1");
     *to = value;
     return DS_OK;
 }
 
-static ds_result ds__mread_choice(ds__mtext *t, const ds__moption *o, int *to) {
-    int choice = ds__mchoice(o->choices, t->word);
+static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_option *o, int *to) {
+    int choice = ds__config_choice_find(o->choices, t->word);
     if (t->kind != 'w' || choice < 0)
-        return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
-                          o->choices);
+        return ds__config_refuse(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
+                                 o->choices);
     *to = choice;
     return DS_OK;
 }
 
 /* The value of an option; the token is its first. */
-static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_config *c) {
+static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
+                                       ds_mem_config *c) {
     void *to = (char *)c + o->offset;
     int choice = 0;
     ds_result r = DS_OK;
@@ -2289,37 +2292,37 @@ static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_conf
     case DS__IS_BOOL:
     case DS__IS_NOTHING:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
-            return ds__mwrong(t, t->start, "expected True or False");
+            return ds__config_refuse(t, t->start, "expected True or False");
         if (o->kind == DS__IS_BOOL)
             *(int *)to = t->word[0] == 'T';
         return DS_OK;
     case DS__IS_CHOICE:
-        return ds__mread_choice(t, o, to);
+        return ds__config_read_choice(t, o, to);
     case DS__IS_OPEN:
     case DS__IS_CLOSED:
-        return ds__mread_part(t, o, to);
+        return ds__config_read_part(t, o, to);
     case DS__IS_DIVISIONS:
-        return ds__mread_divisions(t, c->roundup_power2_divisions);
+        return ds__config_read_divisions(t, c->roundup_power2_divisions);
     case DS__IS_RESERVE:
-        return ds__mread_reserve(t, to);
+        return ds__config_read_reserve(t, to);
     case DS__IS_CLASSES:
-        return ds__mread_classes(t);
+        return ds__config_read_classes(t);
     case DS__IS_LIMIT:
-        return ds__mread_limit(t, c);
+        return ds__config_read_limit(t, c);
     case DS__IS_PRESET:
-        if ((r = ds__mread_choice(t, o, &choice)) == DS_OK)
+        if ((r = ds__config_read_choice(t, o, &choice)) == DS_OK)
             *c = choice == 0   ? (ds_mem_config_default)()
                  : choice == 1 ? (ds_mem_config_torch)()
                                : (ds_mem_config_cupy)();
         return r;
     default:
-        return ds__mread_whole(t, o, to);
+        return ds__config_read_whole(t, o, to);
     }
 }
 
 /* Values whose range depends on others or is no interval; the character is that of the value. */
-static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c,
-                                   size_t at) {
+static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_option *o,
+                                         const ds_mem_config *c, size_t at) {
     if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB)
         t->split_at = at;
     if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB)
@@ -2327,81 +2330,81 @@ static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_
     if (o->offset == DS__AT(large_segment_size) && o->kind == DS__IS_MB) {
         t->large_at = at;
         if (c->large_segment_size % (2 * DS__MIB))
-            return ds__mwrong(t, at, "expected an even number of MiB");
+            return ds__config_refuse(t, at, "expected an even number of MiB");
     }
     if (o->offset == DS__AT(pinned_num_register_threads) &&
         (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
-        return ds__mwrong(t, at, "expected a power of two up to 128");
+        return ds__config_refuse(t, at, "expected a power of two up to 128");
     if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT)
-        return ds__mwrong(t, at, "expected a multiple of 512");
+        return ds__config_refuse(t, at, "expected a multiple of 512");
     return DS_OK;
 }
 
-static ds_result ds__mread_compared(const ds__mtext *t, const ds_mem_config *c) {
+static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
     if (c->max_split_size < c->large_segment_size) {
         if (t->split_at != SIZE_MAX)
-            return ds__mwrong(t, t->split_at,
-                              "max_split_size_mb must be at least %zu, the size of large segments",
-                              mb);
-        return ds__mwrong(t, t->large_at,
-                          "large_segment_size_mb must be at most %zu, max_split_size",
-                          c->max_split_size / DS__MIB);
+            return ds__config_refuse(
+                t, t->split_at,
+                "max_split_size_mb must be at least %zu, the size of large segments", mb);
+        return ds__config_refuse(t, t->large_at,
+                                 "large_segment_size_mb must be at most %zu, max_split_size",
+                                 c->max_split_size / DS__MIB);
     }
     if (c->max_non_split_rounding >= c->large_segment_size)
         return DS_OK;
     if (t->rounding_at != SIZE_MAX)
-        return ds__mwrong(
+        return ds__config_refuse(
             t, t->rounding_at,
             "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
-    return ds__mwrong(t, t->large_at,
-                      "large_segment_size_mb must be at most %zu, max_non_split_rounding",
-                      c->max_non_split_rounding / DS__MIB);
+    return ds__config_refuse(t, t->large_at,
+                             "large_segment_size_mb must be at most %zu, max_non_split_rounding",
+                             c->max_non_split_rounding / DS__MIB);
 }
 
 /* One "option:value"; the token is the option. */
-static ds_result ds__mread_option(ds__mtext *t, ds_mem_config *c, int first) {
-    const ds__moption *o = NULL;
+static ds_result ds__config_read_option(ds__config_text *t, ds_mem_config *c, int first) {
+    const ds__config_option *o = NULL;
     for (size_t i = 0; i < DS__OPTIONS && !o; i++)
-        if (!strcmp(t->word, ds__moptions[i].name))
-            o = &ds__moptions[i];
+        if (!strcmp(t->word, ds__config_options[i].name))
+            o = &ds__config_options[i];
     if (t->kind != 'w')
-        return ds__mwrong(t, t->start, "expected an option");
+        return ds__config_refuse(t, t->start, "expected an option");
     if (!o)
-        return ds__munknown(t);
+        return ds__config_option_unknown(t);
     if (o->kind == DS__IS_PRESET && !first)
-        return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
-    ds_result r = ds__mexpect(t, ':', "':' and a value");
+        return ds__config_refuse(t, t->start, "preset sets all options, so it must be the first");
+    ds_result r = ds__config_token_expect(t, ':', "':' and a value");
     if (r < 0)
         return r;
-    ds__mtoken(t);
+    ds__config_token_next(t);
     size_t at = t->start;
-    r = ds__mread_value(t, o, c);
-    return r < 0 ? r : ds__mread_checked(t, o, c, at);
+    r = ds__config_read_value(t, o, c);
+    return r < 0 ? r : ds__config_read_checked(t, o, c, at);
 }
 
 /* torch forgets three options at each text, and so do we. */
-static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
-    ds__mtext t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
+static ds_result ds__config_read(const char *text, ds_mem_config *config) {
+    ds__config_text t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
     ds_mem_config c = *config;
     ds_result r = DS_OK;
     c.max_split_size = SIZE_MAX;
     c.garbage_collection_threshold = 0;
     memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
-    ds__mtoken(&t);
+    ds__config_token_next(&t);
     for (int first = 1; r == DS_OK && t.kind; first = 0) {
-        if ((r = ds__mread_option(&t, &c, first)) < 0)
+        if ((r = ds__config_read_option(&t, &c, first)) < 0)
             break;
-        ds__mtoken(&t);
+        ds__config_token_next(&t);
         if (t.kind == ',')
-            ds__mtoken(&t);
+            ds__config_token_next(&t);
         else if (t.kind)
-            r = ds__mwrong(&t, t.start, "expected ',' and the next option");
+            r = ds__config_refuse(&t, t.start, "expected ',' and the next option");
     }
     if (r == DS_OK)
-        r = ds__mread_compared(&t, &c);
+        r = ds__config_read_compared(&t, &c);
     if (r == DS_OK)
-        r = ds__mconfig_check(&c);
+        r = ds__config_check(&c);
     if (r == DS_OK)
         *config = c;
     return r;
@@ -2411,23 +2414,24 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
     ds__tls.site = ds__site_take(&ds__tls);
     DS__REQUIRE(text, "text is NULL");
-    ds_result r = ds__mconfig_check(config);
-    return r < 0 ? r : ds__mconfig_read(text, config);
+    ds_result r = ds__config_check(config);
+    return r < 0 ? r : ds__config_read(text, config);
 }
 
 /* alloc/state.h - global and per-thread state of the allocator.
 
-   Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
-   labels, running upstreams. ds__mem_device_at finds a device that was used.
+   Defines the global state (ds__memory_state) and the state of each thread (ds__memory_thread):
+   pushed pools, labels, running upstreams. ds__mem_device_at finds a device that was used.
 
    Invariants: A device gets its record once that is complete, and only ds_shutdown removes it.
-   Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read without a
-   lock and changes under `registry` only.
-   Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
-   callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
-   guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
-   of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
-   Threads: any. ds__mtls belongs to its thread. */
+   Pools that were pushed before a ds_shutdown do not count (ds__pool_push_count). `root` is read
+   without a lock and changes under `registry` only.
+   Locks: ds__memory_state.lock guards the configuration, the pools with handles and the lists of
+   callbacks. It comes before ds__history_state.lock, a device's lock and the arenas' locks.
+   `registry` guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken
+   under all of them. `leaving` guards `closing` and `leavers`; it is taken alone or under
+   ds__memory_state.lock.
+   Threads: any. ds__memory_thread belongs to its thread. */
 
 /* A callback of the program; `fn` is cast to its type before it is invoked. */
 typedef struct ds__callback {
@@ -2453,9 +2457,9 @@ static struct {
     size_t sorted_room;
     uint64_t serial;
     ds__segment *free_segments;
-    struct ds__mkept *kept;       /* what is freed at shutdown only */
-    struct ds__mpolicy *policies; /* all there were; the registry is locked */
-    ds__mpool **pools;            /* those with handles */
+    struct ds__kept *kept;           /* what is freed at shutdown only */
+    struct ds__mem_policy *policies; /* all there were; the registry is locked */
+    ds__mem_pool **pools;            /* those with handles */
     uint32_t pool_count;
     uint32_t pool_room;
     uint64_t next_pool;
@@ -2472,10 +2476,10 @@ static struct {
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = DS__MUTEX_INIT,
-            .registry = DS__MUTEX_INIT,
-            .leaving = DS__MUTEX_INIT,
-            .left = DS__CONDITION_INIT };
+} ds__memory_state = { .lock = DS__MUTEX_INIT,
+                       .registry = DS__MUTEX_INIT,
+                       .leaving = DS__MUTEX_INIT,
+                       .left = DS__CONDITION_INIT };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
@@ -2494,21 +2498,21 @@ static _Thread_local struct {
     const struct ds__inside *inside; /* upstreams that run */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
-} ds__mtls;
+} ds__memory_thread;
 
 /* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
-static unsigned ds__pushes(void) {
-    if (ds__mtls.epoch != ds__g.epoch) {
-        ds__mtls.epoch = ds__g.epoch;
-        ds__mtls.pools = 0;
-        ds__mtls.stream = 0;
-        ds__mtls.arena = NULL;
+static unsigned ds__pool_push_count(void) {
+    if (ds__memory_thread.epoch != ds__g.epoch) {
+        ds__memory_thread.epoch = ds__g.epoch;
+        ds__memory_thread.pools = 0;
+        ds__memory_thread.stream = 0;
+        ds__memory_thread.arena = NULL;
     }
-    return ds__mtls.pools;
+    return ds__memory_thread.pools;
 }
 
 /* A device's memory, if it was ever used. */
-static ds__mdevice *ds__mem_device_at(int backend, int index) {
+static ds__mem_dev *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
                ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
                                       memory_order_acquire)
@@ -2519,29 +2523,29 @@ static ds__mdevice *ds__mem_device_at(int backend, int index) {
    it can name its function. */
 static const ds__module ds__mem_module;
 
-static const char ds__nobody; /* the address of a thread that is none */
+static const char ds__no_owner; /* the address of a thread that is none */
 
 /* alloc/util.h - helpers of all rooms; labels.
 
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
-   (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
+   (DS__KEEPING), and memory that stays until ds_shutdown (ds__kept_alloc). ds__mem_dev_lock takes
    the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
    ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
    ds_mem_label_push and ds_mem_label_pop.
 
-   Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
+   Invariants: Memory of ds__kept_alloc is freed by ds__mem_shutdown only, so an old pointer still
    finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
    ds__tls.upper_locked is above 0 while these functions hold the device's lock or ds__g.begin;
    no destructor of the user's runs then.
-   Locks: ds__mkeep takes the registry's lock, also under an arena's; ds__mkeep_unlocked expects
-   it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
-   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call
-   the driver and expect no spinning lock.
+   Locks: ds__kept_alloc takes the registry's lock, also under an arena's; ds__kept_alloc_unlocked
+   expects it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
+   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call the
+   driver and expect no spinning lock.
    Threads: any. Labels belong to the calling thread. */
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order wherever its memory lies; then by address. */
-static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
+static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_block *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
@@ -2583,7 +2587,7 @@ static ds__stream *ds__any_stream(ds_device device) {
 }
 
 /* The stream that gives back what others cannot, pinned; NULL: there is none. */
-static ds__stream *ds__direct_giver(ds__mdevice *dev) {
+static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
     if (!atomic_load(&dev->giver) &&
@@ -2608,33 +2612,33 @@ enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 
 /* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
    same type. */
-typedef struct ds__mkept {
-    struct ds__mkept *next;
+typedef struct ds__kept {
+    struct ds__kept *next;
     uint64_t pad;
-} ds__mkept;
+} ds__kept;
 
-static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
-    ds__mkept *k = ds__alloc(sizeof *k + size);
+static void *ds__kept_alloc_unlocked(size_t size) { /* the registry is locked */
+    ds__kept *k = ds__host_alloc(sizeof *k + size);
     if (!k)
         return NULL;
-    k->next = ds__m.kept;
-    ds__m.kept = k;
+    k->next = ds__memory_state.kept;
+    ds__memory_state.kept = k;
     return k + 1;
 }
 
-static void *ds__mkeep(size_t size) {
-    ds__mutex_lock(&ds__m.registry);
-    void *p = ds__mkeep_unlocked(size);
-    ds__mutex_unlock(&ds__m.registry);
+static void *ds__kept_alloc(size_t size) {
+    ds__mutex_lock(&ds__memory_state.registry);
+    void *p = ds__kept_alloc_unlocked(size);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return p;
 }
 
-static void ds__mdevice_lock(ds__mdevice *dev) {
+static void ds__mem_dev_lock(ds__mem_dev *dev) {
     ds__mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
 
-static void ds__mdevice_unlock(ds__mdevice *dev) {
+static void ds__mem_dev_unlock(ds__mem_dev *dev) {
     ds__tls.upper_locked--;
     ds__mutex_unlock(&dev->lock);
 }
@@ -2660,54 +2664,55 @@ static void ds__let_captures(void) {
 }
 
 static const char *ds__mem_label(void) {
-    unsigned n = ds__mtls.labels;
-    return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
+    unsigned n = ds__memory_thread.labels;
+    return n == 0 ? NULL : ds__memory_thread.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
 }
 
 DSDEF void(ds_mem_label_push)(const char *label) {
-    if (ds__mtls.labels < DS__LABELS)
-        ds__mtls.label[ds__mtls.labels] = label;
-    ds__mtls.labels++;
+    if (ds__memory_thread.labels < DS__LABELS)
+        ds__memory_thread.label[ds__memory_thread.labels] = label;
+    ds__memory_thread.labels++;
 }
 
 DSDEF void(ds_mem_label_pop)(void) {
-    if (ds__mtls.labels)
-        ds__mtls.labels--;
+    if (ds__memory_thread.labels)
+        ds__memory_thread.labels--;
 }
 
 /* alloc/history_state.h - state of history and observers.
 
-   Holds the settings of the history and the list of observers (ds__mh). ds__history_apply tells
-   a device which events to report. ds__mem_history_join lets a new device take part in the
-   history. ds__mem_tell passes an event to all observers. ds__guard and ds__unguard surround
-   calls of user code that must not call devstream.
+   Holds the settings of the history and the list of observers (ds__history_state).
+   ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
+   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_enter
+   and ds__callback_guard_leave surround calls of user code that must not call devstream.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
    setting enters the ring. Inside of an observer, calls of devstream are refused
    (ds__tls.in_callback), except functions callable anywhere. Function name and call site of the
    outer call are restored afterwards.
-   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. It guards the
-   settings, the sizes of all rings and the annotations. ds__mh.watch is taken after all other
-   locks, around the calls of observers. dev->history_lock guards one ring; ds__mh.watch and the
-   history lock are not nested. ds__history_apply and ds__history_swap expect ds__mh.lock. The
-   program's memory and log functions may be called under it.
+   Locks: ds__history_state.lock is taken before all locks of the allocator except
+   ds__memory_state.lock. It guards the settings, the sizes of all rings and the annotations.
+   ds__history_state.watch is taken after all other locks, around the calls of observers.
+   dev->history_lock guards one ring; ds__history_state.watch and the history lock are not nested.
+   ds__history_apply and ds__history_swap expect ds__history_state.lock. The program's memory and
+   log functions may be called under it.
    Threads: any. ds__mem_history_join runs on the thread that uses a device first, under
-   ds__m.lock. An observer runs on the thread that reports the event. */
+   ds__memory_state.lock. An observer runs on the thread that reports the event. */
 
-typedef struct ds__mremark ds__mremark;
+typedef struct ds__config_remark ds__config_remark;
 
-struct ds__mremark { /* the text of an annotation */
-    ds__mremark *next;
+struct ds__config_remark { /* the text of an annotation */
+    ds__config_remark *next;
     /* the ring has lost it when it has turned once after so many events */
     uint64_t until;
     char text[256];
 };
 
-typedef struct ds__mwatcher {
+typedef struct ds__mem_observer {
     ds_mem_event_fn fn;
     void *user;
-} ds__mwatcher;
+} ds__mem_observer;
 
 static struct {
     ds__mutex lock; /* of what follows, and of all rings' sizes */
@@ -2719,46 +2724,46 @@ static struct {
     int64_t to_wall_ns;
 
     struct {
-        ds__mremark *first;
-        ds__mremark *last;
+        ds__config_remark *first;
+        ds__config_remark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
     ds__mutex watch; /* of what follows */
-    ds__mwatcher *watchers;
+    ds__mem_observer *watchers;
     size_t watcher_count;
     size_t watcher_room;
-} ds__mh = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
+} ds__history_state = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
         for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
-            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
+            for (ds__mem_dev *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
                  ds__once = NULL)
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the
    call that runs keeps its name and place. */
-typedef struct ds__guarded {
+typedef struct ds__callback_guard {
     int outer;
     int mute;
     const char *fn;
     ds_site site;
-} ds__guarded;
+} ds__callback_guard;
 
-static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
+static ds__callback_guard ds__callback_guard_enter(void) {
+    ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     ds__tls.mute = 0; /* a refused call has its sentence */
     return g;
 }
 
-static void ds__unguard(ds__guarded g) {
+static void ds__callback_guard_leave(ds__callback_guard g) {
     ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
     ds__tls.site = g.site;
 }
 
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
+static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action,
                            .address = e->address,
                            .bytes = e->bytes,
@@ -2767,30 +2772,30 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
                            .site = { e->file, (int)e->line },
                            .label = e->label,
                            .pool = { e->pool } };
-    ds__mutex_lock(&ds__mh.watch);
-    ds__guarded g = ds__guard();
-    for (size_t i = 0; i < ds__mh.watcher_count; i++)
-        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
-    ds__unguard(g);
-    ds__mutex_unlock(&ds__mh.watch);
+    ds__mutex_lock(&ds__history_state.watch);
+    ds__callback_guard g = ds__callback_guard_enter();
+    for (size_t i = 0; i < ds__history_state.watcher_count; i++)
+        ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
+    ds__callback_guard_leave(g);
+    ds__mutex_unlock(&ds__history_state.watch);
 }
 
 /* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
    it returns. */
-static void ds__history_apply(ds__mdevice *dev) {
-    ds__mutex_lock(&ds__mh.watch);
-    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count || ds__observed() ? DS__WATCHED : 0);
-    ds__mutex_unlock(&ds__mh.watch);
+static void ds__history_apply(ds__mem_dev *dev) {
+    ds__mutex_lock(&ds__history_state.watch);
+    unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
+                     (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
+    ds__mutex_unlock(&ds__history_state.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
     ds__lock_give(&dev->history_lock);
 }
 
 /* Gives the device this ring (or none), and the old one back. */
-static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t room) {
+static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
     ds__lock_take(&dev->history_lock);
-    ds__mevent *old = dev->history;
+    ds__history_event *old = dev->history;
     dev->history = ring;
     dev->history_room = room;
     dev->history_at = 0;
@@ -2800,18 +2805,18 @@ static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t r
 }
 
 /* The device's memory has just been made: it takes part in what was started before. */
-static void ds__mem_history_join(ds__mdevice *dev) {
-    ds__mutex_lock(&ds__mh.lock);
-    if (ds__mh.on && !dev->history_room) {
-        ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
+static void ds__mem_history_join(ds__mem_dev *dev) {
+    ds__mutex_lock(&ds__history_state.lock);
+    if (ds__history_state.on && !dev->history_room) {
+        ds__history_event *ring = ds__host_alloc(ds__history_state.entries * sizeof *ring);
         if (ring)
-            ds__history_swap(dev, ring, ds__mh.entries);
+            ds__history_swap(dev, ring, ds__history_state.entries);
         else
-            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
-                    "no memory for the history of a device: it is not recorded");
+            ds__log_write(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
+                          "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
 }
 
 /* alloc/history_ring.h - recording one event.
@@ -2825,22 +2830,23 @@ static void ds__mem_history_join(ds__mdevice *dev) {
    after ds_mem_history_stop has returned. `history_at` is history_count modulo history_room.
    Times in the ring are ticks and are converted when they are read.
    Locks: Callers may hold arena locks and the device lock. ds__mem_note takes dev->history_lock,
-   releases that lock, and then invokes observers under ds__mh.watch. So user code may run under
-   the caller's locks. ds__note_block expects the arena's lock, or a new block of the calling
-   thread. The driver is not called.
+   releases that lock, and then invokes observers under ds__history_state.watch. So user code may
+   run under the caller's locks. ds__note_block expects the arena's lock, or a new block of the
+   calling thread. The driver is not called.
    Threads: any thread that works in the allocator. */
 
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
     uint64_t now_ticks = ds__os_ticks();
-    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
+    if (now_ticks <= ds__memory_state.tick_base || ticks >= now_ticks)
         return now;
-    double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
+    double scale = (double)(now - ds__memory_state.tick_base_ns) /
+                   (double)(now_ticks - ds__memory_state.tick_base);
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
 /* Puts an event into the ring. Its lock is held. */
-static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
+static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
     if (DS__UNLIKELY(!dev->history_room))
         return;
     dev->history[dev->history_at] = *e;
@@ -2853,14 +2859,14 @@ static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
 }
 
 /* Tells who wants to know. Called with or without locks of arenas. */
-static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
+static void ds__mem_note(ds__mem_dev *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
                          uint64_t stream, uint64_t pool, const char *file, uint32_t line,
                          const char *label) {
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
     if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
         return;
-    ds__mevent e = { address, bytes, stream, ds__os_ticks(),  pool,
-                     file,    label, line,   (uint32_t)action };
+    ds__history_event e = { address, bytes, stream, ds__os_ticks(),  pool,
+                            file,    label, line,   (uint32_t)action };
     ds__lock_take(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
         ds__ring_in(dev, &e);
@@ -2872,12 +2878,12 @@ static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t addres
 }
 
 /* The stream that a block was allocated on. */
-static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
+static uint64_t ds__stream_of(const ds__arena *a, const ds__mem_block *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
 /* The handle of that stream; zero: it has ended. */
-static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
+static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mem_block *b) {
     if (DS__UNLIKELY(b->lent && b->uses))
         return b->uses->stream;
     return a->orphan ? (ds_stream){ 0 } : a->stream;
@@ -2886,41 +2892,42 @@ static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
 /* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
 __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
                                                               ds_mem_action action,
-                                                              const ds__mblock *b) {
-    ds__observe(&(ds__seen){ .kind = action == DS_ACTION_ALLOC            ? DS__SEEN_ALLOC
-                                     : action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE
-                                                                          : DS__SEEN_FREE_DONE,
-                             .ptr = b->ptr,
-                             .bytes = b->asked,
-                             .device = a->dev->device,
-                             .stream = ds__stream_handle_of(a, b),
-                             .label = b->label });
+                                                              const ds__mem_block *b) {
+    ds__observer_notify(&(ds__seen){ .kind = action == DS_ACTION_ALLOC ? DS__SEEN_ALLOC
+                                             : action == DS_ACTION_FREE_REQUESTED
+                                                 ? DS__SEEN_FREE
+                                                 : DS__SEEN_FREE_DONE,
+                                     .ptr = b->ptr,
+                                     .bytes = b->asked,
+                                     .device = a->dev->device,
+                                     .stream = ds__stream_handle_of(a, b),
+                                     .label = b->label });
 }
 
-static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
+static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mem_block *b) {
     ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
                  a->pool->id, b->file, b->line, b->label);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, action, b);
 }
 
 /* A free that is done at once: both of its events. */
-static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
+static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) {
     const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
     if (DS__UNLIKELY((watch & both) != both || (watch & DS__WATCHED))) {
         ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
-                     b->asked,
-                     a->stream_id,
-                     ds__os_ticks(),
-                     a->pool->id,
-                     b->file,
-                     b->label,
-                     b->line,
-                     DS_ACTION_FREE_REQUESTED };
+    ds__history_event e = { (uint64_t)(uintptr_t)b->ptr,
+                            b->asked,
+                            a->stream_id,
+                            ds__os_ticks(),
+                            a->pool->id,
+                            b->file,
+                            b->label,
+                            b->line,
+                            DS_ACTION_FREE_REQUESTED };
     ds__lock_take(&a->dev->history_lock);
     /* nothing more once ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
@@ -2935,9 +2942,9 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
 
    Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
    their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
-   block each. ds__ready and ds__has_room tell whether an arena may count now; locks.h makes an
-   arena ready. ds__fold moves the counts of arenas to the domains. ds__meter_add counts segments
-   and reserved bytes.
+   block each. ds__counter_room_ready and ds__has_room tell whether an arena may count now; locks.h
+   makes an arena ready. ds__counter_fold moves the counts of arenas to the domains. ds__meter_add
+   counts segments and reserved bytes.
 
    Policy:
    1. While one thread allocates on a device, every call counts in the device's tally and peaks
@@ -2951,11 +2958,11 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
       the block whatever other threads do.
 
    Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
-   do so. All other arenas count in their own tally. A block is counted only after ds__ready or
-   ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
-   statistics are full. After ds__fold every arena counts exactly, and the search for a thread
-   that allocates alone begins anew.
-   Locks: The functions that count expect the arena's lock. ds__share_room, ds__fold and the
+   do so. All other arenas count in their own tally. A block is counted only after
+   ds__counter_room_ready or ds__has_room was true under the same lock, or with all locks held.
+   Totals are counted only if statistics are full. After ds__counter_fold every arena counts
+   exactly, and the search for a thread that allocates alone begins anew.
+   Locks: The functions that count expect the arena's lock. ds__share_room, ds__counter_fold and the
    functions of domains expect all locks. Meters need no lock; neither the driver nor user code
    is called.
    Threads: any thread that holds the expected lock. */
@@ -2963,7 +2970,7 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
-static inline void ds__top(int64_t *peak, int64_t now) {
+static inline void ds__counter_peak_raise(int64_t *peak, int64_t now) {
     if (now > *peak)
         *peak = now;
 }
@@ -2978,7 +2985,7 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
             now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
         now[both] = now[1] + now[2];
         for (int k = 0; k < 3; k++) {
-            ds__top(&t->peak[k][m], now[k]);
+            ds__counter_peak_raise(&t->peak[k][m], now[k]);
             if (!room)
                 continue;
             int64_t left = t->peak[k][m] - now[k];
@@ -2992,21 +2999,21 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
 }
 
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
-static inline void ds__add(int64_t *at, int64_t by) {
+static inline void ds__counter_add(int64_t *at, int64_t by) {
     *at += by;
     DS__COMPILER_FENCE();
 }
 
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
                                                                int64_t asked, int full) {
-    ds__add(&t->kind[kind].now[DS__ALLOCATION], 1);
-    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], 1);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
     if (!full)
         return;
-    ds__add(&t->kind[kind].total[DS__ALLOCATION], 1);
-    ds__add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].total[DS__ALLOCATION], 1);
+    ds__counter_add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
 }
 
 /* Changes what is allocated and what is pending; totals and peaks do not follow. */
@@ -3014,21 +3021,21 @@ __attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, i
                                                                  int64_t count, int64_t size,
                                                                  int64_t asked, int64_t pending,
                                                                  int64_t pending_bytes) {
-    ds__add(&t->kind[kind].now[DS__ALLOCATION], count);
-    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], count);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
     if (!pending && !pending_bytes)
         return;
-    ds__add(&t->kind[kind].pending[0], pending);
-    ds__add(&t->kind[kind].pending[1], pending_bytes);
+    ds__counter_add(&t->kind[kind].pending[0], pending);
+    ds__counter_add(&t->kind[kind].pending[1], pending_bytes);
 }
 
 /* Below 0: a peak is passed. */
 __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count,
                                                                    int64_t size, int64_t asked) {
-    ds__add(&r->of[DS__ALLOCATION], -count);
-    ds__add(&r->of[DS__ALLOCATED_BYTES], -size);
-    ds__add(&r->of[DS__REQUESTED_BYTES], -asked);
+    ds__counter_add(&r->of[DS__ALLOCATION], -count);
+    ds__counter_add(&r->of[DS__ALLOCATED_BYTES], -size);
+    ds__counter_add(&r->of[DS__REQUESTED_BYTES], -asked);
     return r->of[DS__ALLOCATION] | r->of[DS__ALLOCATED_BYTES] | r->of[DS__REQUESTED_BYTES];
 }
 
@@ -3113,7 +3120,7 @@ static void ds__meter_add(ds__meter *m, int64_t by) {
     }
 }
 
-static void ds__meters(ds__arena *a, int kind, int meter, int64_t by) {
+static void ds__counter_meters_add(ds__arena *a, int kind, int meter, int64_t by) {
     if (!by)
         return;
     ds__meter_add(&a->dev->stats.meter[kind][meter], by);
@@ -3151,13 +3158,13 @@ static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
 }
 
 /* What a domain counts now, over its arenas. All is locked. */
-static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS],
+static void ds__domain_now(ds__mem_dev *dev, ds__mem_pool *only, int64_t now[2][DS__METRICS],
                            int64_t total[2][DS__METRICS]) {
     memset(now, 0, 2 * sizeof now[0]);
     if (total)
         memset(total, 0, 2 * sizeof total[0]);
     ds__tally_read(only ? &only->stats.tally : &dev->stats.tally, now, total);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next)
             ds__tally_read(&a->own, now, total);
 }
@@ -3172,8 +3179,9 @@ static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t
     for (int m = 0; m < DS__METRICS; m++) {
         int b = ds__is_bytes(m);
         for (int k = 0; k < 2; k++)
-            ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
-        ds__top(&d->tally.peak[0][m], now[0][m] + now[1][m] + room[0][b] + room[1][b]);
+            ds__counter_peak_raise(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
+        ds__counter_peak_raise(&d->tally.peak[0][m],
+                               now[0][m] + now[1][m] + room[0][b] + room[1][b]);
     }
 }
 
@@ -3194,14 +3202,14 @@ static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], 
 
 /* Gives room to all arenas of a device, which count for themselves from now on at the latest.
    All is locked. */
-static void ds__share_room(ds__mdevice *dev) {
+static void ds__share_room(ds__mem_dev *dev) {
     int64_t now[2][DS__METRICS];
     int64_t share[2][2];
     int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
     int arenas = 0;
-    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__nobody);
+    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__no_owner);
     ds__domain_now(dev, NULL, now, NULL);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             arenas++;
     for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
@@ -3218,7 +3226,7 @@ static void ds__share_room(ds__mdevice *dev) {
             left -= more;
         }
     }
-    for (ds__mpool *p = &dev->main; p; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
         int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
         int64_t members = 0;
         for (ds__arena *a = p->arenas; a; a = a->next, members++) {
@@ -3242,18 +3250,18 @@ static void ds__share_room(ds__mdevice *dev) {
         int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
         ds__domain_peaks(&p->stats, in_pool, pool);
-        ds__top(&p->stats.sharers, members);
+        ds__counter_peak_raise(&p->stats.sharers, members);
     }
     /* peaks stand still */
     if (!dev->main.full)
         return;
     ds__domain_peaks(&dev->stats, now, all);
-    ds__top(&dev->stats.sharers, arenas);
+    ds__counter_peak_raise(&dev->stats.sharers, arenas);
 }
 
 /* What arenas have counted goes to the domains. All is locked. */
-static void ds__fold(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__counter_fold(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (int k = 0; k < 2; k++)
                 for (int m = 0; m < DS__COUNTED + 2; m++) {
@@ -3278,7 +3286,7 @@ static void ds__fold(ds__mdevice *dev) {
 }
 
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
-static int ds__claim(ds__mdevice *dev) {
+static int ds__counter_room_claim(ds__mem_dev *dev) {
     void *none = NULL;
     if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls))
         return none == (void *)&ds__tls;
@@ -3286,7 +3294,7 @@ static int ds__claim(ds__mdevice *dev) {
 }
 
 /* Whether the locked arena may count a change. */
-static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
+static inline int ds__counter_room_ready(ds__arena *a, int kind, int64_t size) {
     if (DS__LIKELY(a->exact))
         return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
@@ -3295,7 +3303,7 @@ static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
 /* The same for a block. A free gives back as much as that one had been asked for, which may be
    less than is asked for now. */
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
-    return ds__ready(a, kind, size) &&
+    return ds__counter_room_ready(a, kind, size) &&
            (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
 }
 
@@ -3304,7 +3312,7 @@ static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t ask
    Finds the segment of an address for frees and queries (ds__segment_of). A two-level table
    serves most look-ups: a root of leaves of 16 GiB, each with an entry for every 2 MiB
    (granule). If several segments share a granule, ds__segment_shared searches the sorted list of
-   all segments. ds__granules enters and removes the granules of a segment.
+   all segments. ds__address_granules_set enters and removes the granules of a segment.
 
    Invariants: A leaf stays until shutdown. A granule that two segments have used keeps the mark
    for shared granules (the lowest bit) until shutdown. A look-up may return a segment that was
@@ -3312,9 +3320,9 @@ static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t ask
    ds__segment_shared skips segments marked by ds__segment_leaves: the driver may give their
    addresses to new segments.
    Locks: The table is read without a lock. ds__segment_shared and ds__segment_leaves take the
-   registry lock (ds__m.registry), the innermost lock. ds__granules and ds__sorted_after expect
-   the registry lock. The program's memory functions may be called under the registry lock, the
-   driver is not.
+   registry lock (ds__memory_state.registry), the innermost lock. ds__address_granules_set and
+   ds__sorted_after expect the registry lock. The program's memory functions may be called under the
+   registry lock, the driver is not.
    Threads: any thread may look up an address while other threads add and remove segments. */
 
 #define DS__GRANULE_BITS 21
@@ -3324,16 +3332,16 @@ static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
     if (address >> 47)
         return NULL;
     ds__segment *_Atomic *leaf =
-        atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
+        atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_acquire);
     return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
 }
 
 static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
     size_t low = 0;
-    size_t high = ds__m.sorted_count;
+    size_t high = ds__memory_state.sorted_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)ds__m.sorted[middle]->base <= address)
+        if ((uintptr_t)ds__memory_state.sorted[middle]->base <= address)
             low = middle + 1;
         else
             high = middle;
@@ -3352,35 +3360,36 @@ static inline ds__segment *ds__segment_of(const void *ptr) {
 
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
-    while (i > 0 && ds__m.sorted[i - 1]->leaving)
+    while (i > 0 && ds__memory_state.sorted[i - 1]->leaving)
         i--;
-    s = i > 0 ? ds__m.sorted[i - 1] : NULL;
-    ds__mutex_unlock(&ds__m.registry);
+    s = i > 0 ? ds__memory_state.sorted[i - 1] : NULL;
+    ds__mutex_unlock(&ds__memory_state.registry);
     return s;
 }
 
 static void ds__segment_leaves(ds__segment *s, int leaves) {
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     s->leaving = (uint8_t)leaves;
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
 }
 
 /* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
    locked. 0: no memory. */
-static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
+static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int in) {
     for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS,
                    end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS;
          g <= end; g++) {
         uintptr_t address = g << DS__GRANULE_BITS;
         if (address >> 47)
             return 0;
-        if (!atomic_load_explicit(&ds__m.root[address >> 34], memory_order_relaxed)) {
-            void *leaf = in ? ds__mkeep_unlocked(8192 * sizeof(ds__segment *)) : NULL;
+        if (!atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_relaxed)) {
+            void *leaf = in ? ds__kept_alloc_unlocked(8192 * sizeof(ds__segment *)) : NULL;
             if (!leaf)
                 return 0;
-            atomic_store_explicit(&ds__m.root[address >> 34], leaf, memory_order_release);
+            atomic_store_explicit(&ds__memory_state.root[address >> 34], leaf,
+                                  memory_order_release);
         }
         ds__segment *_Atomic *entry = ds__granule_at(address);
         ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);
@@ -3397,9 +3406,9 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
 /* alloc/bins.h - free blocks of an arena, sorted by size.
 
    Puts free blocks into bins: one for each size below 32 KiB, then 32 for each power of two.
-   ds__fit finds the best fitting block for a request, or nearly the best if best_fit_by_address
-   is off. ds__too_large applies max_split_size and max_non_split_rounding to plain segments;
-   ds__grows tells which segments grow.
+   ds__bin_best_fit finds the best fitting block for a request, or nearly the best if
+   best_fit_by_address is off. ds__too_large applies max_split_size and max_non_split_rounding to
+   plain segments; ds__segment_is_growing tells which segments grow.
 
    Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
    bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
@@ -3409,7 +3418,7 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
    user code.
    Threads: any thread that holds the arena's lock. */
 
-static inline unsigned ds__bin(size_t size) {
+static inline unsigned ds__bin_of_size(size_t size) {
     size_t u = size / DS__UNIT;
     if (u < 64)
         return (unsigned)u;
@@ -3421,19 +3430,19 @@ static inline unsigned ds__bin(size_t size) {
    used: such blocks have a bin of their own. */
 #define DS__EDGE (DS__BINS - 1u)
 
-static inline unsigned ds__bin_of(const ds__mblock *b) {
+static inline unsigned ds__bin_of(const ds__mem_block *b) {
     return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE
-                                                                        : ds__bin(b->size);
+                                                                        : ds__bin_of_size(b->size);
 }
 
-static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
+static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
     ds__bins *bins = &a->bins[b->seg->kind];
     unsigned i = ds__bin_of(b);
-    ds__mblock *before = NULL;
-    ds__mblock *at = bins->head[i];
+    ds__mem_block *before = NULL;
+    ds__mem_block *at = bins->head[i];
     b->bin = (uint16_t)i;
     if (by_address)
-        while (at && (at->size < b->size || (at->size == b->size && ds__earlier(at, b)))) {
+        while (at && (at->size < b->size || (at->size == b->size && ds__block_is_earlier(at, b)))) {
             before = at;
             at = at->list_next;
         }
@@ -3450,7 +3459,7 @@ static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
     a->free_bytes += b->size;
 }
 
-static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
+static inline void ds__bin_out(ds__arena *a, ds__mem_block *b) {
     ds__bins *bins = &a->bins[b->seg->kind];
     if (b->list_next)
         b->list_next->list_prev = b->list_prev;
@@ -3468,10 +3477,10 @@ static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
 static void ds__bins_sort(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++)
         for (unsigned i = 0; i < DS__BINS; i++) {
-            ds__mblock *rest = a->bins[kind].head[i];
+            ds__mem_block *rest = a->bins[kind].head[i];
             a->bins[kind].head[i] = NULL;
             while (rest) {
-                ds__mblock *b = rest;
+                ds__mem_block *b = rest;
                 rest = b->list_next;
                 a->free_bytes -= b->size; /* ds__bin_in adds them */
                 ds__bin_in(a, b, 1);
@@ -3479,12 +3488,12 @@ static void ds__bins_sort(ds__arena *a) {
         }
 }
 
-static inline int ds__grows(const ds__segment *s) {
+static inline int ds__segment_is_growing(const ds__segment *s) {
     return s->page != 0;
 }
 
 /* torch's limits on what a large block may be used for. */
-static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
+static int ds__too_large(const ds__mem_pool *p, size_t block, size_t size) {
     size_t limit = p->config.max_split_size;
     return size < limit ? block >= limit : block - size >= p->config.max_non_split_rounding;
 }
@@ -3492,18 +3501,18 @@ static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
 #define DS__LOOKS 16 /* candidates in one bin, unless the fit must be exact */
 
 /* The free block that fits best, or nearly; NULL: none does. */
-static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
+static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t size) {
     ds__bins *bins = &a->bins[kind];
-    unsigned i = ds__bin(size);
+    unsigned i = ds__bin_of_size(size);
     unsigned w;
-    const ds__mpool *p = a->pool;
+    const ds__mem_pool *p = a->pool;
     int exact = p->config.best_fit_by_address;
-    ds__mblock *best = NULL;
+    ds__mem_block *best = NULL;
     if (i >= DS__EDGE)
         return NULL;
     int looks = exact ? INT_MAX : DS__LOOKS;
     /* here some may be too small */
-    for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
+    for (ds__mem_block *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
         if (b->size < size || (best && b->size >= best->size))
             continue;
         best = b;
@@ -3525,7 +3534,7 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
         }
         i = w * 64 + (unsigned)__builtin_ctzll(bits);
         if (DS__UNLIKELY(i == DS__EDGE)) {
-            for (ds__mblock *b = bins->head[i]; b; b = b->list_next)
+            for (ds__mem_block *b = bins->head[i]; b; b = b->list_next)
                 if (b->size >= size && (!best || b->size < best->size))
                     best = b;
             if (!best)
@@ -3533,12 +3542,12 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
         } else {
             best = bins->head[i];
             looks = exact ? 0 : DS__LOOKS;
-            for (ds__mblock *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
+            for (ds__mem_block *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
                 if (b->size < best->size)
                     best = b;
         }
     }
-    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__grows(best->seg) &&
+    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__segment_is_growing(best->seg) &&
         ds__too_large(p, best->size, size))
         return NULL;
     return best;
@@ -3546,14 +3555,14 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
 
 /* alloc/block.h - blocks: cut, merge, park, take, find.
 
-   Manages the blocks of an arena. ds__take serves a request from the bins and splits the block;
-   ds__merge_in makes a block free and merges it with free neighbours. ds__park keeps the block
-   that was freed last for the next request of its size. ds__find_live finds the live block of an
-   address and locks its arena.
+   Manages the blocks of an arena. ds__block_take serves a request from the bins and splits the
+   block; ds__merge_in makes a block free and merges it with free neighbours. ds__block_park keeps
+   the block that was freed last for the next request of its size. ds__find_live finds the live
+   block of an address and locks its arena.
 
    Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
    never both free and not quiet. Each live block is in the granule table of its segment; a
-   crowded granule may have a sub-table (ds__finer). A parked block is free and quiet, and stays
+   crowded granule may have a sub-table (ds__sub_table). A parked block is free and quiet, and stays
    in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
    object.
    Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
@@ -3562,12 +3571,12 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
 /* A description of a block; NULL: no memory. */
-static ds__mblock *ds__mblock_new(ds__arena *a) {
-    ds__mblock *b = a->spare_blocks;
+static ds__mem_block *ds__mem_block_new(ds__arena *a) {
+    ds__mem_block *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
         enum { MANY = 64 };
 
-        ds__mblock *many = ds__mkeep(MANY * sizeof *many);
+        ds__mem_block *many = ds__kept_alloc(MANY * sizeof *many);
         if (!many)
             return NULL;
         for (int i = 0; i < MANY; i++) {
@@ -3580,7 +3589,7 @@ static ds__mblock *ds__mblock_new(ds__arena *a) {
     return b;
 }
 
-static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) {
+static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
     b->seg = NULL;
     b->list_next = a->spare_blocks;
     a->spare_blocks = b;
@@ -3588,8 +3597,8 @@ static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) {
 
 /* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was,
    comes back. The spare description is there. */
-static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
-    ds__mblock *rest = ds__mblock_new(a);
+static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_t size) {
+    ds__mem_block *rest = ds__mem_block_new(a);
     if (DS__UNLIKELY(!rest))
         return NULL;
     rest->bin = 0;
@@ -3609,33 +3618,34 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     return rest;
 }
 
-static inline int ds__is_split(const ds__mblock *b) {
+static inline int ds__is_split(const ds__mem_block *b) {
     return b->prev || b->next;
 }
 
 /* Counts a change of free memory in plain segments that are in use. */
 static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes) {
-    ds__meters(a, kind, DS__SPLIT, count);
-    ds__meters(a, kind, DS__SPLIT_BYTES, bytes);
+    ds__counter_meters_add(a, kind, DS__SPLIT, count);
+    ds__counter_meters_add(a, kind, DS__SPLIT_BYTES, bytes);
 }
 
-static inline ds__finer *ds__row_of(const ds__mblock *entry) {
-    return (uintptr_t)entry & 1 ? (ds__finer *)((uintptr_t)entry - 1) : NULL;
+static inline ds__sub_table *ds__row_of(const ds__mem_block *entry) {
+    return (uintptr_t)entry & 1 ? (ds__sub_table *)((uintptr_t)entry - 1) : NULL;
 }
 
-static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) {
+static inline ds__mem_block **ds__live_at(const ds__segment *s, const char *ptr) {
     size_t offset = (size_t)(ptr - s->base);
-    ds__mblock **at = &s->granule[offset >> s->shift];
-    ds__finer *row = ds__row_of(*at);
+    ds__mem_block **at = &s->granule[offset >> s->shift];
+    ds__sub_table *row = ds__row_of(*at);
     return row ? &row->at[offset >> (s->shift - DS__ROW_BITS) & ((1 << DS__ROW_BITS) - 1)] : at;
 }
 
 /* A granule has become crowded. */
-__attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, ds__mblock **entry) {
+__attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s,
+                                                 ds__mem_block **entry) {
     if (!a->spare_rows) {
         enum { MANY = 8 };
 
-        ds__finer *many = ds__mkeep(MANY * sizeof *many);
+        ds__sub_table *many = ds__kept_alloc(MANY * sizeof *many);
         /* it stays crowded */
         if (!many)
             return;
@@ -3644,55 +3654,55 @@ __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, d
             a->spare_rows = &many[i];
         }
     }
-    ds__finer *row = a->spare_rows;
+    ds__sub_table *row = a->spare_rows;
     a->spare_rows = row->next;
     memset(row, 0, sizeof *row);
     row->next = s->rows;
     s->rows = row;
-    ds__mblock *b = *entry;
-    *entry = (ds__mblock *)((uintptr_t)row + 1);
+    ds__mem_block *b = *entry;
+    *entry = (ds__mem_block *)((uintptr_t)row + 1);
     while (b) {
-        ds__mblock *next = b->list_next;
-        ds__mblock **at = ds__live_at(s, b->ptr);
+        ds__mem_block *next = b->list_next;
+        ds__mem_block **at = ds__live_at(s, b->ptr);
         b->list_next = *at;
         *at = b;
         b = next;
     }
 }
 
-static inline void ds__live_in(ds__arena *a, ds__mblock *b) {
+static inline void ds__live_in(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
-    ds__mblock **at = ds__live_at(s, b->ptr);
+    ds__mem_block **at = ds__live_at(s, b->ptr);
     b->list_next = *at;
     *at = b;
     if (s->shift != DS__DENSE_SHIFT)
         return;
     int many = 0;
-    for (const ds__mblock *one = b; one && many < DS__ROW_FROM; one = one->list_next)
+    for (const ds__mem_block *one = b; one && many < DS__ROW_FROM; one = one->list_next)
         many++;
     if (DS__UNLIKELY(many == DS__ROW_FROM) &&
         at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift])
         ds__row_in(a, s, at);
 }
 
-static inline void ds__live_out(ds__mblock *b) {
-    ds__mblock **at = ds__live_at(b->seg, b->ptr);
+static inline void ds__live_out(ds__mem_block *b) {
+    ds__mem_block **at = ds__live_at(b->seg, b->ptr);
     while (*at != b)
         at = &(*at)->list_next;
     *at = b->list_next;
 }
 
-static inline uint32_t ds__requests(const ds__arena *a) {
+static inline uint32_t ds__arena_count_request(const ds__arena *a) {
     return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0;
 }
 
 /* Makes a block that is in no list free, and one with its free neighbours. */
-static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
-    ds__mblock *prev = b->prev;
-    ds__mblock *next = b->next;
+static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
+    ds__mem_block *prev = b->prev;
+    ds__mem_block *next = b->next;
     int64_t count = 0;
     int64_t bytes = 0;
-    int plain = !ds__grows(b->seg);
+    int plain = !ds__segment_is_growing(b->seg);
     if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
         count--;
         bytes -= (int64_t)prev->size;
@@ -3701,7 +3711,7 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         prev->next = next;
         if (next)
             next->prev = prev;
-        ds__mblock_drop(a, b);
+        ds__mem_block_drop(a, b);
         b = prev;
     }
     if (next && next->state == DS_BLOCK_FREE && !next->quiet) {
@@ -3712,7 +3722,7 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         b->next = next->next;
         if (b->next)
             b->next->prev = b;
-        ds__mblock_drop(a, next);
+        ds__mem_block_drop(a, next);
     }
     b->state = DS_BLOCK_FREE;
     if (DS__UNLIKELY(plain)) {
@@ -3722,60 +3732,61 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         }
         if (count || bytes)
             ds__count_split(a, b->seg->kind, count, bytes);
-        b->asked = ds__requests(a); /* its age, for garbage collection */
+        b->asked = ds__arena_count_request(a); /* its age, for garbage collection */
     }
     ds__bin_in(a, b, a->pool->config.best_fit_by_address);
     return b;
 }
 
 /* The parked block, which is not among the free bytes, becomes one with its free neighbours. */
-static void ds__unpark(ds__arena *a, ds__mblock *b) {
+static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
     b->quiet = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
 
-static inline void ds__park(ds__arena *a, ds__mblock *b, int kind) {
-    ds__mblock *before = a->parked[kind];
+static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
+    ds__mem_block *before = a->parked[kind];
     a->parked[kind] = b;
     b->flags = DS__FLAGS_PARKED;
     if (DS__UNLIKELY(before != NULL))
-        ds__unpark(a, before);
+        ds__block_unpark(a, before);
 }
 
 static void ds__unpark_all(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++) {
-        ds__mblock *b = a->parked[kind];
+        ds__mem_block *b = a->parked[kind];
         a->parked[kind] = NULL;
         if (b)
-            ds__unpark(a, b);
+            ds__block_unpark(a, b);
     }
 }
 
 /* A block is a request's from now on. */
-__attribute__((always_inline)) static inline void ds__made(ds__mblock *b, size_t asked) {
+__attribute__((always_inline)) static inline void ds__block_mark_live(ds__mem_block *b,
+                                                                      size_t asked) {
     b->state = DS_BLOCK_LIVE;
     b->asked = asked;
-    b->label = DS__UNLIKELY(ds__mtls.labels) ? ds__mem_label() : NULL;
+    b->label = DS__UNLIKELY(ds__memory_thread.labels) ? ds__mem_label() : NULL;
     b->file = ds__tls.site.file;
     b->line = (uint32_t)ds__tls.site.line;
 }
 
-static inline void ds__made_and_counted(ds__arena *a, ds__mblock *b, size_t asked) {
-    ds__made(b, asked);
+static inline void ds__block_mark_live_counted(ds__arena *a, ds__mem_block *b, size_t asked) {
+    ds__block_mark_live(b, asked);
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
 /* The parked block, if it is as large as the request: where it was, it stays. */
-__attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__arena *a, int kind,
-                                                                         size_t size,
-                                                                         size_t asked) {
-    ds__mblock *b = a->parked[kind];
+__attribute__((always_inline)) static inline ds__mem_block *ds__take_parked(ds__arena *a, int kind,
+                                                                            size_t size,
+                                                                            size_t asked) {
+    ds__mem_block *b = a->parked[kind];
     if (DS__UNLIKELY(!b || b->size != size))
         return NULL;
     a->parked[kind] = NULL;
     b->flags = DS__FLAGS_LIVE;
-    ds__made(b, asked);
+    ds__block_mark_live(b, asked);
     ds__count_alloc(a, kind, (int64_t)size, (int64_t)asked);
     return b;
 }
@@ -3788,35 +3799,36 @@ static void ds__count_oversize(ds__arena *a, int64_t by) {
 
 /* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or
    there is no memory for a description. */
-__attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, size_t size,
-                                                      size_t asked) {
-    ds__mblock *b = ds__take_parked(a, kind, size, asked);
+__attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size,
+                                                               size_t asked) {
+    ds__mem_block *b = ds__take_parked(a, kind, size, asked);
     if (b)
         return b;
     if ((b = a->parked[kind]) != NULL) {
         a->parked[kind] = NULL;
-        ds__unpark(a, b);
+        ds__block_unpark(a, b);
     }
-    if (DS__UNLIKELY(!(b = ds__fit(a, kind, size))))
+    if (DS__UNLIKELY(!(b = ds__bin_best_fit(a, kind, size))))
         return NULL;
-    const ds__mpool *p = a->pool;
-    size_t above = ds__grows(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
+    const ds__mem_pool *p = a->pool;
+    size_t above = ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
     int was_split = ds__is_split(b);
     int split = b->size - size >= above && DS__LIKELY(!p->no_split) &&
-                (size < p->config.max_split_size || b->seg->kind == DS__SMALL || ds__grows(b->seg));
+                (size < p->config.max_split_size || b->seg->kind == DS__SMALL ||
+                 ds__segment_is_growing(b->seg));
     if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
-        ds__mblock *spare = ds__mblock_new(a);
+        ds__mem_block *spare = ds__mem_block_new(a);
         if (!spare)
             return NULL;
-        ds__mblock_drop(a, spare);
+        ds__mem_block_drop(a, spare);
     }
     size_t whole = b->size;
     ds__bin_out(a, b);
     if (split) {
-        ds__mblock *rest = ds__cut(a, b, size);
+        ds__mem_block *rest = ds__block_cut(a, b, size);
         ds__bin_in(a, rest, p->config.best_fit_by_address);
     }
-    if (DS__UNLIKELY(!ds__grows(b->seg))) {
+    if (DS__UNLIKELY(!ds__segment_is_growing(b->seg))) {
         if (split)
             ds__count_split(a, kind, was_split ? 0 : 1,
                             was_split ? -(int64_t)size : (int64_t)(whole - size));
@@ -3826,7 +3838,7 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
             atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
     }
     ds__live_in(a, b);
-    ds__made_and_counted(a, b, asked);
+    ds__block_mark_live_counted(a, b, asked);
     if (DS__UNLIKELY(b->size >= p->config.max_split_size)) {
         b->oversize = 1;
         ds__count_oversize(a, 1);
@@ -3835,15 +3847,15 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
 }
 
 /* The live block that an address is the start of (exact), or lies in. The arena is locked. */
-static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int exact) {
+static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
     size_t offset = (size_t)(ptr - s->base);
     if (ptr < s->base || offset >= s->size)
         return NULL;
     size_t fine = (offset >> (s->shift - DS__ROW_BITS)) & ((1 << DS__ROW_BITS) - 1);
     for (size_t i = offset >> s->shift;;) {
-        ds__finer *row = ds__row_of(s->granule[i]);
-        ds__mblock *best = NULL;
-        for (ds__mblock *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
+        ds__sub_table *row = ds__row_of(s->granule[i]);
+        ds__mem_block *best = NULL;
+        for (ds__mem_block *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
             if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
                 return b;
             if (b->ptr < ptr && (!best || b->ptr > best->ptr))
@@ -3864,15 +3876,17 @@ static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int ex
 }
 
 /* The live block of an address and its arena, locked; NULL: there is none, nothing is locked. */
-__attribute__((always_inline)) static inline ds__mblock *ds__find_live(const void *ptr, int exact,
-                                                                       ds__arena **out_arena) {
+__attribute__((always_inline)) static inline ds__mem_block *ds__find_live(const void *ptr,
+                                                                          int exact,
+                                                                          ds__arena **out_arena) {
     ds__segment *s = ds__segment_of(ptr);
     ds__arena *a = s ? atomic_load_explicit(&s->arena, memory_order_acquire) : NULL;
     if (!a)
         return NULL;
     ds__arena_lock(a);
-    ds__mblock *b =
-        atomic_load_explicit(&s->arena, memory_order_acquire) == a ? ds__find(s, ptr, exact) : NULL;
+    ds__mem_block *b = atomic_load_explicit(&s->arena, memory_order_acquire) == a
+                           ? ds__block_find(s, ptr, exact)
+                           : NULL;
     if (!b)
         ds__arena_unlock(a);
     *out_arena = a;
@@ -3888,8 +3902,8 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
 
    Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
    arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
-   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
-   on that thread.
+   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__retired_reclaim does
+   nothing on that thread.
    Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
    arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
    holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
@@ -3899,31 +3913,31 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
    Threads: any. */
 
 /* Stops the device: nobody allocates or frees on it until it is unlocked. */
-static void ds__mem_lock_all(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__mem_lock_all(ds__mem_dev *dev) {
+    ds__mem_dev_lock(dev);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             ds__arena_lock(a);
             ds__unpark_all(a);
         }
 }
 
-static void ds__mem_unlock_all(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__mem_unlock_all(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             ds__arena_unlock(a);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
 }
 
 /* locked before, unlocked after */
 __attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
     int exact = a->exact;
     ds__arena_unlock(a);
-    if (exact && ds__claim(a->dev))
+    if (exact && ds__counter_room_claim(a->dev))
         return;
     ds__mem_lock_all(a->dev);
     /* else another thread just did */
-    if (!ds__ready(a, kind, size))
+    if (!ds__counter_room_ready(a, kind, size))
         ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
@@ -3936,7 +3950,7 @@ __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int
     while (!ds__has_room(a, kind, size, asked)) {
         int exact = a->exact;
         ds__arena_unlock(a);
-        if (!exact || !ds__claim(a->dev)) {
+        if (!exact || !ds__counter_room_claim(a->dev)) {
             ds__mem_lock_all(a->dev);
             return 1;
         }
@@ -3957,11 +3971,11 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
 /* alloc/pool.h - devices and pools: creation, look-up, policies.
 
    Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mpool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
-   enters the functions for stream end and shutdown. ds__mpool_apply sets a pool's configuration
-   and derives the flags of the pool and its arenas. ds__mpool_of returns the pool of a handle.
-   ds__policy returns the configuration to code without a lock. ds__mpool_own and
-   ds__mpool_disown count the owners of a pool: its handle, pushes, captures and graphs.
+   reuses pools (ds__mem_pool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   enters the functions for stream end and shutdown. ds__mem_pool_apply sets a pool's configuration
+   and derives the flags of the pool and its arenas. ds__mem_pool_of returns the pool of a handle.
+   ds__pool_policy returns the configuration to code without a lock. ds__mem_pool_own and
+   ds__mem_pool_disown count the owners of a pool: its handle, pushes, captures and graphs.
 
    Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
    a valid object. A stored policy never changes; equal policies are stored once, up to
@@ -3969,18 +3983,18 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
    become a new pool, with a new number. dev->limit follows from `limit` and `memory_fraction` of
    the device's configuration. If DEVSTREAM_ALLOC_CONF is invalid, each call of ds__mem_setup
    reads the variable again and returns the error.
-   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
-   ds__mh.lock for a new device, and ds__m.leaving for ds__mem_setup. ds__mem_device calls the
-   driver under ds__m.lock, for the properties of the device. ds__mpool_at and ds__mpool_again
-   expect ds__m.lock. ds__mpool_apply expects the device stopped (ds__mem_lock_all), or a pool
-   without arenas.
+   Locks: ds__memory_state.lock first; under it the device's lock, the arenas' locks and the
+   registry's, ds__history_state.lock for a new device, and ds__memory_state.leaving for
+   ds__mem_setup. ds__mem_device calls the driver under ds__memory_state.lock, for the properties of
+   the device. ds__mem_pool_at and ds__mem_pool_reuse expect ds__memory_state.lock.
+   ds__mem_pool_apply expects the device stopped (ds__mem_lock_all), or a pool without arenas.
    Threads: any thread. An existing device is found without a lock. ds__mem_closing(1) runs on
    the thread of ds_shutdown and waits for threads that release the pool of a graph.
-   ds__mpool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
+   ds__mem_pool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
 
 /* What an arena has from its pool, at hand for every call. */
 static void ds__arena_apply(ds__arena *a) {
-    const ds__mpool *p = a->pool;
+    const ds__mem_pool *p = a->pool;
     a->watched = p->watched;
     a->full = p->full;
     a->own_pool = p != &p->dev->main;
@@ -3992,39 +4006,39 @@ static void ds__arena_apply(ds__arena *a) {
 
 /* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
    of it: they change by themselves. NULL and the sentence: no memory. */
-typedef struct ds__mpolicy {
-    struct ds__mpolicy *next;
+typedef struct ds__mem_policy {
+    struct ds__mem_policy *next;
     uint64_t pad;
     ds_mem_config config;
-} ds__mpolicy;
+} ds__mem_policy;
 
 static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
     c.limit = 0;
     c.memory_fraction = 1;
-    ds__mutex_lock(&ds__m.registry);
-    ds__mpolicy *k = ds__m.policies;
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__mem_policy *k = ds__memory_state.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
-    if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
+    if (!k && (k = ds__kept_alloc_unlocked(sizeof *k)) != NULL) {
         memcpy(&k->config, &c, sizeof c);
-        k->next = ds__m.policies;
-        ds__m.policies = k;
+        k->next = ds__memory_state.policies;
+        ds__memory_state.policies = k;
     }
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     if (!k)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
 }
 
-static const ds_mem_config *ds__policy(ds__mpool *p) {
+static const ds_mem_config *ds__pool_policy(ds__mem_pool *p) {
     return atomic_load_explicit(&p->policy, memory_order_acquire);
 }
 
 /* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
    the pool, or nobody knows them yet. 0 and the sentence: no memory. */
-static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
+static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
         return 0;
@@ -4053,18 +4067,18 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
 }
 
 /* The device's configuration as it stands. */
-static ds_mem_config ds__config_of(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
+static ds_mem_config ds__config_of(ds__mem_dev *dev) {
+    ds__mem_dev_lock(dev);
     ds_mem_config c = dev->main.config;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return c;
 }
 
 /* The configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
-    ds__mutex_lock(&ds__m.lock);
-    ds_mem_config c = ds__m.config;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds_mem_config c = ds__memory_state.config;
+    ds__mutex_unlock(&ds__memory_state.lock);
     return c;
 }
 
@@ -4081,56 +4095,58 @@ static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
 }
 
 /* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) {
+static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
 /* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
 static void ds__mem_closing(int closing) {
-    ds__mutex_lock(&ds__m.leaving);
-    ds__m.closing = closing;
-    while (closing && ds__m.leavers)
-        ds__condition_wait(&ds__m.left, &ds__m.leaving);
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mutex_lock(&ds__memory_state.leaving);
+    ds__memory_state.closing = closing;
+    while (closing && ds__memory_state.leavers)
+        ds__condition_wait(&ds__memory_state.left, &ds__memory_state.leaving);
+    ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void) {
-    ds__mutex_lock(&ds__m.lock);
-    if (!ds__m.tick_base) {
-        ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__os_ticks();
+    ds__mutex_lock(&ds__memory_state.lock);
+    if (!ds__memory_state.tick_base) {
+        ds__memory_state.tick_base_ns = ds__now_ns();
+        ds__memory_state.tick_base = ds__os_ticks();
     }
-    if (!ds__m.configured) {
+    if (!ds__memory_state.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
-        ds__m.config = ds_mem_config_default();
-        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
-        if (ds__m.conf_result < 0)
-            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
-        ds__m.configured = ds__m.conf_result == DS_OK;
+        ds__memory_state.config = ds_mem_config_default();
+        ds__memory_state.conf_result =
+            text && *text ? ds__config_read(text, &ds__memory_state.config) : DS_OK;
+        if (ds__memory_state.conf_result < 0)
+            ds__fail_append(ds__memory_state.conf_result,
+                            " (in the environment's DEVSTREAM_ALLOC_CONF)");
+        ds__memory_state.configured = ds__memory_state.conf_result == DS_OK;
         ds__mem_closing(0);
         ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
-    ds_result r = ds__m.conf_result;
-    ds__mutex_unlock(&ds__m.lock);
+    ds_result r = ds__memory_state.conf_result;
+    ds__mutex_unlock(&ds__memory_state.lock);
     return r;
 }
 
 /* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
    set. */
-static ds__mdevice *ds__mem_device(ds_device device) {
+static ds__mem_dev *ds__mem_device(ds_device device) {
     int backend = ds__backend_of(device);
-    ds__mdevice *dev = ds__mem_device_at(backend, device.index);
+    ds__mem_dev *dev = ds__mem_device_at(backend, device.index);
     if (DS__LIKELY(dev != NULL))
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
         ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-        dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
+        dev = r < 0 ? NULL : ds__kept_alloc(sizeof *dev);
         if (!dev && r >= 0)
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
@@ -4140,7 +4156,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->has_space = -1;
             dev->main.dev = dev;
             dev->main.owners = 1;
-            if (ds__mpool_apply(&dev->main, &ds__m.config)) {
+            if (ds__mem_pool_apply(&dev->main, &ds__memory_state.config)) {
                 ds__mem_limit(dev);
                 atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
                                       dev, memory_order_release);
@@ -4150,34 +4166,36 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             }
         }
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
 
 /* The device's memory if it was used; DS_OK and NULL: it was not. */
-static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
+static ds_result ds__mem_used(ds_device device, ds__mem_dev **out) {
     *out = NULL;
     DS__RESOLVE(device);
     *out = ds__mem_device_at(ds__backend_of(device), device.index);
     return DS_OK;
 }
 
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
-   is held. */
-static ds__mpool *ds__mpool_at(ds_pool pool) {
+/* The pool of a handle, destroyed or not, until another takes its place; NULL: none.
+   ds__memory_state.lock is held. */
+static ds__mem_pool *ds__mem_pool_at(ds_pool pool) {
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
+    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count
+                          ? ds__memory_state.pools[index - 1]
+                          : NULL;
     return p && p->id == pool.id ? p : NULL;
 }
 
 /* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
    hold it. */
-static ds__mpool *ds__mpool_of(ds_pool pool) {
-    ds__mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_at(pool);
+static ds__mem_pool *ds__mem_pool_of(ds_pool pool) {
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p && p->dead)
         p = NULL;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (!p)
         ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
                                                 : "no pool was given (the handle is zero)");
@@ -4186,26 +4204,26 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
 
 /* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
    read while nothing is locked. */
-static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
+static ds__arena *ds__first_arena(ds__mem_dev *dev, ds__mem_pool *p) {
+    ds__mem_dev_lock(dev);
     ds__arena *a = p->arenas;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return a;
 }
 
-static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
+static ds__mem_pool *ds__next_pool(ds__mem_dev *dev, ds__mem_pool *p) {
+    ds__mem_dev_lock(dev);
     p = p ? p->next : &dev->main;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return p;
 }
 
 /* Sets what a pool has from its creation on: everything but its configuration and its label. A
    new pool's number is never another one's, before or after a shutdown. The pool of a capture has
    the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
-static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
-                            uint64_t capture) {
-    uint64_t number = ++ds__m.next_pool;
+static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_desc *desc,
+                               uint64_t capture) {
+    uint64_t number = ++ds__memory_state.next_pool;
     p->id = number << 32 | slot;
     p->name[0] = capture;
     p->name[1] = capture ? 0 : number;
@@ -4229,12 +4247,13 @@ static int ds__arena_has_memory(const ds__arena *a) {
 }
 
 /* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
-   Programs that capture again and again need no more memory for that. ds__m.lock is held. */
-static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
-                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
-    ds__mpool *found = NULL;
+   Programs that capture again and again need no more memory for that. ds__memory_state.lock is
+   held. */
+static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *config,
+                                        const ds_pool_desc *desc, char *label, uint64_t capture) {
+    ds__mem_pool *found = NULL;
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
+    for (ds__mem_pool *p = dev->main.next; p && !found; p = p->next) {
         int empty = p->owners == 0;
         for (const ds__arena *a = p->arenas; a && empty; a = a->next)
             empty = !ds__arena_has_memory(a);
@@ -4244,12 +4263,12 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
     if (found && !ds__policy_keep(config))
         found = NULL;
     if (found) {
-        ds__fold(dev); /* what it has counted remains the device's */
+        ds__counter_fold(dev); /* what it has counted remains the device's */
         memset(&found->stats, 0, sizeof found->stats);
-        ds__release(found->label);
+        ds__host_free(found->label);
         found->label = label;
-        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
-        (void)ds__mpool_apply(found, config);
+        ds__mem_pool_begin(found, (uint32_t)found->id, desc, capture);
+        (void)ds__mem_pool_apply(found, config);
     }
     ds__mem_unlock_all(dev);
     return found;
@@ -4257,76 +4276,76 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
 
 /* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
    the device and the configuration are not used. NULL: out of memory, the error is set. */
-static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
-                                const ds_pool_desc *desc, uint64_t capture) {
+static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
+                                      const ds_pool_desc *desc, uint64_t capture) {
     char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
     if (desc->label && !copy) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
-    ds__mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_reuse(dev, config, desc, copy, capture);
     if (p) {
-        ds__mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__memory_state.lock);
         return p;
     }
-    if (!(p = ds__mkeep(sizeof *p))) {
-        ds__mutex_unlock(&ds__m.lock);
-        ds__release(copy);
+    if (!(p = ds__kept_alloc(sizeof *p))) {
+        ds__mutex_unlock(&ds__memory_state.lock);
+        ds__host_free(copy);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
     p->dev = dev;
     p->label = copy;
-    if (ds__m.pool_count == ds__m.pool_room) {
-        uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
-        ds__mpool **more = ds__alloc(room * sizeof *more);
+    if (ds__memory_state.pool_count == ds__memory_state.pool_room) {
+        uint32_t room = ds__memory_state.pool_room ? 2 * ds__memory_state.pool_room : 16;
+        ds__mem_pool **more = ds__host_alloc(room * sizeof *more);
         if (!more) {
-            ds__mutex_unlock(&ds__m.lock);
-            ds__release(copy);
+            ds__mutex_unlock(&ds__memory_state.lock);
+            ds__host_free(copy);
             p->label = NULL;
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
             return NULL;
         }
-        if (ds__m.pool_count)
-            memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
-        ds__release(ds__m.pools);
-        ds__m.pools = more;
-        ds__m.pool_room = room;
+        if (ds__memory_state.pool_count)
+            memcpy(more, ds__memory_state.pools, ds__memory_state.pool_count * sizeof *more);
+        ds__host_free(ds__memory_state.pools);
+        ds__memory_state.pools = more;
+        ds__memory_state.pool_room = room;
     }
-    ds__mdevice_lock(dev);
-    int applied = ds__mpool_apply(p, config);
+    ds__mem_dev_lock(dev);
+    int applied = ds__mem_pool_apply(p, config);
     if (applied) {
-        ds__m.pools[ds__m.pool_count++] = p;
-        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
+        ds__memory_state.pools[ds__memory_state.pool_count++] = p;
+        ds__mem_pool_begin(p, ds__memory_state.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }
-    ds__mdevice_unlock(dev);
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mem_dev_unlock(dev);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (applied)
         return p;
-    ds__release(copy);
+    ds__host_free(copy);
     return NULL;
 }
 
 /* Owners come and go; the last one leaves the pool to be emptied. */
-static void ds__mpool_own(ds__mpool *p) {
-    ds__mdevice_lock(p->dev);
+static void ds__mem_pool_own(ds__mem_pool *p) {
+    ds__mem_dev_lock(p->dev);
     p->owners++;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
 }
 
 /* no lock: a graph's end comes on a thread of CUDA's */
-static void ds__mpool_disown(ds__mpool *p) {
+static void ds__mem_pool_disown(ds__mem_pool *p) {
     atomic_fetch_sub(&p->owners, 1);
 }
 
 /* alloc/stream_use.h - uses of blocks by other streams, and their events.
 
-   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
-   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
-   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
+   Manages stream uses (ds__stream_use). ds__stream_use_new takes one with an event from the arena's
+   stock, and ds__stream_uses_drop returns a list of them. ds__uses_done tells whether uses are
+   done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
    stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
    the events that are missing at a free.
 
@@ -4335,8 +4354,8 @@ static void ds__mpool_disown(ds__mpool *p) {
    record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
-   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   Locks: ds__stream_uses_drop expects the arena's lock. The others may call the driver and expect
+   no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
    ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
    ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
@@ -4351,8 +4370,8 @@ static void ds__event_drop(ds_event event) {
 
 /* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
    sentence: there is no memory. */
-static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
-    if (!u && !(u = ds__mkeep(sizeof *u))) {
+static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) {
+    if (!u && !(u = ds__kept_alloc(sizeof *u))) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
         return NULL;
     }
@@ -4373,19 +4392,19 @@ static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
 }
 
 /* One from the arena's stock. The arena is not locked. */
-static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
+static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
-    ds__muse *u = a->spare_uses;
+    ds__stream_use *u = a->spare_uses;
     if (u)
         a->spare_uses = u->next;
     ds__arena_unlock(a);
-    return ds__muse_ready(u, device);
+    return ds__stream_use_done(u, device);
 }
 
 /* The events of uses may be recorded again. The arena is locked. */
-static void ds__muses_drop(ds__arena *a, ds__muse *u) {
+static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
     while (u) {
-        ds__muse *next = u->next;
+        ds__stream_use *next = u->next;
         u->next = a->spare_uses;
         a->spare_uses = u;
         u = next;
@@ -4431,20 +4450,20 @@ static int ds__is_capturing(ds__stream *s) {
 }
 
 /* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
-static int ds__use_claim(ds__muse *u) {
+static int ds__use_claim(ds__stream_use *u) {
     for (;;) {
         uint8_t was = 0;
         if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
             return 1;
         if (was == 1)
             return 0;
-        ds__pause();
+        ds__processor_pause();
     }
 }
 
 /* Gives a use the event that it was to get when a capture is over. 0: one is open still.
    Captures are held. */
-static int ds__record_held(ds__muse *u) {
+static int ds__record_held(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
     if (!ds__use_claim(u))
@@ -4458,7 +4477,7 @@ static int ds__record_held(ds__muse *u) {
     return u->recorded;
 }
 
-static int ds__record_now(ds__muse *u) {
+static int ds__record_now(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
     ds__hold_captures();
@@ -4470,8 +4489,8 @@ static int ds__record_now(ds__muse *u) {
 /* Gives every use without an event one, at the end of its stream; a stream that has ended needs
    none. Uses of streams that capture what the block belongs to are ordered by the graph.
    Captures are held; the block is in no list. */
-static ds_result ds__record_uses_held(ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static ds_result ds__record_uses_held(ds__mem_block *b) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         if (!ds__use_claim(u))
             continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
@@ -4495,8 +4514,8 @@ static ds_result ds__record_uses_held(ds__mblock *b) {
     return DS_OK;
 }
 
-static ds_result ds__record_uses(ds__mblock *b) {
-    const ds__muse *u = b->uses;
+static ds_result ds__record_uses(ds__mem_block *b) {
+    const ds__stream_use *u = b->uses;
     while (u && u->recorded == 1)
         u = u->next;
     if (!u)
@@ -4509,7 +4528,7 @@ static ds_result ds__record_uses(ds__mblock *b) {
 
 /* Whether the uses of a block are done; a use whose stream or device has failed is. What was
    used in a capture is used in the order of its graph. No lock is held. */
-static int ds__uses_done(ds__muse *u) {
+static int ds__uses_done(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
             return 0;
@@ -4531,7 +4550,7 @@ static ds_result ds__device_wait(int64_t key) {
     return ds__driver_of(d)->device_synchronize(d.index);
 }
 
-static int ds__uses_awaited(ds__muse *u) {
+static int ds__uses_awaited(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->recorded != 1 && !ds__record_now(u)) {
             if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0)
@@ -4566,7 +4585,7 @@ static int ds__uses_awaited(ds__muse *u) {
    under the device lock. ds__record_late even records events under an arena's lock, because the
    block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
    Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
-   by ds_stream_destroy, and by ds__reclaim for the streams of ended threads. */
+   by ds_stream_destroy, and by ds__retired_reclaim for the streams of ended threads. */
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -4642,18 +4661,18 @@ static ds__owner ds__owner_of(ds__arena *a) {
    legacy stream comes behind all it did: it is made when such a stream comes to the allocator. */
 static void ds__expect_end(const ds__stream *s) {
     if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA ||
-        atomic_load(&ds__m.legacy[s->device.index]))
+        atomic_load(&ds__memory_state.legacy[s->device.index]))
         return;
     ds_stream legacy;
     ds__tls.mute++;
-    if (ds__legacy(s->device, &legacy) == DS_OK)
-        atomic_store(&ds__m.legacy[s->device.index], legacy.id);
+    if (ds__stream_legacy_get(s->device, &legacy) == DS_OK)
+        atomic_store(&ds__memory_state.legacy[s->device.index], legacy.id);
     ds__tls.mute--;
 }
 
 /* The arena of a stream in a pool, made or taken over from an ended stream at its first use.
    NULL and the sentence: no memory. The device is locked. */
-static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
+static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__expect_end(s);
     for (ds__arena *a = p->arenas; a; a = a->next)
@@ -4683,7 +4702,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
         ds__event_drop(end);
         return a;
     }
-    if (!(a = ds__mkeep(sizeof *a))) {
+    if (!(a = ds__kept_alloc(sizeof *a))) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
         return NULL;
     }
@@ -4695,7 +4714,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     a->stream_id = s->id;
     a->identity = identity;
     ds__arena_apply(a);
-    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__nobody);
+    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
     a->next = p->arenas;
     p->arenas = a;
     return a;
@@ -4706,23 +4725,23 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
         return a;
-    ds__mdevice *dev = ds__mem_device(s->device);
+    ds__mem_dev *dev = ds__mem_device(s->device);
     if (!dev)
         return NULL;
-    ds__mdevice_lock(dev);
+    ds__mem_dev_lock(dev);
     a = ds__arena_of(&dev->main, s, handle);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     if (a)
         atomic_store_explicit(&s->module[DS__MODULE_ALLOC], a, memory_order_release);
     return a;
 }
 
-static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
+static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     if (p == &p->dev->main)
         return ds__arena_main(s, handle);
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     return a;
 }
 
@@ -4731,7 +4750,7 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     ds__tls.mute++;
     ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
     ds_stream legacy = { s->device.type == DS_DEVICE_CUDA
-                             ? atomic_load(&ds__m.legacy[s->device.index])
+                             ? atomic_load(&ds__memory_state.legacy[s->device.index])
                              : 0 };
     if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open())
         r = ds__event_record(event, legacy, DS__OP_RECORD);
@@ -4743,18 +4762,18 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
    is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
-        ds__mdevice *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
+        ds__mem_dev *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
         if (!dev || !atomic_load(&dev->late_uses))
             continue;
-        ds__mdevice_lock(dev);
-        for (ds__mpool *p = &dev->main; p; p = p->next)
+        ds__mem_dev_lock(dev);
+        for (ds__mem_pool *p = &dev->main; p; p = p->next)
             for (ds__arena *a = p->arenas; a; a = a->next) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
-                    for (ds__mblock *b = g->first; b; b = b->next)
-                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING
-                                               ? b->uses
-                                               : NULL;
+                    for (ds__mem_block *b = g->first; b; b = b->next)
+                        for (ds__stream_use *u =
+                                 b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses
+                                                                                           : NULL;
                              u; u = u->next)
                             if (u->stream.id == stream.id && ds__use_claim(u)) {
                                 u->lost = ds__record_end(u->event, s, stream) < 0;
@@ -4762,21 +4781,21 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
                             }
                 ds__arena_unlock(a);
             }
-        ds__mdevice_unlock(dev);
+        ds__mem_dev_unlock(dev);
     }
 }
 
 /* A stream is about to end: its free memory is anyone's once the stream has passed what is on it
    now. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
-    ds_stream handle = { ds__handle(&s->slot) };
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds_stream handle = { ds__handle_of(&s->slot) };
     ds__record_late(s, handle); /* blocks of other devices too */
     if (!dev)
         return;
     const void *identity = s->driver->stream_identity(s->native);
-    ds__mdevice_lock(dev);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    ds__mem_dev_lock(dev);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             if (a->orphan || (a->stream_id != s->id && a->identity != identity) ||
                 ds__arena_part(a, s))
@@ -4793,7 +4812,7 @@ static void ds__mem_stream_gone(ds__stream *s) {
             a->orphan = 1;
             ds__arena_unlock(a);
         }
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
 }
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
@@ -4802,17 +4821,18 @@ static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
-    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    /* `grow` may be held: ds__retired_reclaim runs destructors of the user's, and never under a
+       lock */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
-        ds__muse *u = ds__muse_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
-        ds__muses_drop(a, u);
+        ds__stream_uses_drop(a, u);
         ds__arena_unlock(a);
     }
     /* the stream has ended, and nobody knows when it is done; or is another thread's own */
@@ -4830,7 +4850,7 @@ static int ds__arena_drain(ds__arena *a) {
    shutdown.
 
    Invariants: entries keep the order in which they were added.
-   Locks: ds__m.lock guards the lists. No function here expects it to be held.
+   Locks: ds__memory_state.lock guards the lists. No function here expects it to be held.
    Threads: any. A callback that was removed may still run on another thread. */
 
 /* Adds an entry. DS_ERR_INVALID_VALUE: its function is NULL. */
@@ -4840,16 +4860,16 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
     if (r < 0)
         return r;
 
-    ds__mutex_lock(&ds__m.lock);
-    ds__callback *more = ds__alloc((list->count + 1) * sizeof *more);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__callback *more = ds__host_alloc((list->count + 1) * sizeof *more);
     if (more) {
         if (list->count)
             memcpy(more, list->entries, list->count * sizeof *more);
         more[list->count++] = entry;
-        ds__release(list->entries);
+        ds__host_free(list->entries);
         list->entries = more;
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
 
     return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
 }
@@ -4858,7 +4878,7 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
 static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry) {
     size_t i = 0;
 
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     while (i < list->count &&
            (list->entries[i].fn != entry.fn || list->entries[i].user != entry.user))
         i++;
@@ -4868,7 +4888,7 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
         memmove(&list->entries[i], &list->entries[i + 1],
                 (list->count - i) * sizeof *list->entries);
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
 
     return found ? DS_OK
                  : ds__fail(DS_ERR_INVALID_VALUE,
@@ -4878,16 +4898,16 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
 /* Returns the entry at this index; its function is NULL after the last one. */
 static ds__callback ds__callback_get(const ds__callback_list *list, size_t index) {
     ds__callback entry = { NULL, NULL };
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     if (index < list->count)
         entry = list->entries[index];
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     return entry;
 }
 
 /* Frees the list at shutdown, when no other thread uses the allocator. */
 static void ds__callback_clear(ds__callback_list *list) {
-    ds__release(list->entries);
+    ds__host_free(list->entries);
     list->entries = NULL;
     list->count = 0;
 }
@@ -4909,13 +4929,13 @@ static void ds__callback_clear(ds__callback_list *list) {
 #define DS__POISON 0xDBDBDBDBu
 
 /* Whether the allocator may write to memory of a pool now. */
-static int ds__may_write(const ds__mpool *p) {
+static int ds__may_write(const ds__mem_pool *p) {
     return !ds__captures_open() && !p->graphs;
 }
 
 /* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
-static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
+static void ds__poison_on(ds__mem_block *b, ds_stream stream) {
+    const ds__mem_pool *p = atomic_load(&b->seg->arena)->pool;
     ds__tls.mute++;
     ds__hold_captures();
     if (ds__may_write(p))
@@ -4928,7 +4948,7 @@ static void ds__poison_on(ds__mblock *b, ds_stream stream) {
 /* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
    one of the allocator's, once its end has come, which is later from then on. 0: it has not.
    Nothing is locked. */
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_result r = DS_ERR_FAILED;
     if (!o.orphan) {
@@ -4940,7 +4960,7 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
         r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
     ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
     if (s) {
-        ds_stream giver = { ds__handle(&s->slot) };
+        ds_stream giver = { ds__handle_of(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
         if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
@@ -4956,25 +4976,25 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
 
 /* alloc/pending.h - pending blocks: freed, still used by streams.
 
-   Manages freed blocks until the streams that used them are done. ds__complete ends a pending
-   block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a block
-   that comes back from other processes. ds__poll frees blocks with completed uses.
-   ds__take_oldest serves a request from the block that has been pending longest.
-   ds__take_pending takes a fitting block and makes a stream wait for its uses.
+   Manages freed blocks until the streams that used them are done. ds__pending_complete ends a
+   pending block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a
+   block that comes back from other processes. ds__pending_poll frees blocks with completed uses.
+   ds__take_oldest serves a request from the block that has been pending longest. ds__take_pending
+   takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
    A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
    alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
    the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
-   Locks: ds__pending_in, ds__pending_out, ds__complete, ds__block_over and ds__uses_within
+   Locks: ds__pending_in, ds__pending_out, ds__pending_complete, ds__block_over and ds__uses_within
    expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
    with it held. The other functions expect no lock. Events are queried, recorded and waited for
    without the arena's lock; observers may be invoked under that lock.
-   Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
+   Threads: any caller's thread. With `wait`, ds__pending_poll blocks the host. */
 
 /* Takes a block out of the pending ones. The arena is locked. */
-static void ds__pending_out(ds__arena *a, ds__mblock *b) {
+static void ds__pending_out(ds__arena *a, ds__mem_block *b) {
     if (b->list_prev)
         b->list_prev->list_next = b->list_next;
     else
@@ -4986,7 +5006,7 @@ static void ds__pending_out(ds__arena *a, ds__mblock *b) {
     a->pending_bytes -= b->size;
 }
 
-static void ds__pending_in(ds__arena *a, ds__mblock *b) {
+static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
     b->state = DS_BLOCK_PENDING;
     b->list_next = NULL;
     b->list_prev = a->pending_last;
@@ -4999,10 +5019,10 @@ static void ds__pending_in(ds__arena *a, ds__mblock *b) {
 }
 
 /* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
-static void ds__complete(ds__arena *a, ds__mblock *b) {
+static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
     ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     (void)ds__merge_in(a, b);
@@ -5010,9 +5030,9 @@ static void ds__complete(ds__arena *a, ds__mblock *b) {
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */
-static void ds__block_over(ds__arena *a, ds__mblock *b) {
+static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     b->guarded = 0;
@@ -5025,9 +5045,9 @@ static void ds__block_over(ds__arena *a, ds__mblock *b) {
     (void)ds__merge_in(a, b);
 }
 
-static void ds__block_end(ds__arena *a, ds__mblock *b) {
+static void ds__block_end(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
+    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
         ds__make_ready(a, b->seg->kind, 0);
         ds__arena_lock(a);
     }
@@ -5036,16 +5056,16 @@ static void ds__block_end(ds__arena *a, ds__mblock *b) {
 }
 
 /* A block that other processes had comes back: called without locks. */
-__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
+__attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
     ds__arena *a = atomic_load(&b->seg->arena);
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
+    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
         ds__make_ready(a, b->seg->kind, 0);
         ds__arena_lock(a);
     }
     b->exported = 0;
     if (!b->uses && !b->stale)
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     else
         ds__pending_in(a, b);
     ds__arena_unlock(a);
@@ -5055,10 +5075,10 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
 
 /* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
    arena is not locked. */
-static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) {
+static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block *list[DS__POLLS]) {
     size_t n = 0;
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+    for (ds__mem_block *b = a->pending; b && n < DS__POLLS; b = b->list_next)
         if (!b->quiet) {
             b->quiet = 1;
             list[n++] = b;
@@ -5068,31 +5088,31 @@ static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) 
 }
 
 /* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
-static void ds__pending_batch_end(ds__arena *a, ds__mblock *list[DS__POLLS], size_t count) {
+static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], size_t count) {
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
-        ds__mblock *b = list[i];
-        while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__mem_block *b = list[i];
+        while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
             ds__make_ready(a, b->seg->kind, 0);
             ds__arena_lock(a);
         }
         ds__pending_out(a, b);
         b->quiet = 0;
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     }
     ds__arena_unlock(a);
 }
 
 /* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
    host waits for all. The arena is not locked. */
-static size_t ds__poll(ds__arena *a, int wait) {
+static size_t ds__pending_poll(ds__arena *a, int wait) {
     size_t done = 0;
-    ds__mblock *list[DS__POLLS];
+    ds__mem_block *list[DS__POLLS];
     for (;;) {
         size_t ready = 0;
         size_t n = ds__pending_batch_take(a, list);
         for (size_t i = 0; i < n; i++) {
-            ds__mblock *b = list[i];
+            ds__mem_block *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
                 (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) {
                 list[ready++] = b;
@@ -5113,8 +5133,8 @@ static size_t ds__poll(ds__arena *a, int wait) {
 }
 
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
-static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static ds_result ds__wait_uses(ds__mem_block *b, ds_stream stream) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture
                           ? DS_OK
                           : ds__wait_event(stream, u->event, DS__OP_WAIT);
@@ -5126,7 +5146,7 @@ static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
 
 /* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The
    arena is locked. */
-static int ds__uses_within(const ds__muse *u, uint64_t capture) {
+static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
     for (; u; u = u->next)
         if (u->recorded != 1 || u->capture != capture)
             return 0;
@@ -5136,9 +5156,9 @@ static int ds__uses_within(const ds__muse *u, uint64_t capture) {
 /* Takes the block that has been pending for longest, if it fits and its uses are done: what a
    program does that lends the same memory to another stream again and again. The arena is
    locked, is unlocked meanwhile, and is locked again. */
-__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size,
-                                                             size_t asked) {
-    ds__mblock *b = a->pending;
+__attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
+                                                                size_t asked) {
+    ds__mem_block *b = a->pending;
     if (b->quiet || b->seg->kind != kind || b->size < size)
         return NULL;
     b->quiet = 1;
@@ -5149,8 +5169,8 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
         return NULL;
     ds__pending_out(a, b);
-    ds__complete(a, b);
-    return ds__take(a, kind, size, asked);
+    ds__pending_complete(a, b);
+    return ds__block_take(a, kind, size, asked);
 }
 
 /* What ds__take_pending looks for. */
@@ -5160,28 +5180,29 @@ typedef struct ds__pending_wanted {
     size_t most; /* the largest size of the block */
     /* waits for the uses: the arena's own stream, or with `out_whole` that of a request */
     ds_stream stream;
-    size_t asked;           /* with `out_whole`: the bytes of the request */
-    ds__mblock **out_whole; /* not NULL: the block becomes live, whole, and goes here */
+    size_t asked;              /* with `out_whole`: the bytes of the request */
+    ds__mem_block **out_whole; /* not NULL: the block becomes live, whole, and goes here */
 } ds__pending_wanted;
 
 /* Whether the block is pending, of a suitable size, and in no thread's or process's hands. The
    arena is locked. */
-static inline int ds__pending_suits(const ds__arena *a, const ds__mblock *b,
+static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
         return 0;
     if (b->quiet || b->exported)
         return 0;
-    return !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, q->size));
+    return !(a->pool->oversize && !ds__segment_is_growing(b->seg) &&
+             ds__too_large(a->pool, b->size, q->size));
 }
 
 /* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
    The arena is not locked. */
-static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
-    ds__mblock *best = NULL;
+static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
+    ds__mem_block *best = NULL;
     uint64_t capture = ds__capture_of_handle(q->stream);
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b; b = b->list_next) {
+    for (ds__mem_block *b = a->pending; b; b = b->list_next) {
         if ((!best || b->size < best->size) && ds__pending_suits(a, b, q) &&
             ds__uses_within(b->uses, capture))
             best = b;
@@ -5194,26 +5215,26 @@ static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted 
 
 /* Makes the pending block live for another stream's request, as it is: only the request's stream
    has waited for its uses. The arena is locked. */
-static void ds__pending_whole_give(ds__arena *a, ds__mblock *b, const ds__pending_wanted *q) {
+static void ds__pending_whole_give(ds__arena *a, ds__mem_block *b, const ds__pending_wanted *q) {
     ds__count_done(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     ds__live_in(a, b);
-    ds__made_and_counted(a, b, q->asked);
+    ds__block_mark_live_counted(a, b, q->asked);
     *q->out_whole = b;
 }
 
 /* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the
    block becomes free, or with `out_whole` live. 1: there was one. The arena is not locked. */
 static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
-    ds__mblock *best = ds__pending_best_take(a, q);
+    ds__mem_block *best = ds__pending_best_take(a, q);
     if (!best)
         return 0;
 
     ds_result r = DS_OK;
-    for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
+    for (ds__stream_use *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != q->stream.id)
             r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     if (r == DS_OK && !q->out_whole && best->stale)
@@ -5230,7 +5251,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
         if (q->out_whole)
             ds__pending_whole_give(a, best, q);
         else
-            ds__complete(a, best);
+            ds__pending_complete(a, best);
     }
     ds__count_end(a, all);
     return r == DS_OK;
@@ -5246,29 +5267,29 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
    Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
    count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
    owner of the pool. A capture has one attachment for its pool (key: the device) and one for
-   each pool that requests name (key: the pool). After ds__m.closing is set,
+   each pool that requests name (key: the pool). After ds__memory_state.closing is set,
    ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
    Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
-   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
-   ds__is_capturing calls the driver.
+   ds__memory_state.lock, then all locks of the device. ds__capture_pool_release takes
+   ds__memory_state.leaving only. ds__is_capturing calls the driver.
    Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
    CUDA's, and calls neither the driver nor a public function. */
 
 typedef struct ds__capture_wish {
-    ds__mdevice *dev;
-    ds__mpool *pool;
+    ds__mem_dev *dev;
+    ds__mem_pool *pool;
 } ds__capture_wish;
 
 static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
-    ds__mpool *p = wish->pool;
+    ds__mem_pool *p = wish->pool;
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
+        if (!(p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
             return DS_ERR_OUT_OF_MEMORY;
     } else {
-        ds__mpool_own(p);
+        ds__mem_pool_own(p);
     }
     atomic_fetch_add(&p->graphs, 1);
     *out = p;
@@ -5278,19 +5299,19 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
 /* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
    given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
-    ds__mpool *p = user;
-    ds__mutex_lock(&ds__m.leaving);
-    int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
-    ds__m.leavers += !closing;
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mem_pool *p = user;
+    ds__mutex_lock(&ds__memory_state.leaving);
+    int closing = ds__memory_state.closing; /* ds_shutdown ends pools before graphs */
+    ds__memory_state.leavers += !closing;
+    ds__mutex_unlock(&ds__memory_state.leaving);
     if (closing)
         return;
     atomic_fetch_sub(&p->graphs, 1);
-    ds__mpool_disown(p);
-    ds__mutex_lock(&ds__m.leaving);
-    if (!--ds__m.leavers)
-        ds__condition_broadcast(&ds__m.left);
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mem_pool_disown(p);
+    ds__mutex_lock(&ds__memory_state.leaving);
+    if (!--ds__memory_state.leavers)
+        ds__condition_broadcast(&ds__memory_state.left);
+    ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
 /* Attaches the wished pool, or one of the device, to the capture of the stream under a key. */
@@ -5305,7 +5326,7 @@ static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__cap
 }
 
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
-static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
+static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
     ds_result r = ds__capture_pool_attach(s, p, &wish, &kept);
@@ -5314,8 +5335,8 @@ static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
-static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
-    ds__mdevice *dev = ds__mem_device(s->device);
+static ds_result ds__capture_pool_of(ds__stream *s, ds__mem_pool **out) {
+    ds__mem_dev *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
     ds__object *kept;
     if (!dev)
@@ -5328,7 +5349,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
 
 DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
     DS__ENTER("ds_capture_set_pool");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__stream *s = ds__stream_pin(stream);
@@ -5359,7 +5380,7 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
    functions.
 
    Policy:
-   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
+   1. The host is a device (ds__mem_dev) with one pool and two arenas: one for blocks below 4
       KiB, one for blocks of whole pages. The arenas belong to no stream.
    2. The program may use an allocated block at once. A freed block with recorded uses is
       therefore pending until the events of these uses are complete. Allocations query the
@@ -5379,7 +5400,7 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
    Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
    the tally of the device record. The atomic settings are copies of members of ds__host.config.
    ds__host.limit is the exception: ds_mem_pinned_set_limit sets it.
-   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
+   Locks: ds__host.lock guards the first use and the configuration; ds__memory_state.lock and the
    registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
    the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
    calls; no other lock is taken under it. No driver call runs under any of these locks.
@@ -5403,7 +5424,7 @@ typedef struct ds__clock {
 
 static struct {
     ds__mutex lock; /* of the first use, and of `config` */
-    ds__mdevice *_Atomic dev;
+    ds__mem_dev *_Atomic dev;
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
     int configured;
@@ -5439,13 +5460,13 @@ static void ds__pinned_apply(const ds_mem_config *c) {
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
     ds__mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__mconfig_read(text, &c) == DS_OK)
+    if (config || ds__config_read(text, &c) == DS_OK)
         ds__pinned_apply(&c);
     ds__mutex_unlock(&ds__host.lock);
 }
 
-static ds__arena *ds__host_arena(ds__mdevice *dev) {
-    ds__arena *a = ds__mkeep(sizeof *a);
+static ds__arena *ds__host_arena(ds__mem_dev *dev) {
+    ds__arena *a = ds__kept_alloc(sizeof *a);
     if (!a)
         return NULL;
     ds__mutex_init(&a->grow);
@@ -5462,13 +5483,13 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
 }
 
 /* The host's memory if it was used; NULL: it was not. */
-static ds__mdevice *ds__pinned_used(void) {
+static ds__mem_dev *ds__pinned_used(void) {
     return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
 }
 
 /* The memory of a device if it was used; DS_OK and NULL: it was not. DS_DEVICE_HOST is pinned
    memory. */
-static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
+static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
     if (device.type != DS_DEVICE_HOST)
         return ds__mem_used(device, out);
     *out = ds__pinned_used();
@@ -5476,8 +5497,8 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 }
 
 /* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
-static ds__mdevice *ds__pinned_device(void) {
-    ds__mdevice *dev = ds__pinned_used();
+static ds__mem_dev *ds__pinned_device(void) {
+    ds__mem_dev *dev = ds__pinned_used();
     if (DS__LIKELY(dev != NULL))
         return dev;
     if (ds__mem_setup() < 0)
@@ -5488,7 +5509,7 @@ static ds__mdevice *ds__pinned_device(void) {
         ds__pinned_apply(&usual);
     }
     dev = ds__pinned_used();
-    if (!dev && (dev = ds__mkeep(sizeof *dev)) != NULL) {
+    if (!dev && (dev = ds__kept_alloc(sizeof *dev)) != NULL) {
         ds_mem_config c = (ds_mem_config_default)();
         c.single_pool = 1; /* segments are as large as they are asked for */
         c.segment_growth = 0;
@@ -5499,7 +5520,7 @@ static ds__mdevice *ds__pinned_device(void) {
         dev->main.dev = dev;
         dev->main.owners = 1;
         atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
+        if (ds__mem_pool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
             (ds__host.arena[1] = ds__host_arena(dev)))
             atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
         else
@@ -5593,9 +5614,9 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
 
 /* alloc/validate.h - consistency check of all structures.
 
-   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
-   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
-   the automatic checks of a policy with `debug` (ds__check).
+   ds__device_validate checks every list, count and limit of a device, or of pinned memory. It
+   returns DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate
+   and the automatic checks of a policy with `debug` (ds__pool_check).
 
    Invariants: The check changes nothing, except that parked blocks are merged. If a thread
    works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
@@ -5628,10 +5649,10 @@ typedef struct ds__validate_seen {
 /* Checks one bin and the blocks in its list. */
 static ds_result ds__validate_bin(const ds__bins *bins, int kind, unsigned i,
                                   ds__validate_seen *n) {
-    const ds__mblock *before = NULL;
+    const ds__mem_block *before = NULL;
     DS__SOUND(!bins->head[i] == !(bins->map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree",
               i);
-    for (const ds__mblock *b = bins->head[i]; b; before = b, b = b->list_next) {
+    for (const ds__mem_block *b = bins->head[i]; b; before = b, b = b->list_next) {
         DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
         DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg &&
                       b->seg->kind == kind && !b->uses,
@@ -5654,12 +5675,12 @@ static ds_result ds__validate_bins(const ds__bins *bins, int kind, ds__validate_
 }
 
 /* Checks the list of holes of one kind. */
-static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *n) {
-    const ds__mblock *before = NULL;
-    for (const ds__mblock *b = first; b; before = b, b = b->list_next) {
+static ds_result ds__validate_holes(const ds__mem_block *first, ds__validate_seen *n) {
+    const ds__mem_block *before = NULL;
+    for (const ds__mem_block *b = first; b; before = b, b = b->list_next) {
         DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
                   "the list of holes is broken at %p", (void *)b->ptr);
-        DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+        DS__SOUND(!before || ds__block_is_earlier(before, b), "the hole at %p is out of order",
                   (void *)b->ptr);
         n->listed_holes++;
     }
@@ -5670,14 +5691,14 @@ static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *
 static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) {
     size_t pending = 0;
     size_t deferred = 0;
-    for (const ds__mblock *b = a->pending; b; b = b->list_next) {
+    for (const ds__mem_block *b = a->pending; b; b = b->list_next) {
         /* a thread that handles a quiet block changes its uses and its poison without the lock */
         DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         n->listed_pending++;
     }
-    for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
+    for (const ds__mem_block *b = a->deferred; b; b = b->list_next, deferred++)
         DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
                       (b->list_next || b == a->deferred_last),
                   "%p does not belong to the deferred blocks", (void *)b->ptr);
@@ -5690,7 +5711,7 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
 }
 
 /* Checks a free block behind `before`, and counts it. */
-static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before,
+static ds_result ds__validate_free(const ds__mem_block *b, const ds__mem_block *before,
                                    ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
@@ -5705,10 +5726,10 @@ static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before
 }
 
 /* Checks a live or pending block, and counts it. */
-static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) {
+static ds_result ds__validate_active(const ds__mem_block *b, ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     int live = b->state == DS_BLOCK_LIVE;
-    const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
+    const ds__mem_block *found = live ? ds__block_find(s, b->ptr, 1) : b;
     DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
     DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment",
               (void *)b->ptr);
@@ -5725,7 +5746,7 @@ static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) 
 }
 
 /* Checks a block that is not quiet, behind `before`, and counts it. */
-static ds_result ds__validate_block(const ds__mblock *b, const ds__mblock *before,
+static ds_result ds__validate_block(const ds__mem_block *b, const ds__mem_block *before,
                                     ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     DS__SOUND(b->state == DS_BLOCK_LIVE || !b->guarded,
@@ -5748,11 +5769,11 @@ static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
                                       ds__validate_seen *n) {
     const char *at = s->base;
     size_t mapped = 0;
-    const ds__mblock *before = NULL;
+    const ds__mem_block *before = NULL;
     DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
               "the segment at %p belongs to another stream", (void *)s->base);
     n->meter[s->kind][DS__SEGMENT] += !s->page;
-    for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
+    for (const ds__mem_block *b = s->first; b; before = b, b = b->next) {
         DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
                       b->size % DS__UNIT == 0,
                   "the segment at %p is broken at %p", (void *)s->base, (void *)at);
@@ -5804,8 +5825,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
 }
 
 /* Checks what a device counts, or a pool: the sums of its blocks and segments. */
-static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS],
-                                   int64_t meter[2][DS__METERS]) {
+static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
+                                   int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
                                          "active", "active_bytes" };
     static const char *const more[] = { "segment", "reserved_bytes", "inactive_split",
@@ -5835,15 +5856,15 @@ static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t su
 }
 
 /* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
-typedef struct ds__mcount {
+typedef struct ds__mem_count {
     size_t segments;
     size_t bytes;
     size_t async;
     int64_t over_blocks;
     int64_t over_segments;
-} ds__mcount;
+} ds__mem_count;
 
-static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
+static ds_result ds__validate_count(const ds__mem_count *n, ds__mem_dev *dev, ds__mem_pool *only) {
     ds__domain *d = only ? &only->stats : &dev->stats;
     int64_t blocks = atomic_load(&d->oversize_allocations.now);
     int64_t segments = atomic_load(&d->oversize_segments.now);
@@ -5858,9 +5879,10 @@ static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__m
    given back another may be. */
 static int ds__is_sorted(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base);
-    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base)
+    while (i > 0 && ds__memory_state.sorted[i - 1] != s &&
+           ds__memory_state.sorted[i - 1]->base == s->base)
         i--;
-    return i > 0 && ds__m.sorted[i - 1] == s;
+    return i > 0 && ds__memory_state.sorted[i - 1] == s;
 }
 
 /* Whether the segment reaches into the next one of the table, while both are in use. */
@@ -5873,11 +5895,12 @@ static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, c
 
 /* Checks that the segments in the table are in order and do not overlap. *out_listed: how many
    are the device's. Everything is locked, the registry too. */
-static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) {
+static ds_result ds__validate_order(const ds__mem_dev *dev, size_t *out_listed) {
     ds_result r = DS_OK;
-    for (size_t i = 0; i < ds__m.sorted_count; i++) {
-        ds__segment *s = ds__m.sorted[i];
-        const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
+    for (size_t i = 0; i < ds__memory_state.sorted_count; i++) {
+        ds__segment *s = ds__memory_state.sorted[i];
+        const ds__segment *next =
+            i + 1 < ds__memory_state.sorted_count ? ds__memory_state.sorted[i + 1] : NULL;
         const ds__arena *a = atomic_load(&s->arena);
         if (next && r == DS_OK && ds__segment_overlaps(s, next, a))
             r = ds__fail(
@@ -5892,31 +5915,31 @@ static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) 
 /* Checks the table of all segments by address: the segments are in order, no two overlap, and all
    of the device's are in their place. *out_listed: how many are the device's. Everything is
    locked. */
-static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+static ds_result ds__validate_sorted(ds__mem_dev *dev, size_t *out_listed) {
     *out_listed = 0;
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     ds_result r = ds__validate_order(dev, out_listed);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
                 if (!ds__is_sorted(s))
                     r = ds__fail(DS_ERR_ILLEGAL_STATE,
                                  "the segment at %p is not in its place in the table by address",
                                  (void *)s->base);
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return r;
 }
 
 /* Counts the segments of a pool and their blocks. Everything is locked. */
-static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
-    ds__mcount n = { 0, 0, 0, 0, 0 };
+static ds__mem_count ds__validate_pool_count(const ds__mem_pool *p) {
+    ds__mem_count n = { 0, 0, 0, 0, 0 };
     for (const ds__arena *a = p->arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next) {
             n.segments++;
             n.bytes += s->mapped;
             n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
             n.over_segments += !s->page && s->oversize;
-            for (const ds__mblock *b = s->first; b; b = b->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next)
                 n.over_blocks += b->oversize;
         }
     return n;
@@ -5925,23 +5948,24 @@ static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
 /* Checks the bytes that limits go by, the oversize blocks and the table by address. Everything is
    locked, but a thread that calls the driver for memory holds no lock meanwhile: while one does,
    the limits are not compared. */
-static ds_result ds__validate_reserved(ds__mdevice *dev) {
+static ds_result ds__validate_reserved(ds__mem_dev *dev) {
     uint64_t moving = atomic_load(&dev->moving);
-    ds__mcount all = { 0, 0, 0, 0, 0 };
+    ds__mem_count all = { 0, 0, 0, 0, 0 };
     size_t listed;
     size_t wrong = 0;
     size_t held = 0;
     size_t has = 0;
     ds_result r = ds__validate_sorted(dev, &listed);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        ds__mcount n = ds__validate_pool_count(p);
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next) {
+        ds__mem_count n = ds__validate_pool_count(p);
         size_t reserved = atomic_load(&p->reserved);
         if (reserved != n.bytes && !wrong++) {
             held = reserved;
             has = n.bytes;
         }
-        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
-                            all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
+        all =
+            (ds__mem_count){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
+                             all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
         if (p != &dev->main)
             r = ds__validate_count(&n, dev, p);
     }
@@ -5967,11 +5991,11 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
 
 /* Checks the arenas of a pool, adds their sums to those of the device, and compares them with the
    pool's statistics. *busy becomes 1 if the sums are incomplete. Everything is locked. */
-static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
+static ds_result ds__validate_pool(ds__mem_pool *p, int64_t sum[2][DS__METRICS],
                                    int64_t meter[2][DS__METERS], int *busy) {
     int64_t of_pool[2][DS__METRICS];
     int64_t metered[2][DS__METERS];
-    ds__mdevice *dev = p->dev;
+    ds__mem_dev *dev = p->dev;
     ds_result r = DS_OK;
     int working = 0; /* another thread works on a block: the sums are incomplete */
     memset(of_pool, 0, sizeof of_pool);
@@ -5996,7 +6020,7 @@ static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
 }
 
 /* Checks a device: every arena, and that the statistics are the sums. No lock is held. */
-static ds_result ds__validate(ds__mdevice *dev) {
+static ds_result ds__device_validate(ds__mem_dev *dev) {
     int64_t sum[2][DS__METRICS];
     int64_t meter[2][DS__METERS];
     int busy = 0;
@@ -6004,7 +6028,7 @@ static ds_result ds__validate(ds__mdevice *dev) {
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next)
         r = ds__validate_pool(p, sum, meter, &busy);
     if (r == DS_OK && !busy)
         r = ds__validate_sums(dev, NULL, sum, meter);
@@ -6015,29 +6039,31 @@ static ds_result ds__validate(ds__mdevice *dev) {
 }
 
 /* The check of a policy whose debug is at least this. */
-static ds_result ds__check(ds__mpool *p, int level) {
-    return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK;
+static ds_result ds__pool_check(ds__mem_pool *p, int level) {
+    return DS__UNLIKELY(ds__pool_policy(p)->debug >= level) ? ds__device_validate(p->dev) : DS_OK;
 }
 
 DSDEF ds_result(ds_mem_validate)(ds_device device) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     DS__ENTER("ds_mem_validate");
     ds_result r = ds__mem_asked(device, &dev);
-    return dev ? ds__validate(dev) : r;
+    return dev ? ds__device_validate(dev) : r;
 }
 
 /* alloc/ipc_types.h - sharing between processes: types and state.
 
    Defines the records for memory that processes share, and their global state (ds__share). The
-   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
-   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
-   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
+   exporter has exported segments (ds__export_hold) and exports (ds__ipc_export, one for each
+   block). The importer has opened segments (ds__guest) and imports (ds__got, one for each block).
+   ds__ipc_memory is the content of an IPC handle, and ds__export_slot_facts what the exporter's
+   registry says.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
-      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
-      The slot names the block's segment, the place in the segment, and an event behind the work
-      enqueued so far on the block's stream. So a changed handle cannot give another size.
+      block names its export slot (ds__export_slot) in the process's shared-memory registry
+      (ds__registry). The slot names the block's segment, the place in the segment, and an event
+      behind the work enqueued so far on the block's stream. So a changed handle cannot give another
+      size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
       process that looks at a lease of a dead process takes it back.
@@ -6055,7 +6081,7 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
    `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
-   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
+   Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
    ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
    other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
@@ -6064,32 +6090,32 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
 /* A segment of this process. */
-typedef struct ds__hoard {
-    struct ds__hoard *next;
+typedef struct ds__export_hold {
+    struct ds__export_hold *next;
     ds_device device;
     char *base;
     size_t size;
     uint32_t stake;      /* from the first export on */
     uint32_t generation; /* from the first export on: not 0 */
     int over;            /* the allocator has given it back */
-} ds__hoard;
+} ds__export_hold;
 
 /* An exported block, until it is free. */
-typedef struct ds__sent {
+typedef struct ds__ipc_export {
     /* in its bucket, in limbo, or in the list of those that are over */
-    struct ds__sent *next;
-    ds__mblock *block;
+    struct ds__ipc_export *next;
+    ds__mem_block *block;
     char *ptr;
     uint32_t stake;
     uint32_t generation;
     ds_event event; /* 0: more than DS__SENT_EVENTS have one */
-} ds__sent;
+} ds__ipc_export;
 
 /* A segment of another process. */
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
-    ds__board *board;
+    ds__registry *board;
     char *base;
     size_t size;
     uint32_t stake;
@@ -6115,10 +6141,10 @@ typedef struct ds__got {
 static struct {
     ds__mutex mutex;
     ds__lock lock; /* of the next two, and the buckets */
-    ds__sent *limbo;
-    ds__sent *over;
-    ds__sent *bucket[DS__SENT_BUCKETS];
-    ds__hoard *hoards;
+    ds__ipc_export *limbo;
+    ds__ipc_export *over;
+    ds__ipc_export *bucket[DS__SENT_BUCKETS];
+    ds__export_hold *hoards;
     ds__guest *guests;
     ds__got *got;
     size_t events;
@@ -6130,7 +6156,7 @@ static struct {
 
 /* The content of a handle. It comes from outside: all but `inner` names the export slot, and
    `inner` is checked against the size there. */
-typedef struct ds__parcel {
+typedef struct ds__ipc_memory {
     uint8_t version;
     uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
     uint8_t zero[2];
@@ -6142,41 +6168,43 @@ typedef struct ds__parcel {
     uint64_t cookie;
     uint64_t inner;          /* where the pointer is in the block */
     unsigned char rest[216]; /* zero */
-} ds__parcel;
+} ds__ipc_memory;
 
 enum { DS__PARCEL_VERSION = 2 };
 
 /* alloc/ipc_lease.h - export slots and leases.
 
-   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
+   Manages export slots (ds__export_slot) in the shared-memory registry (ds__registry) and leases of
    slots. A slot stands for one exported block or segment, a lease for one process that uses it.
-   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
-   importers call ds__lease_take and ds__lease_drop.
+   The exporter calls ds__export_slot_new, ds__export_slot_close, ds__export_slot_leased and
+   ds__export_slot_end; importers call ds__lease_take and ds__lease_drop.
 
    Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
    after it was closed and had no lease, and then has a new generation. An importer enters its
    lease before it checks the word; the exporter closes the slot before it looks at leases. A
    lease of an ended process may be removed or replaced by any process.
-   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
-   other functions use atomic operations only and may run under spinlocks, with two exceptions.
-   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
+   Locks: ds__export_slot_new and ds__export_slot_end expect the registries' mutex
+   (ds__registries.mutex). The other functions use atomic operations only and may run under
+   spinlocks, with two exceptions. ds__lease_take, and ds__export_slot_leased with `look`, ask the
+   kernel for file locks.
    Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
    on driver threads. */
 
 /* A stake on the own board, with what importers read of it. The boards' mutex is held. */
-static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
-                               uint32_t *out_generation) {
+static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
+                                     uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "the process has exported %d blocks and segments, the maximum", DS__STAKES);
-    ds__stake *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->sheet->stake[i];
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, stake) + i * sizeof *s,
+                                  sizeof *s))
         atomic_fetch_add(&b->sheet->stakes, 1);
     else
-        return ds__board_short();
+        return ds__registry_short();
     memcpy(&s->facts, facts, sizeof s->facts);
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
@@ -6186,15 +6214,15 @@ static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint3
 }
 
 /* Nobody has a lease of it. The boards' mutex is held. */
-static void ds__stake_end(ds__board *b, uint32_t i) {
-    ds__stake *s = &b->sheet->stake[i];
+static void ds__export_slot_end(ds__registry *b, uint32_t i) {
+    ds__export_slot *s = &b->sheet->stake[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
     s->next = b->free_stake;
     b->free_stake = i + 1;
 }
 
-static void ds__stake_close(uint32_t i) {
-    atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1);
+static void ds__export_slot_close(uint32_t i) {
+    atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
 }
 
 /* A lease says who has it as a lane does: number << 24 | process id. */
@@ -6204,13 +6232,13 @@ static uint64_t ds__lease_number(uint64_t lease) {
 
 /* Whether somebody has a lease of the own stake; look: those of processes that are gone are
    ended first. */
-static int ds__stake_leased(uint32_t i, int look) {
-    ds__board *b = ds__boards.own;
-    ds__stake *s = &b->sheet->stake[i];
+static int ds__export_slot_leased(uint32_t i, int look) {
+    ds__registry *b = ds__registries.own;
+    ds__export_slot *s = &b->sheet->stake[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
-        if (who && look && !ds__board_alive(b, ds__lease_number(who)) &&
+        if (who && look && !ds__registry_alive(b, ds__lease_number(who)) &&
             atomic_compare_exchange_strong(&s->lease[k], &who, 0))
             continue;
         leased |= who != 0;
@@ -6220,15 +6248,16 @@ static int ds__stake_leased(uint32_t i, int look) {
 
 /* Takes a lease of another process's stake; that of a process that is gone when no other is
    free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
-static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
+                                uint32_t *out) {
     DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
                 "the handle names export slot %u, and process %d has %u", stake, b->pid,
                 atomic_load(&b->sheet->stakes));
-    ds__stake *s = &b->sheet->stake[stake];
+    ds__export_slot *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
-        if (who && ds__board_alive(b, ds__lease_number(who)))
+        if (who && ds__registry_alive(b, ds__lease_number(who)))
             continue;
         if (!atomic_compare_exchange_strong(
                 lease, &who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff)))
@@ -6243,7 +6272,7 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
-static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
+static void ds__lease_drop(const ds__registry *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
 
@@ -6251,44 +6280,44 @@ static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
 
    Looks up and ends the records of memory that processes share. ds__share_segment_alloc and
    ds__share_segment_free are the memory source of shareable pools; each segment has a record
-   (ds__hoard). ds__share_hold keeps a freed block back while other processes have leases of it.
-   ds__got_collect ends imports after their streams have passed them.
+   (ds__export_hold). ds__share_hold keeps a freed block back while other processes have leases of
+   it. ds__got_collect ends imports after their streams have passed them.
 
-   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
-   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
-   stays while other processes have it open. An imported segment (ds__guest) stays open as long
-   as it has a record of a block (ds__got).
+   Invariants: A live exported block has one record (ds__ipc_export), in the bucket of its address.
+   A free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. An imported segment (ds__guest) stays open as long as
+   it has a record of a block (ds__got).
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
-   ds__share.lock. ds__sent_find expects ds__share.lock. The other functions expect
+   ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect
    ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
    run under ds__share.mutex.
    Threads: any caller's thread. */
 
-static ds__sent **ds__sent_bucket(const char *ptr) {
+static ds__ipc_export **ds__ipc_export_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
 }
 
 /* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
-static ds__sent *ds__sent_find(const char *ptr, int take) {
-    ds__sent **p = ds__sent_bucket(ptr);
+static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
+    ds__ipc_export **p = ds__ipc_export_bucket(ptr);
     while (*p && (*p)->ptr != ptr)
         p = &(*p)->next;
-    ds__sent *s = *p;
+    ds__ipc_export *s = *p;
     if (s && take)
         *p = s->next;
     return s;
 }
 
 /* The user has freed the block; its arena is locked. 1: other processes still have it. */
-static int ds__share_hold(ds__mblock *b) {
+static int ds__share_hold(ds__mem_block *b) {
     ds__lock_take(&ds__share.lock);
-    ds__sent *s = ds__sent_find(b->ptr, 1);
+    ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
     int leased = 0;
     if (s) {
-        ds__stake_close(s->stake);
-        leased = ds__stake_leased(s->stake, 0);
-        ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
+        ds__export_slot_close(s->stake);
+        leased = ds__export_slot_leased(s->stake, 0);
+        ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
         if (leased)
@@ -6301,24 +6330,24 @@ static int ds__share_hold(ds__mblock *b) {
 }
 
 /* Ends what the record of a block that nobody else has stands for. The mutex is held. */
-static void ds__sent_clear(ds__sent *s) {
+static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
         ds__event_drop(s->event);
         ds__share.events--;
     }
-    ds__boards_lock();
-    ds__stake_end(ds__boards.own, s->stake);
-    ds__boards_unlock();
+    ds__registries_lock();
+    ds__export_slot_end(ds__registries.own, s->stake);
+    ds__registries_unlock();
 }
 
-static void ds__sent_end(ds__sent *s) {
-    ds__sent_clear(s);
-    ds__release(s);
+static void ds__ipc_export_end(ds__ipc_export *s) {
+    ds__ipc_export_clear(s);
+    ds__host_free(s);
 }
 
 /* The segment's memory, which the allocator has given back and nobody has open, or which stays
    where it is. The mutex is held. */
-static void ds__hoard_end(ds__hoard *h, int stays) {
+static void ds__export_hold_end(ds__export_hold *h, int stays) {
     ds__found f;
     if (stays)
         (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
@@ -6326,40 +6355,40 @@ static void ds__hoard_end(ds__hoard *h, int stays) {
         DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
                                           1)); /* the allocator has waited for the device */
     if (h->generation && !stays) {
-        ds__boards_lock();
-        ds__stake_end(ds__boards.own, h->stake);
-        ds__boards_unlock();
+        ds__registries_lock();
+        ds__export_slot_end(ds__registries.own, h->stake);
+        ds__registries_unlock();
     }
-    ds__release(h);
+    ds__host_free(h);
 }
 
 /* The mutex is held. */
-static void ds__hoards_collect(void) {
-    for (ds__hoard **p = &ds__share.hoards; *p;) {
-        ds__hoard *h = *p;
-        int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
+static void ds__export_holds_collect(void) {
+    for (ds__export_hold **p = &ds__share.hoards; *p;) {
+        ds__export_hold *h = *p;
+        int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
         /* on a CPU device only the name goes */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
-            ds__warn("%zu bytes at %p remain allocated until the process ends: other processes "
-                     "have them open",
-                     h->size, (void *)h->base);
+            ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
+                         "have them open",
+                         h->size, (void *)h->base);
         if (!h->over || (leased && !ds__share.ending)) {
             p = &h->next;
             continue;
         }
         *p = h->next;
-        ds__hoard_end(h, stays);
+        ds__export_hold_end(h, stays);
     }
 }
 
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
-    ds__hoard *h = ds__alloc(sizeof *h);
+    ds__export_hold *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
     ds_result r = ds__shared_segment_alloc(device, size, out);
     if (r < 0) {
-        ds__release(h);
+        ds__host_free(h);
         return r;
     }
     h->device = device;
@@ -6376,21 +6405,21 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
-    ds_result r = ds__waited(ds__driver_of(device)->memory_wait(device.index), (ds_stream){ 0 },
-                             (ds_event){ 0 }, device);
+    ds_result r = ds__observer_notify_wait(ds__driver_of(device)->memory_wait(device.index),
+                                           (ds_stream){ 0 }, (ds_event){ 0 }, device);
     ds__tls.quiet--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
         ds__mutex_unlock(&ds__share.mutex);
         return r;
     }
-    for (ds__hoard *h = ds__share.hoards; h; h = h->next)
+    for (ds__export_hold *h = ds__share.hoards; h; h = h->next)
         if (h->base == ptr) {
             h->over = 1;
             if (h->generation)
-                ds__stake_close(h->stake);
+                ds__export_slot_close(h->stake);
         }
-    ds__hoards_collect();
+    ds__export_holds_collect();
     ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
@@ -6412,10 +6441,10 @@ static void ds__guest_end(ds__guest *q) {
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
     ds__lease_drop(q->board, q->stake, q->lease);
-    ds__boards_lock();
-    ds__board_close(q->board);
-    ds__boards_unlock();
-    ds__release(q);
+    ds__registries_lock();
+    ds__registry_close(q->board);
+    ds__registries_unlock();
+    ds__host_free(q);
 }
 
 /* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
@@ -6431,7 +6460,7 @@ static void ds__got_collect(int all) {
         *p = g->next;
         if (--g->guest->blocks == 0)
             ds__guest_end(g->guest);
-        ds__release(g);
+        ds__host_free(g);
     }
 }
 
@@ -6453,10 +6482,10 @@ static void ds__got_collect(int all) {
 
 /* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
    is held. */
-static ds__sent *ds__share_sort(void) {
-    ds__sent *ready = NULL;
-    ds__sent *over;
-    ds__sent *limbo;
+static ds__ipc_export *ds__share_sort(void) {
+    ds__ipc_export *ready = NULL;
+    ds__ipc_export *over;
+    ds__ipc_export *limbo;
     ds__got_collect(0);
     ds__lock_take(&ds__share.lock);
     over = ds__share.over;
@@ -6464,15 +6493,15 @@ static ds__sent *ds__share_sort(void) {
     ds__share.over = ds__share.limbo = NULL;
     ds__lock_give(&ds__share.lock);
     while (over) {
-        ds__sent *s = over;
+        ds__ipc_export *s = over;
         over = s->next;
-        ds__sent_end(s);
+        ds__ipc_export_end(s);
     }
     while (limbo) {
-        ds__sent *s = limbo;
+        ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!ds__stake_leased(s->stake, 1)) {
-            ds__sent_clear(s);
+        if (!ds__export_slot_leased(s->stake, 1)) {
+            ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;
             ready = s;
@@ -6483,7 +6512,7 @@ static ds__sent *ds__share_sort(void) {
         ds__share.limbo = s;
         ds__lock_give(&ds__share.lock);
     }
-    ds__hoards_collect();
+    ds__export_holds_collect();
     ds__share.looked_ns = ds__now_ns();
     return ready;
 }
@@ -6501,18 +6530,19 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
-    ds__sent *ready = now ? ds__share_sort() : NULL;
+    ds__ipc_export *ready = now ? ds__share_sort() : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
     ds__mutex_unlock(&ds__share.mutex);
     if (warn)
-        ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
+        ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
+                     many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
-        ds__sent *s = ready;
+        ds__ipc_export *s = ready;
         ready = s->next;
         ds__mem_return(s->block);
-        ds__release(s);
+        ds__host_free(s);
         count++;
     }
     if (out_count)
@@ -6541,13 +6571,13 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__sent **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
-                          : i == DS__SENT_BUCKETS ? &ds__share.limbo
-                                                  : &ds__share.over;
+        ds__ipc_export **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
+                                : i == DS__SENT_BUCKETS ? &ds__share.limbo
+                                                        : &ds__share.over;
         while (*list) {
-            ds__sent *s = *list;
+            ds__ipc_export *s = *list;
             *list = s->next;
-            ds__sent_end(s);
+            ds__ipc_export_end(s);
         }
     }
     atomic_store(&ds__share.in_limbo, 0);
@@ -6558,23 +6588,24 @@ static void ds__share_shutdown(void) {
 /* alloc/segment.h - descriptions of segments, and limits.
 
    Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
-   ds__reserve and ds__unreserve keep the reserved bytes within the limits of the device and the
-   pool. Growing segments, plain segments and blocks without a cache use these functions.
-   ds__async_has and ds__async_surplus return what the driver's own pool has.
+   ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
+   device and the pool. Growing segments, plain segments and blocks without a cache use these
+   functions. ds__async_has and ds__async_surplus return what the driver's own pool has.
 
-   Invariants: ds__m.sorted has every segment in the order of base addresses. Reserved bytes may
-   exceed the bytes of the segments only while dev->moving counts a call between ds__move_begin
-   and ds__move_end. A dropped description is used again as a description of a segment only.
+   Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
+   bytes may exceed the bytes of the segments only while dev->moving counts a call between
+   ds__move_begin and ds__move_end. A dropped description is used again as a description of a
+   segment only.
    Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
    releases it, and then takes the registry's. The functions that enter, remove or count a
-   segment expect the arena's lock. ds__reserve may ask the driver for the size of its pool, so
-   it expects no spinning lock.
+   segment expect the arena's lock. ds__segment_reserve may ask the driver for the size of its pool,
+   so it expects no spinning lock.
    Threads: any. A late look-up may still have a dropped description, so ds__find_live checks
    `arena` under the arena's lock. */
 
 /* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
    give out again. No spinning lock is held. */
-static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
+static size_t ds__async_has(ds__mem_dev *dev, size_t *out_cached) {
     size_t reserved = 0;
     size_t used = 0;
     if (atomic_load(&dev->async)) {
@@ -6590,14 +6621,14 @@ static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
 
 /* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
    that are enqueued. */
-static size_t ds__async_surplus(ds__mdevice *dev) {
+static size_t ds__async_surplus(ds__mem_dev *dev) {
     size_t has = ds__async_has(dev, NULL);
     size_t blocks = atomic_load(&dev->async_bytes);
     return has > blocks ? has - blocks : 0;
 }
 
 /* Adds unless the sum would pass the limit, 0: none. */
-static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
+static int ds__segment_add_within(_Atomic size_t *sum, size_t size, size_t limit) {
     size_t was = atomic_load(sum);
     do {
         if (limit && (was > limit || size > limit - was))
@@ -6607,24 +6638,24 @@ static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
 }
 
 /* From here until ds__move_end what is reserved may be more than what segments have. */
-static void ds__move_begin(ds__mdevice *dev) {
+static void ds__move_begin(ds__mem_dev *dev) {
     atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1);
 }
 
-static void ds__move_end(ds__mdevice *dev) {
+static void ds__move_end(ds__mem_dev *dev) {
     atomic_fetch_sub(&dev->moving, 1);
 }
 
 /* Reserves bytes that the allocator may take from the driver, until a segment has them
-   (ds__count_reserved) or ds__unreserve. The limit of the device also covers `surplus`, the
+   (ds__count_reserved) or ds__segment_unreserve. The limit of the device also covers `surplus`, the
    memory of the driver's pool that no block has. */
 static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     size_t limit = atomic_load(&a->dev->limit);
     if (limit && surplus >= limit)
         return DS_ERR_LIMIT_EXCEEDED;
     ds__move_begin(a->dev);
-    int in_pool = ds__within(&a->pool->reserved, size, a->pool->limit);
-    if (in_pool && ds__within(&a->dev->reserved, size, limit - surplus))
+    int in_pool = ds__segment_add_within(&a->pool->reserved, size, a->pool->limit);
+    if (in_pool && ds__segment_add_within(&a->dev->reserved, size, limit - surplus))
         return DS_OK;
     if (in_pool)
         atomic_fetch_sub(&a->pool->reserved, size);
@@ -6632,20 +6663,20 @@ static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     return DS_ERR_LIMIT_EXCEEDED;
 }
 
-static ds_result ds__reserve(ds__arena *a, size_t size) {
+static ds_result ds__segment_reserve(ds__arena *a, size_t size) {
     return ds__reserve_with(a, size, atomic_load(&a->dev->limit) ? ds__async_surplus(a->dev) : 0);
 }
 
-static void ds__unreserve(ds__arena *a, size_t size) {
+static void ds__segment_unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
     atomic_fetch_sub(&a->dev->reserved, size);
     ds__move_end(a->dev);
 }
 
-/* A segment has the bytes; less than 0: it has them no more, and ds__unreserve follows. The
+/* A segment has the bytes; less than 0: it has them no more, and ds__segment_unreserve follows. The
    arena is locked. */
 static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
-    ds__meters(a, kind, DS__RESERVED, by);
+    ds__counter_meters_add(a, kind, DS__RESERVED, by);
     if (by > 0)
         ds__move_end(a->dev);
     else
@@ -6655,38 +6686,40 @@ static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
 /* A description of a segment, in no list. */
 static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
                                     size_t page) {
-    ds__mutex_lock(&ds__m.registry);
-    ds__segment *s = ds__m.free_segments;
-    int room = ds__m.sorted_count < ds__m.sorted_room;
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__segment *s = ds__memory_state.free_segments;
+    int room = ds__memory_state.sorted_count < ds__memory_state.sorted_room;
     if (!room) {
-        size_t more = ds__m.sorted_room ? 2 * ds__m.sorted_room : 64;
-        ds__segment **sorted = ds__alloc(more * sizeof *sorted);
+        size_t more = ds__memory_state.sorted_room ? 2 * ds__memory_state.sorted_room : 64;
+        ds__segment **sorted = ds__host_alloc(more * sizeof *sorted);
         if (sorted) {
-            if (ds__m.sorted_count)
-                memcpy(sorted, ds__m.sorted, ds__m.sorted_count * sizeof *sorted);
-            ds__release(ds__m.sorted);
-            ds__m.sorted = sorted;
-            ds__m.sorted_room = more;
+            if (ds__memory_state.sorted_count)
+                memcpy(sorted, ds__memory_state.sorted,
+                       ds__memory_state.sorted_count * sizeof *sorted);
+            ds__host_free(ds__memory_state.sorted);
+            ds__memory_state.sorted = sorted;
+            ds__memory_state.sorted_room = more;
             room = 1;
         }
     }
     if (s)
-        ds__m.free_segments = s->next;
+        ds__memory_state.free_segments = s->next;
     else
-        s = ds__mkeep_unlocked(sizeof *s);
-    unsigned shift = kind == DS__SMALL || ds__policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
+        s = ds__kept_alloc_unlocked(sizeof *s);
+    unsigned shift =
+        kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
     size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
-    ds__mblock **table = s && room ? ds__alloc(granules * sizeof *table) : NULL;
-    int entered = table && (page || ds__granules(s, base, size, 1));
+    ds__mem_block **table = s && room ? ds__host_alloc(granules * sizeof *table) : NULL;
+    int entered = table && (page || ds__address_granules_set(s, base, size, 1));
     if (!entered) {
         if (table && !page)
-            ds__granules(s, base, size, 0);
-        ds__release(table);
+            ds__address_granules_set(s, base, size, 0);
+        ds__host_free(table);
         if (s) {
-            s->next = ds__m.free_segments;
-            ds__m.free_segments = s;
+            s->next = ds__memory_state.free_segments;
+            ds__memory_state.free_segments = s;
         }
-        ds__mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__memory_state.registry);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         return NULL;
     }
@@ -6699,27 +6732,27 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     s->shift = shift;
     s->kind = (uint8_t)kind;
     s->source = (uint8_t)source;
-    s->serial = ++ds__m.serial;
+    s->serial = ++ds__memory_state.serial;
     s->native = 0;
     s->direct = s->leaving = 0;
     s->first = NULL;
     size_t i = ds__sorted_after((uintptr_t)base);
-    memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i],
-            (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
-    ds__m.sorted[i] = s;
-    ds__m.sorted_count++;
+    memmove(&ds__memory_state.sorted[i + 1], &ds__memory_state.sorted[i],
+            (ds__memory_state.sorted_count - i) * sizeof *ds__memory_state.sorted);
+    ds__memory_state.sorted[i] = s;
+    ds__memory_state.sorted_count++;
     atomic_store_explicit(&s->arena, a, memory_order_release);
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return s;
 }
 
 /* Nothing leads to the segment any more. It is in no list of its arena. */
 static void ds__segment_drop(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
-    ds__mblock **table = s->granule;
+    ds__mem_block **table = s->granule;
     ds__arena_lock(a);
     /* a late look-up is in the table with this lock */
-    for (ds__finer *row = s->rows; row; row = s->rows) {
+    for (ds__sub_table *row = s->rows; row; row = s->rows) {
         s->rows = row->next;
         row->next = a->spare_rows;
         a->spare_rows = row;
@@ -6727,20 +6760,20 @@ static void ds__segment_drop(ds__segment *s) {
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
     /* its memory may be a newer segment's already */
-    while (ds__m.sorted[i] != s)
+    while (ds__memory_state.sorted[i] != s)
         i--;
-    memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1],
-            (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
-    ds__m.sorted_count--;
+    memmove(&ds__memory_state.sorted[i], &ds__memory_state.sorted[i + 1],
+            (ds__memory_state.sorted_count - i - 1) * sizeof *ds__memory_state.sorted);
+    ds__memory_state.sorted_count--;
     if (!s->page)
-        ds__granules(s, s->base, s->size, 0);
-    s->next = ds__m.free_segments;
-    ds__m.free_segments = s;
-    ds__mutex_unlock(&ds__m.registry);
-    ds__release(table);
+        ds__address_granules_set(s, s->base, s->size, 0);
+    s->next = ds__memory_state.free_segments;
+    ds__memory_state.free_segments = s;
+    ds__mutex_unlock(&ds__memory_state.registry);
+    ds__host_free(table);
 }
 
 static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
@@ -6761,9 +6794,9 @@ static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
 }
 
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
-    ds__meters(a, s->kind, DS__SEGMENT, sign);
+    ds__counter_meters_add(a, s->kind, DS__SEGMENT, sign);
     if (sign > 0)
-        s->oversize = s->size >= ds__policy(a->pool)->max_split_size;
+        s->oversize = s->size >= ds__pool_policy(a->pool)->max_split_size;
     if (!s->oversize)
         return;
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
@@ -6773,12 +6806,12 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
 
 /* alloc/stats_sum.h - sums of statistics.
 
-   Adds up the counts of a device or a pool (ds__stats) for the public functions of statistics,
+   Adds up the counts of a device or a pool (ds__stats_sum) for the public functions of statistics,
    for pinned memory, and before the driver's own pool shrinks.
 
    Invariants: The block counts in one result belong to one moment. Peaks of reserved bytes
    include the driver's own pool as it was at each call (`async_peak`).
-   Locks: ds__stats stops the device (ds__mem_lock_all) and asks the driver before that.
+   Locks: ds__stats_sum stops the device (ds__mem_lock_all) and asks the driver before that.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
@@ -6788,7 +6821,7 @@ static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
 }
 
 /* The sums of a domain: a device's (only NULL) or a pool's. */
-static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
+static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *out) {
     int64_t now[2][DS__METRICS];
     int64_t total[2][DS__METRICS];
     int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
@@ -6825,8 +6858,8 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
         ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
         if (kept > 0)
             s->current += kept;
-        ds__top(&dev->async_peak[k], s->current);
-        ds__top(&s->peak, dev->async_peak[k]);
+        ds__counter_peak_raise(&dev->async_peak[k], s->current);
+        ds__counter_peak_raise(&s->peak, dev->async_peak[k]);
     }
     out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
     out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
@@ -6848,7 +6881,7 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
    Defines the record of a resource (ds__res) and the table of all records (ds__rs).
    ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
    ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions. ds__leave and ds__return surround user code.
+   own functions. ds__resource_leave and ds__resource_return surround user code.
 
    Policy:
    1. Every resource made by devstream has a number, and its `user` member is that number. A
@@ -6978,7 +7011,7 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
 }
 
 /* Before a function of the program: calls in it report their errors. */
-static ds__outside ds__leave(void) {
+static ds__outside ds__resource_leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
@@ -6986,7 +7019,7 @@ static ds__outside ds__leave(void) {
     return o;
 }
 
-static void ds__return(ds__outside o) {
+static void ds__resource_return(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
@@ -7000,9 +7033,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     *out = NULL;
     if (up->alloc_fn == ds__res_made.alloc_fn)
         return up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__outside o = ds__leave();
+    ds__outside o = ds__resource_leave();
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__return(o);
+    ds__resource_return(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
@@ -7014,9 +7047,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
-    ds__outside o = ds__leave();
+    ds__outside o = ds__resource_leave();
     ds_result r = up->free_fn(up->user, ptr, size, stream);
-    ds__return(o);
+    ds__resource_return(o);
     return ds__res_said(r, "free_fn");
 }
 
@@ -7026,8 +7059,8 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
    user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
    An upstream is user code and may call devstream and CUDA, also while a stream captures.
 
-   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
-   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
+   Invariants: While an upstream runs, its pool is in the thread's list ds__memory_thread.inside,
+   and neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
    aligned to DS__UNIT and entered in the table of known memory. If ds_device_alloc or the driver's
    allocator has entered it already, it stays theirs. Other memory known there is refused.
    Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
@@ -7037,12 +7070,12 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
    and on that of ds_shutdown. */
 
 typedef struct ds__inside {
-    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
+    const ds__mem_pool *pool; /* whose segments this thread is changing meanwhile */
     const struct ds__inside *outer;
 } ds__inside;
 
-static int ds__is_inside(const ds__mpool *p) {
-    const ds__inside *i = ds__mtls.inside;
+static int ds__is_inside(const ds__mem_pool *p) {
+    const ds__inside *i = ds__memory_thread.inside;
     while (i && i->pool != p)
         i = i->outer;
     return i != NULL;
@@ -7053,17 +7086,17 @@ static ds_result ds__inside_fail(void) {
 }
 
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
-    ds__inside inside = { a->pool, ds__mtls.inside };
-    ds__mtls.inside = &inside;
+    ds__inside inside = { a->pool, ds__memory_thread.inside };
+    ds__memory_thread.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
-            ds__warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
+            ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__return(o);
+        ds__resource_return(o);
     }
-    ds__mtls.inside = inside.outer;
+    ds__memory_thread.inside = inside.outer;
 }
 
 static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
@@ -7072,17 +7105,17 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     ds__found f;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
-    ds__inside inside = { a->pool, ds__mtls.inside };
-    ds__mtls.inside = &inside;
+    ds__inside inside = { a->pool, ds__memory_thread.inside };
+    ds__memory_thread.inside = &inside;
     if (a->pool->upstream.alloc_fn) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
-        ds__return(o);
+        ds__resource_return(o);
     }
-    ds__mtls.inside = inside.outer;
-    ds__mtls.upstream_empty = !*out;
+    ds__memory_thread.inside = inside.outer;
+    ds__memory_thread.upstream_empty = !*out;
     if (!*out)
         return r;
     int known;
@@ -7105,7 +7138,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
 
 /* Memory for a plain segment from where the pool takes it. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
-    ds__mpool *p = a->pool;
+    ds__mem_pool *p = a->pool;
     *out = NULL;
     if (a->dev->device.type == DS_DEVICE_HOST)
         return ds__pinned_source_alloc(size, out_source, out);
@@ -7152,8 +7185,8 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
 
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
-    size_t want = ds__msegment_size(c, kind, size);
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    size_t want = ds__config_segment_size(c, kind, size);
     size_t least = want;
     if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
         size_t more =
@@ -7168,7 +7201,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     for (;;) {
         void *base = NULL;
         int source = 0;
-        ds_result r = ds__reserve(a, want);
+        ds_result r = ds__segment_reserve(a, want);
         if (r == DS_OK) {
             DS__COUNT_CALL(a, driver_allocs, 1);
             r = ds__source_alloc(a, want, &source, &base);
@@ -7176,7 +7209,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
             if (r == DS_ERR_LIMIT_EXCEEDED)
                 r = DS_ERR_OUT_OF_MEMORY;
             if (r < 0) {
-                ds__unreserve(a, want);
+                ds__segment_unreserve(a, want);
                 DS__COUNT_CALL(a, driver_allocs, -1);
             }
         }
@@ -7190,20 +7223,20 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         }
         ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
         ds__arena_lock(a);
-        ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+        ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
         if (!b) {
             ds__arena_unlock(a);
             ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
             if (s)
                 ds__segment_drop(s);
             DS_IGNORE(ds__source_free(a, &whole));
-            ds__unreserve(a, want);
+            ds__segment_unreserve(a, want);
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         }
         memset(b, 0, sizeof *b);
         b->ptr = base;
         b->size = want;
-        b->asked = ds__requests(a);
+        b->asked = ds__arena_count_request(a);
         b->seg = s;
         s->first = b;
         ds__segment_in(a, s);
@@ -7251,7 +7284,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
         return r;
     }
     ds__segment_out(a, s);
-    ds__mblock_drop(a, s->first);
+    ds__mem_block_drop(a, s->first);
     s->first = NULL;
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
@@ -7260,7 +7293,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
                  a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
     ds__segment_drop(s);
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
     return DS_OK;
 }
 
@@ -7272,8 +7305,8 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
    segment.
 
    Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
-   the order of ds__earlier; neighbouring holes are merged, and quiet holes are not in the list.
-   `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
+   the order of ds__block_is_earlier; neighbouring holes are merged, and quiet holes are not in the
+   list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
    quiet block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
@@ -7284,9 +7317,9 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
 
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
    A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
-static void ds__hole_in(ds__arena *a, ds__mblock *b) {
+static void ds__hole_in(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
-    ds__mblock *prev = b->prev;
+    ds__mem_block *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
     if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
         ds__bin_out(a, prev);
@@ -7297,12 +7330,12 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         prev->next = b->next;
         if (b->next)
             b->next->prev = prev;
-        ds__mblock_drop(a, b);
+        ds__mem_block_drop(a, b);
         b = prev;
     } else {
-        ds__mblock *before = NULL;
-        ds__mblock *at = a->holes[kind];
-        while (at && ds__earlier(at, b)) {
+        ds__mem_block *before = NULL;
+        ds__mem_block *at = a->holes[kind];
+        while (at && ds__block_is_earlier(at, b)) {
             before = at;
             at = at->list_next;
         }
@@ -7315,7 +7348,7 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         else
             a->holes[kind] = b;
     }
-    ds__mblock *next = b->next;
+    ds__mem_block *next = b->next;
     if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
         if (next->list_prev)
             next->list_prev->list_next = next->list_next;
@@ -7327,11 +7360,11 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         b->next = next->next;
         if (b->next)
             b->next->prev = b;
-        ds__mblock_drop(a, next);
+        ds__mem_block_drop(a, next);
     }
 }
 
-static void ds__hole_out(ds__arena *a, ds__mblock *b) {
+static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
     if (b->list_prev)
         b->list_prev->list_next = b->list_next;
     else
@@ -7343,11 +7376,11 @@ static void ds__hole_out(ds__arena *a, ds__mblock *b) {
 /* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
    that, or the system has no such address space left (RLIMIT_AS), which is logged once. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
-    ds__mdevice *dev = a->dev;
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    ds__mem_dev *dev = a->dev;
     size_t least = 0;
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    size_t reserve = ds__mreserve_size(c, dev->total, page);
+    size_t reserve = ds__config_reserve_size(c, dev->total, page);
     void *base = NULL;
     /* another one follows when it is full */
     if (kind == DS__SMALL && !c->single_pool)
@@ -7358,9 +7391,9 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
         reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
     if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
-        ds__warn("%s; plain segments are used instead of growing ones "
-                 "(expandable_segments_reserve sets the size)",
-                 ds__tls.aside);
+        ds__log_warn("%s; plain segments are used instead of growing ones "
+                     "(expandable_segments_reserve sets the size)",
+                     ds__tls.aside);
     if (r < 0)
         return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
     size_t asked = page;
@@ -7369,7 +7402,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     ds__move_begin(dev);
     ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+    ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
     if (!b) {
         ds__arena_unlock(a);
         if (s)
@@ -7392,10 +7425,10 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
 }
 
 /* Memory behind pages; all or nothing. */
-static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
+static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     const ds__driver *driver = ds__driver_of(a->dev->device);
     int index = a->dev->device.index;
-    ds_result r = ds__reserve(a, size);
+    ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
         return r;
     size_t done = 0;
@@ -7404,10 +7437,10 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
-        ds__mutex_lock(&ds__m.registry);
-        if (!ds__granules(s, at, size, 1))
+        ds__mutex_lock(&ds__memory_state.registry);
+        if (!ds__address_granules_set(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        ds__mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__memory_state.registry);
     } else {
         done -= s->page;
     }
@@ -7417,16 +7450,16 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS_IGNORE(driver->space_unmap(index, at + i, s->page));
         DS__COUNT_CALL(a, driver_frees, 1);
     }
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
     return r;
 }
 
 /* Returns the lowest hole that makes room for `size` together with the free blocks beside it, or
    NULL. The arena is locked. */
-static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
+static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = ds__pool_policy(a->pool);
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    for (ds__mblock *h = a->holes[kind]; h; h = h->list_next) {
+    for (ds__mem_block *h = a->holes[kind]; h; h = h->list_next) {
         /* empty, and of another policy */
         if (!h->seg->mapped && h->seg->native != page)
             continue;
@@ -7443,13 +7476,13 @@ static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
 
 /* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
    pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
-static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
+static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
-        spares[i] = ds__mblock_new(a);
+        spares[i] = ds__mem_block_new(a);
         if (spares[i])
             continue;
         while (i-- > 0)
-            ds__mblock_drop(a, spares[i]);
+            ds__mem_block_drop(a, spares[i]);
         return 0;
     }
     return 1;
@@ -7457,10 +7490,10 @@ static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
 
 /* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
    is unlocked for the driver call, and is locked again. */
-static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
+static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     ds__segment *s = h->seg;
-    ds__mblock *spare = NULL;
-    ds__mblock *prev =
+    ds__mem_block *spare = NULL;
+    ds__mem_block *prev =
         h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
     size_t before = prev ? prev->size : 0;
     size_t need = size > before ? size - before : 1;
@@ -7477,17 +7510,17 @@ static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
     }
     ds__arena_unlock(a);
 
-    ds_result r = ds__map(a, s, h->ptr, need);
+    ds_result r = ds__segment_map(a, s, h->ptr, need);
 
     ds__arena_lock(a);
-    ds__mblock_drop(a, spare);
+    ds__mem_block_drop(a, spare);
     /* its neighbours may have been freed meanwhile */
     if (prev) {
         prev->quiet = 0;
         (void)ds__merge_in(a, prev);
     }
     if (r == DS_OK && need < h->size)
-        ds__hole_in(a, ds__cut(a, h, need));
+        ds__hole_in(a, ds__block_cut(a, h, need));
     h->quiet = 0; /* not before the rest has found its place */
     if (r < 0) {
         ds__hole_in(a, h);
@@ -7506,7 +7539,7 @@ static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
         ds__arena_lock(a);
-        ds__mblock *h = ds__hole_for(a, kind, size);
+        ds__mem_block *h = ds__hole_for(a, kind, size);
         ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
         if (h)
@@ -7520,9 +7553,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
 
 /* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
    uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
-static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
+static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
-    ds__mblock *spares[2];
+    ds__mem_block *spares[2];
     size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
@@ -7542,7 +7575,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
 
     ds__arena_lock(a);
     for (int i = 0; spare && i < 2; i++)
-        ds__mblock_drop(a, spares[i]);
+        ds__mem_block_drop(a, spares[i]);
     if (!done) {
         b->quiet = 0;
         (void)ds__merge_in(a, b);
@@ -7550,8 +7583,8 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
         return 0;
     }
     size_t front = (size_t)(s->base + from - b->ptr);
-    ds__mblock *hole = front ? ds__cut(a, b, front) : b;
-    ds__mblock *rest = hole->size > done ? ds__cut(a, hole, done) : NULL;
+    ds__mem_block *hole = front ? ds__block_cut(a, b, front) : b;
+    ds__mem_block *rest = hole->size > done ? ds__block_cut(a, hole, done) : NULL;
     hole->quiet = 0;
     ds__hole_in(a, hole);
     if (rest)
@@ -7565,10 +7598,10 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
                  a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    ds__mutex_lock(&ds__m.registry);
-    ds__granules(s, s->base + from, done, 0);
-    ds__mutex_unlock(&ds__m.registry);
-    ds__unreserve(a, done);
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__address_granules_set(s, s->base + from, done, 0);
+    ds__mutex_unlock(&ds__memory_state.registry);
+    ds__segment_unreserve(a, done);
     return done;
 }
 
@@ -7590,13 +7623,13 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
    block is done; a free to the driver's pool does not. */
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
-static int ds__direct_record(ds__mblock *b) {
+static int ds__direct_record(ds__mem_block *b) {
     int done = 1;
     if (!b->uses)
         return 1;
     ds__hold_captures();
     DS_IGNORE(ds__record_uses_held(b));
-    for (ds__muse *u = b->uses; u; u = u->next)
+    for (ds__stream_use *u = b->uses; u; u = u->next)
         if (u->recorded != 1 && !ds__record_held(u))
             done = 0;
     ds__let_captures();
@@ -7605,8 +7638,8 @@ static int ds__direct_record(ds__mblock *b) {
 
 /* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need
    not when they are done. */
-static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
-    ds_stream handle = { ds__handle(&s->slot) };
+static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
+    ds_stream handle = { ds__handle_of(&s->slot) };
     ds_result r = DS_NOT_READY;
     for (int second = 0; second < 2 && r != DS_OK; second++) {
         if (second &&
@@ -7625,7 +7658,7 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
 
 /* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
    has ended: behind that one's end. 1: it was done. */
-static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
     ds_result r;
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
@@ -7641,7 +7674,7 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
         return 0;
     if (!(s = ds__direct_giver(a->dev)))
         return 0;
-    ds_stream giver = { ds__handle(&s->slot) };
+    ds_stream giver = { ds__handle_of(&s->slot) };
     r = end.id               ? ds__wait_event(giver, end, DS__OP_WAIT)
         : ds__arena_drain(a) ? DS_OK
                              : DS_NOT_READY;
@@ -7653,7 +7686,7 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
 
 /* The work on a plain block's own stream counts like a use. When the stream has ended its end
    does; 0: that has not come, or nobody knows when. */
-static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_own(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_stream handle = o.stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -7661,10 +7694,10 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
     if (s)
         ds__stream_unpin(s);
     if (alive) {
-        for (const ds__muse *u = b->uses; u; u = u->next)
+        for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->stream.id == handle.id)
                 return 1;
-        ds__muse *u = ds__muse_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         if (!u)
             return wait == DS__WAIT_ALL && ds__arena_drain(a);
         ds__arena_lock(a);
@@ -7685,7 +7718,7 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
 
 /* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is
    locked. */
-static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     int plain = b->seg->source != DS__FROM_ASYNC;
     int done;
     if (plain && !ds__direct_own(a, b, wait))
@@ -7709,12 +7742,12 @@ static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
 }
 
 /* The driver has it: its description goes. */
-static void ds__direct_over(ds__arena *a, ds__mblock *b) {
+static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
     size_t size = s->size;
     int kind = s->kind;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -7722,24 +7755,24 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id,
                  a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->quiet = b->stale = 0;
     ds__segment_out(a, s);
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mblock_drop(a, b);
+    ds__mem_block_drop(a, b);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
     /* both at once: between them the limit counts the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
 }
 
-static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
+static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
     b->quiet = 0;
     b->list_next = NULL;
@@ -7753,9 +7786,9 @@ static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
-static ds__mblock *ds__direct_next(ds__arena *a) {
+static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
-    ds__mblock *b = a->deferred;
+    ds__mem_block *b = a->deferred;
     if (b) {
         if (!(a->deferred = b->list_next))
             a->deferred_last = NULL;
@@ -7772,7 +7805,7 @@ static ds__mblock *ds__direct_next(ds__arena *a) {
 
 /* Tries the deferred blocks again, those first that have not been tried for longest: a few, or
    all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
-static size_t ds__direct_again(ds__mdevice *dev, int wait) {
+static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     size_t done = 0;
     /* a stream may become a part of one in another thread at any time */
     if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open())
@@ -7783,7 +7816,7 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
         size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count
                                                                                : DS__DEFERRED;
         ds__arena_unlock(a);
-        for (ds__mblock *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
+        for (ds__mem_block *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
             /* the driver's pool may keep it */
             size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size;
             if (ds__direct_try(a, b, wait)) {
@@ -7798,7 +7831,7 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
 }
 
 /* The block is pending and in no list. */
-static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
+static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
     if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL))
@@ -7824,8 +7857,8 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
    Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
    once. The driver and the user's upstream run with the two mutexes held, and with no spinning
    lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
-   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
-   expect no spinning lock.
+   not. ds__is_whole, ds__segment_age and ds__give_whole expect the arena's lock; the other
+   functions expect no spinning lock.
    Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
    block in work is quiet. */
 
@@ -7839,7 +7872,7 @@ typedef struct ds__trim {
 } ds__trim;
 
 /* Whether the free block has `least` bytes, and a whole page or the whole segment. */
-static int ds__trim_suits(const ds__mblock *b, size_t least) {
+static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     const ds__segment *s = b->seg;
     if (b->size < least)
         return 0;
@@ -7851,8 +7884,8 @@ static int ds__trim_suits(const ds__mblock *b, size_t least) {
 
 /* Takes the first suitable block out of a bin and makes it quiet. NULL: there is none. The arena
    is locked. */
-static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
-    ds__mblock *found = t->a->bins[kind].head[bin];
+static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
+    ds__mem_block *found = t->a->bins[kind].head[bin];
     while (found && !ds__trim_suits(found, t->least))
         found = found->list_next;
     if (found) {
@@ -7864,7 +7897,7 @@ static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
 
 /* Gives back a quiet block that is in no bin, or what can be of it. `giving` and `grow` are held,
    the arena is not locked. */
-static void ds__trim_give(ds__trim *t, ds__mblock *b) {
+static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
     ds__segment *s = b->seg;
     if (!s->page) {
@@ -7902,7 +7935,7 @@ static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
             t->stays = 1;
             break;
         }
-        ds__mblock *found = ds__trim_take(t, kind, bin);
+        ds__mem_block *found = ds__trim_take(t, kind, bin);
         if (!found)
             break;
         ds__arena_unlock(a);
@@ -7929,7 +7962,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
 }
 
 /* Whether ds__mem_flush empties the pool: `only`, or the default pool and those without owners. */
-static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds__mpool *only) {
+static int ds__flush_covers(const ds__mem_dev *dev, const ds__mem_pool *p,
+                            const ds__mem_pool *only) {
     if (p->graphs)
         return 0;
     if (only)
@@ -7940,24 +7974,24 @@ static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds
 /* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
    the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
    is open: it could forbid what this does. */
-static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
+static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
     size_t done = 0;
     if (ds__captures_open())
         return 0;
     (void)ds__share_collect();
     if (!only)
         done = ds__direct_again(dev, DS__WAIT_ALL);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
-            (void)ds__poll(a, 1);
+            (void)ds__pending_poll(a, 1);
     }
 
     /* as in torch, a single pool's wait is not one for all streams */
     if (!only)
         atomic_fetch_add(&dev->stats.syncs, 1);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
@@ -7971,7 +8005,7 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
 }
 
 /* Waits for frees that are on their way to the driver's pool. */
-static void ds__direct_drain(ds__mdevice *dev) {
+static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
         (void)ds__arena_drain(a);
@@ -7983,13 +8017,13 @@ static void ds__direct_drain(ds__mdevice *dev) {
 
 /* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
    as far as the driver can. No capture is open. */
-static void ds__async_give(ds__mdevice *dev, size_t keep) {
+static void ds__async_give(ds__mem_dev *dev, size_t keep) {
     ds_mem_stats before;
     if (!atomic_load(&dev->async))
         return;
     ds__direct_drain(dev);
     /* the pool shrinks here only: so the peak of what is reserved is the truth */
-    ds__stats(dev, NULL, &before);
+    ds__stats_sum(dev, NULL, &before);
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
@@ -7997,7 +8031,7 @@ static void ds__async_give(ds__mdevice *dev, size_t keep) {
 
 /* A plain segment of large blocks that is free as a whole. The arena is locked. */
 static int ds__is_whole(const ds__segment *s) {
-    const ds__mblock *b = s->first;
+    const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
            !b->quiet;
 }
@@ -8037,7 +8071,7 @@ static ds__segment *ds__oversize_best(const ds__arena *a, size_t split, size_t e
 /* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
    the smallest one that is enough for the request, else the largest ones until they are. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = ds__policy(a->pool)->max_split_size;
+    size_t split = ds__pool_policy(a->pool)->max_split_size;
     size_t enough = size > split ? size : split;
     size_t done = 0;
     size_t given = 1;
@@ -8059,8 +8093,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
 }
 
 /* How many requests came to the pool since it was freed. */
-static uint32_t ds__age(const ds__arena *a, const ds__segment *s) {
-    return ds__requests(a) - (uint32_t)s->first->asked;
+static uint32_t ds__segment_age(const ds__arena *a, const ds__segment *s) {
+    return ds__arena_count_request(a) - (uint32_t)s->first->asked;
 }
 
 /* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
@@ -8075,7 +8109,7 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
-        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) {
+        if (!ds__is_whole(s) || ds__segment_age(a, s) * count < ages) {
             s = s->next;
             continue;
         }
@@ -8093,10 +8127,10 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
    for as long as the average, or longer, are given back, whichever stream had them, until what
    is reserved is below the threshold. One arena after the other: of two nobody holds the locks
    at once. */
-static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
+static void ds__collect_garbage(ds__mem_dev *dev, ds__mem_pool *p) {
     size_t limit = atomic_load(&dev->limit);
     size_t freed = 1;
-    double threshold = ds__policy(p)->garbage_collection_threshold;
+    double threshold = ds__pool_policy(p)->garbage_collection_threshold;
     if (threshold <= 0 || !limit || ds__captures_open() || p->graphs)
         return;
     size_t bytes = (size_t)(threshold * (double)limit);
@@ -8109,7 +8143,7 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
             ds__arena_lock(a);
             for (const ds__segment *s = a->segments; s; s = s->next)
                 if (ds__is_whole(s)) {
-                    ages += ds__age(a, s);
+                    ages += ds__segment_age(a, s);
                     count++;
                 }
             ds__arena_unlock(a);
@@ -8122,27 +8156,28 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
 
 /* alloc/request.h - requests: size, kind, search of the own arena.
 
-   Defines a request in progress (ds__wanted). ds__rounded and ds__kind_of compute the size of
-   the block and its kind. ds__try searches the request's own arena.
+   Defines a request in progress (ds__wanted). ds__request_round_for_pool and ds__kind_of compute
+   the size of the block and its kind. ds__request_try searches the request's own arena.
 
    Invariants: A rounded size is a multiple of DS__UNIT. Peaks follow, and other threads are
    stopped, only if a fitting block is there.
-   Locks: ds__rounded expects the arena's lock; ds__rounded_by reads a policy without a lock.
-   ds__try expects no lock, or `grow` of the arena. It takes the arena's lock, or all of the
-   device's (ds__mem_lock_all) if the arena has no room to count the block.
+   Locks: ds__request_round_for_pool expects the arena's lock; ds__rounded_by reads a policy without
+   a lock. ds__request_try expects no lock, or `grow` of the arena. It takes the arena's lock, or
+   all of the device's (ds__mem_lock_all) if the arena has no room to count the block.
    Threads: any caller's thread. */
 
-static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
+static inline size_t ds__request_round(const ds_mem_config *c, int rounds, int coarse,
+                                       size_t size) {
     if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
-        return ds__mround(c, size);
+        return ds__config_round_size(c, size);
     /* nearly equal sizes become equal: less is left over */
     if (size > 4 * DS__MIB && coarse)
         return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
 
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
-    return ds__round(&p->config, p->rounds, p->coarse, size);
+static inline size_t ds__request_round_for_pool(const ds__mem_pool *p, size_t size) {
+    return ds__request_round(&p->config, p->rounds, p->coarse, size);
 }
 
 static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
@@ -8150,7 +8185,7 @@ static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
 }
 
 /* The same of a policy that was read without a lock. */
-static int ds__rounds(const ds_mem_config *c) {
+static int ds__request_has_rounding(const ds_mem_config *c) {
     int some = 0;
     for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
         some |= c->roundup_power2_divisions[i];
@@ -8158,7 +8193,8 @@ static int ds__rounds(const ds_mem_config *c) {
 }
 
 static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
-    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
+    return ds__request_round(c, ds__request_has_rounding(c),
+                             !c->best_fit_by_address && !c->single_pool, size);
 }
 
 /* One request on its way. */
@@ -8169,7 +8205,7 @@ typedef struct ds__wanted {
     int kind;
     size_t size;
     size_t asked;
-    ds__mblock *block; /* found */
+    ds__mem_block *block; /* found */
     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
     uint8_t fresh;
     uint8_t aligned; /* the front may be cut off */
@@ -8179,7 +8215,7 @@ typedef struct ds__wanted {
 } ds__wanted;
 
 /* Looks in the request's own arena. */
-static int ds__try(ds__wanted *q) {
+static int ds__request_try(ds__wanted *q) {
     ds__arena *a = q->a;
     int all = 0;
     ds__arena_lock(a);
@@ -8187,7 +8223,7 @@ static int ds__try(ds__wanted *q) {
     /* peaks follow, and others are stopped, only for what is there */
     if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
         ds__unpark_all(a);
-        int there = ds__fit(a, q->kind, q->size) != NULL;
+        int there = ds__bin_best_fit(a, q->kind, q->size) != NULL;
         a->fresh = 0;
         if (!there) {
             ds__arena_unlock(a);
@@ -8196,7 +8232,7 @@ static int ds__try(ds__wanted *q) {
         all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
         a->fresh = q->fresh;
     }
-    q->block = ds__take(a, q->kind, q->size, q->asked);
+    q->block = ds__block_take(a, q->kind, q->size, q->asked);
     a->fresh = 0;
     ds__count_end(a, all);
     return q->block != NULL;
@@ -8204,20 +8240,20 @@ static int ds__try(ds__wanted *q) {
 
 /* alloc/reuse.h - cross-stream reuse.
 
-   Finds a cached block for a request in the arenas of other streams. ds__borrow takes a block
-   there and makes the request's stream wait for that stream. ds__borrow_any and ds__borrow_pools
-   search the arenas of a pool, and the pools with use_on_oom.
+   Finds a cached block for a request in the arenas of other streams. ds__reuse_from_arena takes a
+   block there and makes the request's stream wait for that stream. ds__reuse_from_any and
+   ds__reuse_from_pools search the arenas of a pool, and the pools with use_on_oom.
 
    Invariants: A lent block is live on a stream other than its arena's, or was so until its
    free. The first of its uses names that stream. A pending block of another stream is taken whole
    and not split, because only the request's stream waited for its uses. No stream waits across
    the border of a capture (ds__can_await).
    Locks: expects no lock. One arena's lock is held at a time, or all of the device's
-   (ds__mem_lock_all) if the arena has no room to count the block. ds__borrow holds back new
-   captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
+   (ds__mem_lock_all) if the arena has no room to count the block. ds__reuse_from_arena holds back
+   new captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
    held then.
-   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
-   an arena again after it took a block. */
+   Threads: any caller's thread. Streams may end at any time, so ds__reuse_from_arena reads the
+   owner of an arena again after it took a block. */
 
 /* Whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
@@ -8234,13 +8270,13 @@ static int ds__can_await(const ds__wanted *q, ds__owner o) {
 
 /* One attempt to serve a request from another stream's arena. */
 typedef struct ds__reuse {
-    ds__wanted *q;     /* the request */
-    ds__arena *from;   /* the owner's arena */
-    ds__owner owner;   /* the stream that `from` belongs to; read again after a block was taken */
-    ds__muse *use;     /* of the block, by the request's stream */
-    ds__mblock *block; /* taken, live */
-    int pending;       /* 1: the block was pending, and the request's stream waits for its uses */
-    int own;           /* 1: the owner is the request's own stream, in another pool: no wait */
+    ds__wanted *q;       /* the request */
+    ds__arena *from;     /* the owner's arena */
+    ds__owner owner;     /* the stream that `from` belongs to; read again after a block was taken */
+    ds__stream_use *use; /* of the block, by the request's stream */
+    ds__mem_block *block; /* taken, live */
+    int pending; /* 1: the block was pending, and the request's stream waits for its uses */
+    int own;     /* 1: the owner is the request's own stream, in another pool: no wait */
 } ds__reuse;
 
 /* Returns 1 if the request's stream can wait for the owner, and the arena may have a block. Sets
@@ -8253,7 +8289,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
         return 0;
     /* nobody else asks there, unless memory is short */
     if (x->owner.orphan && !ds__captures_open())
-        (void)ds__poll(from, 0);
+        (void)ds__pending_poll(from, 0);
 
     ds__arena_lock(from);
     ds__unpark_all(from);
@@ -8265,7 +8301,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
 /* Returns the description of the use to the arena's stock. */
 static void ds__reuse_use_drop(ds__reuse *x) {
     ds__arena_lock(x->from);
-    ds__muses_drop(x->from, x->use);
+    ds__stream_uses_drop(x->from, x->use);
     ds__arena_unlock(x->from);
 }
 
@@ -8277,11 +8313,11 @@ static int ds__reuse_reserve(ds__reuse *x) {
     other.a = x->from;
     other.fresh = 0;
     /* first: nothing fails for lack of it afterwards */
-    x->use = ds__muse_new(x->from, q->a->dev->device);
+    x->use = ds__stream_use_new(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
 
-    x->pending = !ds__try(&other);
+    x->pending = !ds__request_try(&other);
     if (x->pending) {
         ds__pending_wanted wanted = { .kind = q->kind,
                                       .size = q->size,
@@ -8327,14 +8363,14 @@ static ds_result ds__reuse_order_after_owner(ds__reuse *x) {
 /* Makes the block pending again, behind the request's stream, which has waited for its uses. */
 static void ds__reuse_pending_restore(ds__reuse *x) {
     ds__arena *from = x->from;
-    ds__muse *u = x->use;
+    ds__stream_use *u = x->use;
     int kind = x->q->kind;
     DS_IGNORE(ds__event_record(u->event, x->q->stream, DS__OP_RECORD));
     u->stream = x->q->stream;
     u->recorded = 1;
 
     ds__arena_lock(from);
-    while (!ds__ready(from, kind, 0)) {
+    while (!ds__counter_room_ready(from, kind, 0)) {
         ds__make_ready(from, kind, 0);
         ds__arena_lock(from);
     }
@@ -8359,13 +8395,13 @@ static void ds__reuse_roll_back(ds__reuse *x) {
 static void ds__reuse_publish(ds__reuse *x) {
     ds__arena *from = x->from;
     ds__wanted *q = x->q;
-    ds__muse *u = x->use;
+    ds__stream_use *u = x->use;
     u->stream = q->stream;
     u->stream_id = q->s->id;
 
     ds__arena_lock(from);
     if (x->own) {
-        ds__muses_drop(from, u);
+        ds__stream_uses_drop(from, u);
     } else {
         x->block->lent = 1;
         u->next = x->block->uses;
@@ -8382,7 +8418,7 @@ static void ds__reuse_publish(ds__reuse *x) {
 
 /* Serves the request from another stream's arena: takes a block there and makes the request's
    stream wait for the owner's work. 0: the arena has no block for it. No lock is held. */
-static int ds__borrow(ds__wanted *q, ds__arena *from) {
+static int ds__reuse_from_arena(ds__wanted *q, ds__arena *from) {
     ds__reuse x = { .q = q, .from = from };
     if (from == q->a)
         return 0;
@@ -8397,53 +8433,53 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
 }
 
 /* Looks in all arenas of a pool, or only in those of ended streams. */
-static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
+static int ds__reuse_from_any(ds__wanted *q, ds__mem_pool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
-        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a))
+        if ((!orphans || ds__owner_of(a).orphan) && ds__reuse_from_arena(q, a))
             return 1;
     return 0;
 }
 
 /* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
    later. */
-static int ds__borrow_pools(ds__wanted *q) {
-    ds__mdevice *dev = q->a->dev;
+static int ds__reuse_from_pools(ds__wanted *q) {
+    ds__mem_dev *dev = q->a->dev;
     if (q->a->pool != &dev->main)
         return 0;
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
-        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0))
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
+        if (p->use_on_oom && !p->dead && !p->graphs && ds__reuse_from_any(q, p, 0))
             return 1;
     return 0;
 }
 
 /* alloc/align.h - aligned allocations.
 
-   Serves requests with an alignment above 512 bytes. ds__align cuts the front off a live block,
-   so that the block starts aligned. The front and the unused end go back to the arena. The
-   caller is ds__request in allocate.h.
+   Serves requests with an alignment above 512 bytes. ds__align_wanted cuts the front off a live
+   block, so that the block starts aligned. The front and the unused end go back to the arena. The
+   caller is ds__request_serve in allocate.h.
 
    Invariants: The block is live, was found for this request, and is larger than the request by
-   the alignment. Label, call site and stream uses (ds__muse) move to the aligned block. If
-   ds__align returns 0, nothing was cut and the caller must free the block. The unused end stays
-   part of the block if the policy does not split there or if host memory is short.
-   Locks: ds__align expects no lock and takes the lock of the block's arena. After cross-stream
-   reuse, that arena is not the request's arena. If the counters need room, all locks of the
-   device are taken for a moment (ds__make_ready). New descriptions may call the program's memory
-   functions under the arena's lock. No driver call is made.
+   the alignment. Label, call site and stream uses (ds__stream_use) move to the aligned block. If
+   ds__align_wanted returns 0, nothing was cut and the caller must free the block. The unused end
+   stays part of the block if the policy does not split there or if host memory is short.
+   Locks: ds__align_wanted expects no lock and takes the lock of the block's arena. After
+   cross-stream reuse, that arena is not the request's arena. If the counters need room, all locks
+   of the device are taken for a moment (ds__make_ready). New descriptions may call the program's
+   memory functions under the arena's lock. No driver call is made.
    Threads: any caller's thread; no other thread knows the block yet. */
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */
-static int ds__align(ds__wanted *q, size_t align, size_t size) {
-    ds__mblock *b = q->block;
+static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
+    ds__mem_block *b = q->block;
     ds__arena *a = atomic_load(&b->seg->arena);
     size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
     ds__arena_lock(a);
-    while (!ds__ready(a, q->kind, 0)) {
+    while (!ds__counter_room_ready(a, q->kind, 0)) {
         ds__make_ready(a, q->kind, 0);
         ds__arena_lock(a);
     }
-    ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
+    ds__mem_block *rest = front ? ds__block_cut(a, b, front) : NULL;
     if (front && !rest) {
         ds__arena_unlock(a);
         return 0;
@@ -8467,11 +8503,12 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
         (void)ds__merge_in(a, b);
         q->block = b = rest;
     }
-    const ds__mpool *p = a->pool;
+    const ds__mem_pool *p = a->pool;
     size_t behind = b->size - size;
-    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
-              (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
-    if (cut && (rest = ds__cut(a, b, size)) != NULL) {
+    int cut =
+        behind >= (ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
+        (size < p->config.max_split_size || q->kind == DS__SMALL || ds__segment_is_growing(b->seg));
+    if (cut && (rest = ds__block_cut(a, b, size)) != NULL) {
         ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
         (void)ds__merge_in(a, rest);
     }
@@ -8496,13 +8533,13 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
 
 #define DS__GUARD 0x5AFE5AFEu
 
-static char *ds__guard_of(const ds__mblock *b) {
+static char *ds__guard_of(const ds__mem_block *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
-    ds__mblock *b = q->block;
-    ds_result r = ds__check(q->a->pool, 2);
+    ds__mem_block *b = q->block;
+    ds_result r = ds__pool_check(q->a->pool, 2);
     if (r < 0 || !guard)
         return r;
     ds__hold_captures();
@@ -8520,7 +8557,7 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
     ds__stream *s = ds__direct_giver(a->dev);
     if (!s)
         return ds__mem_error();
-    ds_stream reader = { ds__handle(&s->slot) };
+    ds_stream reader = { ds__handle_of(&s->slot) };
     DS__KEEPING(r, (ds_copy)(to, from, size, reader));
     if (r == DS_OK)
         r = ds__stream_sync(reader, DS__FOREVER);
@@ -8530,7 +8567,7 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
 
 /* Is called with the block in no list. A damaged guard is told through the log: the free itself
    has done nothing wrong. */
-static void ds__watched_free(ds__arena *a, ds__mblock *b) {
+static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
     if (ds__captures_open())
@@ -8539,24 +8576,25 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     /* a borrower is one of the uses */
     if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
         const char *at = ds__guard_of(b);
-        uint32_t *seen = ds__alloc(guard);
+        uint32_t *seen = ds__host_alloc(guard);
         if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
-                             "behind their end; found at the free at %s:%d",
-                             b->asked, (void *)b->ptr, b->label ? " of " : "",
-                             b->label ? b->label : "", b->file ? b->file : "?", b->line,
-                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
-                             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                    ds__log_warn(
+                        "%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
+                        "behind their end; found at the free at %s:%d",
+                        b->asked, (void *)b->ptr, b->label ? " of " : "", b->label ? b->label : "",
+                        b->file ? b->file : "?", b->line,
+                        (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
+                        ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
                     break;
                 }
-        ds__release(seen);
+        ds__host_free(seen);
     }
     /* at once on the stream that has it, if nobody else does; else when all are done, or by who
        takes it before */
-    if (ds__policy(a->pool)->poison) {
-        const ds__muse *u = b->uses;
+    if (ds__pool_policy(a->pool)->poison) {
+        const ds__stream_use *u = b->uses;
         ds__owner o = ds__owner_of(a);
         int alone =
             !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
@@ -8566,32 +8604,32 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         else if (!u && !b->exported && !b->seg->direct)
             (void)ds__poison_late(a, b, 0);
     }
-    if (ds__check(a->pool, 2) < 0)
-        ds__warn("%s", ds__tls.aside);
+    if (ds__pool_check(a->pool, 2) < 0)
+        ds__log_warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
 
 /* alloc/oom_owners.h - owners of live blocks.
 
    Groups live blocks by owner for out-of-memory reports and leak reports. An owner is a label,
-   or a file and a line for blocks without a label. ds__mowners_add adds a block,
-   ds__mowners_next takes out the owner with the most bytes. ds__mformat (DS__SIZE) writes a size
-   as text; pinned memory uses it too.
+   or a file and a line for blocks without a label. ds__oom_owners_add adds a block,
+   ds__oom_owners_next takes out the owner with the most bytes. ds__oom_size_format (DS__SIZE)
+   writes a size as text; pinned memory uses it too.
 
    Invariants: Labels are compared by their text, which belongs to the blocks. Names must be
    copied before the blocks can be freed. At most three quarters of the table are used; further
    owners, or all if there is no table, are summed in `rest`.
-   Locks: Callers of ds__mowners_add and ds__mowner_name hold all locks of the device, except at
-   shutdown. ds__mowners_begin calls the program's memory functions and must be called without a
-   spinlock.
+   Locks: Callers of ds__oom_owners_add and ds__oom_owner_name hold all locks of the device, except
+   at shutdown. ds__oom_owners_begin calls the program's memory functions and must be called without
+   a spinlock.
    Threads: each table belongs to one thread. */
 
-typedef struct ds__msize {
+typedef struct ds__oom_size {
     char text[24];
-} ds__msize;
+} ds__oom_size;
 
-static ds__msize ds__mformat(size_t n) {
-    ds__msize s;
+static ds__oom_size ds__oom_size_format(size_t n) {
+    ds__oom_size s;
     double kib = (double)n / 1024;
     if (n <= 1024)
         snprintf(s.text, sizeof s.text, "%zu bytes", n);
@@ -8604,50 +8642,50 @@ static ds__msize ds__mformat(size_t n) {
     return s;
 }
 
-#define DS__SIZE(n) ds__mformat(n).text
+#define DS__SIZE(n) ds__oom_size_format(n).text
 
 /* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
 #define DS__OWNERS ((size_t)1 << 17)
 
 /* An owner of live blocks: a label, else a file and line. Labels are compared by their text and
    belong to the blocks. */
-typedef struct ds__mowner {
+typedef struct ds__oom_owner {
     const char *label;
     const char *file;
     uint32_t line;
     size_t bytes;
     size_t count;
-} ds__mowner;
+} ds__oom_owner;
 
-typedef struct ds__mowners {
-    ds__mowner *slot; /* NULL: no memory for the table */
+typedef struct ds__oom_owners {
+    ds__oom_owner *slot; /* NULL: no memory for the table */
     size_t room;
     size_t used;
-    ds__mowner rest;
-} ds__mowners;
+    ds__oom_owner rest;
+} ds__oom_owners;
 
 /* Room for the owners of so many blocks. */
-static void ds__mowners_begin(ds__mowners *t, size_t blocks) {
+static void ds__oom_owners_begin(ds__oom_owners *t, size_t blocks) {
     memset(t, 0, sizeof *t);
     for (t->room = 64; t->room < DS__OWNERS && t->room / 4 * 3 < blocks;)
         t->room *= 2;
-    t->slot = ds__alloc(t->room * sizeof *t->slot);
+    t->slot = ds__host_alloc(t->room * sizeof *t->slot);
 }
 
-static int ds__msame(const char *a, const char *b) {
+static int ds__oom_text_same(const char *a, const char *b) {
     return a == b || (a && b && !strcmp(a, b));
 }
 
-static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
+static void ds__oom_owners_add(ds__oom_owners *t, const ds__mem_block *b) {
     uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line);
-    ds__mowner *o = &t->rest;
+    ds__oom_owner *o = &t->rest;
     for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
     for (size_t i = hash & (t->room - 1); t->slot; i = (i + 1) & (t->room - 1)) {
-        ds__mowner *at = &t->slot[i];
+        ds__oom_owner *at = &t->slot[i];
         if (at->count) {
-            if (!ds__msame(at->label, b->label) ||
-                (!b->label && (at->line != b->line || !ds__msame(at->file, b->file))))
+            if (!ds__oom_text_same(at->label, b->label) ||
+                (!b->label && (at->line != b->line || !ds__oom_text_same(at->file, b->file))))
                 continue;
         } else {
             if (t->used >= t->room / 4 * 3)
@@ -8665,8 +8703,8 @@ static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
 }
 
 /* Takes the one with most bytes out; NULL: all are out. */
-static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
-    ds__mowner *best = &t->rest;
+static ds__oom_owner *ds__oom_owners_next(ds__oom_owners *t, ds__oom_owner *out) {
+    ds__oom_owner *best = &t->rest;
     for (size_t i = 0; t->slot && i < t->room; i++)
         if (t->slot[i].bytes > best->bytes)
             best = &t->slot[i];
@@ -8675,8 +8713,8 @@ static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
     return out->bytes ? best : NULL;
 }
 
-static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const ds__mowner *o,
-                            char out[80]) {
+static void ds__oom_owner_name(const ds__oom_owners *t, const ds__oom_owner *which,
+                               const ds__oom_owner *o, char out[80]) {
     if (which == &t->rest)
         snprintf(out, 80, t->slot ? "(many others)" : "(unknown owners: no memory)");
     else if (o->label)
@@ -8689,25 +8727,25 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
 
 /* alloc/oom_walk.h - numbers for out-of-memory reports.
 
-   Collects the numbers for the report of a failed request in ds__mshortage (ds__moom_collect).
+   Collects the numbers for the report of a failed request in ds__oom_facts (ds__oom_collect).
    The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
-   blocks that the request could not use. ds__moom_count counts live blocks; the leak report uses
+   blocks that the request could not use. ds__oom_count counts live blocks; the leak report uses
    it too.
 
    Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
    the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
    Names of owners are copied while everything is locked, because a label lives as long as its
    block.
-   Locks: ds__moom_collect expects none and takes all locks of the device twice: to count live
+   Locks: ds__oom_collect expects none and takes all locks of the device twice: to count live
    blocks, and to walk over all blocks. In between, without a lock, the table of owners is
    allocated. The driver is asked for free memory before any lock is taken.
    Threads: the thread of the failed request. */
 
 #define DS__TOP 10
 
-typedef struct ds__mshortage {
-    ds__mdevice *dev;
-    ds__mpool *pool;
+typedef struct ds__oom_facts {
+    ds__mem_dev *dev;
+    ds__mem_pool *pool;
     size_t wanted;          /* bytes that were asked for */
     size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
     size_t segment;         /* bytes that the driver was asked for */
@@ -8749,7 +8787,7 @@ typedef struct ds__mshortage {
     size_t pool_awaited; /* those of the pool that was asked */
     size_t private_reserved;
     size_t private_cached;
-    ds__mowners owners;
+    ds__oom_owners owners;
 
     struct {
         char name[80];
@@ -8759,14 +8797,14 @@ typedef struct ds__mshortage {
 
     size_t tops;
     char hint[256];
-} ds__mshortage;
+} ds__oom_facts;
 
-static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int private_one) {
+static void ds__oom_block(ds__oom_facts *s, const ds__mem_block *b, int asked, int private_one) {
     switch (b->state) {
     case DS_BLOCK_LIVE:
         s->live += b->size;
         s->live_count++;
-        ds__mowners_add(&s->owners, b);
+        ds__oom_owners_add(&s->owners, b);
         break;
     case DS_BLOCK_PENDING:
         s->pending += b->size;
@@ -8790,10 +8828,10 @@ static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int
 }
 
 /* Why a free block of the pool that was asked is not the request's. */
-static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) {
+static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
     if (b->state != DS_BLOCK_FREE || b->quiet)
         return;
-    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size &&
+    int keeps = s->pool->oversize && !ds__segment_is_growing(b->seg) && b->size >= s->size &&
                 ds__too_large(s->pool, b->size, s->size);
     size_t *at = b->seg->kind != s->kind ? &s->elsewhere
                  : keeps                 ? &s->kept
@@ -8808,45 +8846,45 @@ static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) 
 
 /* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by
    what is pending. */
-static size_t ds__moom_back(const ds__segment *g, size_t *awaited) {
+static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
     size_t bytes = 0;
-    for (const ds__mblock *b = g->first; b; b = b->next) {
+    for (const ds__mem_block *b = g->first; b; b = b->next) {
         if (b->state == DS_BLOCK_PENDING)
             *awaited += b->size;
         if (b->state != DS_BLOCK_FREE)
             continue;
         size_t from = (size_t)(b->ptr - g->base);
         size_t to = from + b->size;
-        if (ds__grows(g)) {
+        if (ds__segment_is_growing(g)) {
             from = (from + g->page - 1) / g->page * g->page;
             to = to / g->page * g->page;
         }
-        if (to > from && (ds__grows(g) || !ds__is_split(b)))
+        if (to > from && (ds__segment_is_growing(g) || !ds__is_split(b)))
             bytes += to - from;
     }
     return bytes;
 }
 
-static size_t ds__moom_count(const ds__mdevice *dev) {
+static size_t ds__oom_count(const ds__mem_dev *dev) {
     size_t live = 0;
-    for (const ds__mpool *p = &dev->main; p; p = p->next)
+    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next)
+                for (const ds__mem_block *b = g->first; b; b = b->next)
                     live += b->state == DS_BLOCK_LIVE;
     return live;
 }
 
 /* Everything is locked. */
-static void ds__moom_walk(ds__mshortage *s) {
-    for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
+static void ds__oom_walk(ds__oom_facts *s) {
+    for (const ds__mem_pool *p = &s->dev->main; p; p = p->next) {
         int asked = p == s->pool;
         int private_one = p != &s->dev->main;
         int emptied = !p->graphs && (asked || !private_one || p->owners == 0);
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (const ds__segment *g = a->segments; g; g = g->next) {
                 size_t awaited = 0;
-                size_t back = emptied ? ds__moom_back(g, &awaited) : 0;
+                size_t back = emptied ? ds__oom_back(g, &awaited) : 0;
                 s->back += back;
                 s->awaited += awaited;
                 if (asked) {
@@ -8858,10 +8896,10 @@ static void ds__moom_walk(ds__mshortage *s) {
                     s->pool_reserved += g->mapped;
                 if (private_one)
                     s->private_reserved += g->mapped;
-                for (const ds__mblock *b = g->first; b; b = b->next) {
-                    ds__moom_block(s, b, asked, private_one);
+                for (const ds__mem_block *b = g->first; b; b = b->next) {
+                    ds__oom_block(s, b, asked, private_one);
                     if (asked)
-                        ds__moom_place(s, a, b);
+                        ds__oom_place(s, a, b);
                 }
             }
         }
@@ -8870,17 +8908,18 @@ static void ds__moom_walk(ds__mshortage *s) {
 
 /* The biggest owners, with copies of their names: a label lives as long as its block, which may
    be freed once nothing is locked. */
-static void ds__moom_rank(ds__mshortage *s) {
-    ds__mowner o;
-    ds__mowner *which;
-    for (s->tops = 0; s->tops < DS__TOP && (which = ds__mowners_next(&s->owners, &o)); s->tops++) {
-        ds__mowner_name(&s->owners, which, &o, s->top[s->tops].name);
+static void ds__oom_rank(ds__oom_facts *s) {
+    ds__oom_owner o;
+    ds__oom_owner *which;
+    for (s->tops = 0; s->tops < DS__TOP && (which = ds__oom_owners_next(&s->owners, &o));
+         s->tops++) {
+        ds__oom_owner_name(&s->owners, which, &o, s->top[s->tops].name);
         s->top[s->tops].bytes = o.bytes;
         s->top[s->tops].count = o.count;
     }
 }
 
-static void ds__moom_collect(ds__mshortage *s) {
+static void ds__oom_collect(ds__oom_facts *s) {
     ds__tls.mute++; /* this is not what went wrong */
     s->known =
         ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) ==
@@ -8893,41 +8932,42 @@ static void ds__moom_collect(ds__mshortage *s) {
     s->limit = atomic_load_explicit(&s->dev->limit, memory_order_relaxed);
     s->pool_limit = s->pool->limit;
     ds__mem_lock_all(s->dev);
-    size_t live = ds__moom_count(s->dev);
+    size_t live = ds__oom_count(s->dev);
     ds__mem_unlock_all(s->dev);
-    ds__mowners_begin(&s->owners, live); /* the allocator of the program is not called with locks */
+    ds__oom_owners_begin(&s->owners,
+                         live); /* the allocator of the program is not called with locks */
     ds__mem_lock_all(s->dev);
-    ds__moom_walk(s);
-    ds__moom_rank(s);
+    ds__oom_walk(s);
+    ds__oom_rank(s);
     ds__mem_unlock_all(s->dev);
-    ds__release(s->owners.slot);
+    ds__host_free(s->owners.slot);
     if (s->known && s->total > s->free && s->total - s->free > s->reserved)
         s->outside = s->total - s->free - s->reserved;
 }
 
 /* alloc/oom_hint.h - advice in out-of-memory reports.
 
-   Chooses one sentence of advice for a request that found no memory (ds__moom_hint), from the
-   numbers in ds__mshortage. The first reason that applies wins. The order is: impossible
+   Chooses one sentence of advice for a request that found no memory (ds__oom_hint), from the
+   numbers in ds__oom_facts. The first reason that applies wins. The order is: impossible
    requests, an open capture, unusable cached memory, the pool's limit, the device's limit, other
    users of the device, live blocks.
 
    Invariants: oom_walk.h has collected the numbers before; nothing is read from blocks or arenas
-   here. ds__moom_fits decides whether memory given back would serve the request under all
+   here. ds__oom_fits decides whether memory given back would serve the request under all
    limits. The text is cut to the size of `hint`.
-   Locks: takes none and expects none. ds__moom_could_grow may reserve address space from the
+   Locks: takes none and expects none. ds__oom_could_grow may reserve address space from the
    driver and release it, with errors muted.
    Threads: the thread of the failed request. */
 
-static int ds__moom_fragmentation(const ds__mshortage *s) {
+static int ds__oom_fragmentation(const ds__oom_facts *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
 }
 
 /* Whether growing segments could be had. */
-static int ds__moom_could_grow(const ds__mshortage *s) {
+static int ds__oom_could_grow(const ds__oom_facts *s) {
     void *at = NULL;
     size_t page = 0;
-    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
+    if (ds__pool_policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
         s->dev->has_space == 0)
         return 0;
     if (s->dev->has_space > 0)
@@ -8942,7 +8982,7 @@ static int ds__moom_could_grow(const ds__mshortage *s) {
 
 /* Whether the request could be served if so much went back to the device, so much of it the
    pool's. */
-static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) {
+static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     size_t need = s->segment > s->size ? s->segment : s->size;
     size_t left = s->reserved - back;
     size_t pool_left = s->pool_reserved - pool_back;
@@ -8954,18 +8994,18 @@ static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) 
 }
 
 /* Memory that an open capture keeps from the request; 0: none. */
-static int ds__moom_hint_capture(ds__mshortage *s) {
-    const ds_mem_config *c = ds__policy(s->pool);
-    if (!s->quiet || ds__moom_fits(s, 0, 0))
+static int ds__oom_hint_capture(ds__oom_facts *s) {
+    const ds_mem_config *c = ds__pool_policy(s->pool);
+    if (!s->quiet || ds__oom_fits(s, 0, 0))
         return 0;
-    if (s->back && ds__moom_fits(s, s->back, s->pool_back))
+    if (s->back && ds__oom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
                         "%s are cached, but cannot be freed while a capture is open; call %s "
                         "before the capture",
                         DS__SIZE(s->back),
                         s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache"
                                                                             : "ds_mem_empty_cache");
-    if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
+    if (s->awaited && ds__oom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
         return snprintf(s->hint, sizeof s->hint,
                         "%s are freed but in use by other streams, which are not polled while a "
                         "capture is open; empty the cache before the capture",
@@ -8980,8 +9020,8 @@ static int ds__moom_hint_capture(ds__mshortage *s) {
 }
 
 /* Memory that is there and cannot be used for this; 0: none. */
-static int ds__moom_hint_cached(ds__mshortage *s) {
-    const ds_mem_config *c = ds__policy(s->pool);
+static int ds__oom_hint_cached(ds__oom_facts *s) {
+    const ds_mem_config *c = ds__pool_policy(s->pool);
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     if (s->pool_pending >= s->size && !s->quiet)
@@ -9010,12 +9050,12 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
         return snprintf(out, room,
                         "a free block of %s would fit, but %s enlarges the request to %s",
                         DS__SIZE(s->mine),
-                        s->aligned       ? "the alignment"
-                        : c->guard_bytes ? "guard_bytes"
-                        : ds__rounds(c)  ? "roundup_power2_divisions"
-                                         : "rounding",
+                        s->aligned                    ? "the alignment"
+                        : c->guard_bytes              ? "guard_bytes"
+                        : ds__request_has_rounding(c) ? "roundup_power2_divisions"
+                                                      : "rounding",
                         DS__SIZE(s->size));
-    if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
+    if (s->pool_cached >= s->wanted && ds__oom_could_grow(s))
         return snprintf(out, room,
                         "%s are cached in pieces too small; with expandable_segments:True pieces "
                         "can be remapped",
@@ -9033,7 +9073,7 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     return 0;
 }
 
-static void ds__moom_hint(ds__mshortage *s) {
+static void ds__oom_hint(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
@@ -9047,7 +9087,7 @@ static void ds__moom_hint(ds__mshortage *s) {
                  "no device has 2^60 bytes; the size looks like a negative number or an overflow");
         return;
     }
-    if (ds__mtls.upstream_empty) {
+    if (ds__memory_thread.upstream_empty) {
         snprintf(out, room, "the pool's upstream returned NULL; check the upstream's own report");
         return;
     }
@@ -9067,7 +9107,7 @@ static void ds__moom_hint(ds__mshortage *s) {
                  DS__SIZE(s->pool_limit));
         return;
     }
-    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s))
+    if (ds__oom_hint_capture(s) || ds__oom_hint_cached(s))
         return;
     if (pools) {
         snprintf(out, room,
@@ -9101,25 +9141,25 @@ static void ds__moom_hint(ds__mshortage *s) {
 
    Writes the report of a request that found no memory (ds__oom_report): one sentence for
    ds_error_get_last, and a page for ds_mem_get_last_report. Numbers come from oom_walk.h, the
-   advice from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+   advice from oom_hint.h. ds__oom_page_print is a text writer for a fixed buffer (ds__oom_page).
 
    Invariants: The page belongs to the thread, until the next shortage on the thread or the end
    of the thread. If there is no host memory for the page, ds_mem_get_last_report gives an empty
    string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
    if they do not fit.
-   Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
+   Locks: expects none. ds__oom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
    Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
    */
 
-typedef struct ds__mpage {
+typedef struct ds__oom_page {
     char *text;
     size_t room;
     size_t n;
-} ds__mpage;
+} ds__oom_page;
 
-__attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const char *format,
-                                                             ...) {
+__attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
+                                                                     const char *format, ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(p->text + p->n, p->room - p->n, format, args);
@@ -9128,67 +9168,70 @@ __attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const
         p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
 }
 
-static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
+static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     const char *type = ds__type_name(s->dev->device.type);
-    ds__mprint(p, "out of memory on %s:%d", type, s->dev->device.index);
+    ds__oom_page_print(p, "out of memory on %s:%d", type, s->dev->device.index);
     if (ds__tls.site.file)
-        ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file),
-                   ds__tls.site.line);
-    ds__mprint(p, "\n  asked for       %s", DS__SIZE(s->wanted));
+        ds__oom_page_print(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file),
+                           ds__tls.site.line);
+    ds__oom_page_print(p, "\n  asked for       %s", DS__SIZE(s->wanted));
     if (s->segment != s->wanted)
-        ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
+        ds__oom_page_print(p, ", for which %s were needed", DS__SIZE(s->segment));
     if (s->pool->name[0])
-        ds__mprint(p, ", from the capture's own pool");
+        ds__oom_page_print(p, ", from the capture's own pool");
     else if (s->pool != &s->dev->main)
-        ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
-    ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
-               s->known ? DS__SIZE(s->free) : "an unknown amount");
+        ds__oom_page_print(p, ", from the pool %s",
+                           s->pool->label ? s->pool->label : "without a label");
+    ds__oom_page_print(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
+                       s->known ? DS__SIZE(s->free) : "an unknown amount");
     if (s->outside)
-        ds__mprint(p, ", %s used outside this allocator", DS__SIZE(s->outside));
-    ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
+        ds__oom_page_print(p, ", %s used outside this allocator", DS__SIZE(s->outside));
+    ds__oom_page_print(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
     if (s->pool_limit)
-        ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
-                   DS__SIZE(s->pool_reserved));
-    ds__mprint(p, "\n  reserved        %s", DS__SIZE(s->reserved));
+        ds__oom_page_print(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
+                           DS__SIZE(s->pool_reserved));
+    ds__oom_page_print(p, "\n  reserved        %s", DS__SIZE(s->reserved));
     if (s->private_reserved)
-        ds__mprint(p, ", %s of it by private pools, of which %s are cached",
-                   DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
-    ds__mprint(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
-               s->live_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  pending         %s in %zu block%s, freed while other streams use them",
-               DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached), s->cached_count,
-               s->cached_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
-               ds__moom_fragmentation(s));
+        ds__oom_page_print(p, ", %s of it by private pools, of which %s are cached",
+                           DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
+    ds__oom_page_print(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
+                       s->live_count == 1 ? "" : "s");
+    ds__oom_page_print(p,
+                       "\n  pending         %s in %zu block%s, freed while other streams use them",
+                       DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
+    ds__oom_page_print(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached),
+                       s->cached_count, s->cached_count == 1 ? "" : "s");
+    ds__oom_page_print(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
+                       ds__oom_fragmentation(s));
     if (s->tops)
-        ds__mprint(p, "biggest owners\n");
+        ds__oom_page_print(p, "biggest owners\n");
     for (size_t i = 0; i < s->tops; i++)
-        ds__mprint(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes), s->top[i].count,
-                   s->top[i].count == 1 ? " " : "s", s->top[i].name);
-    ds__mprint(p, "hint: %s\n", s->hint);
+        ds__oom_page_print(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes),
+                           s->top[i].count, s->top[i].count == 1 ? " " : "s", s->top[i].name);
+    ds__oom_page_print(p, "hint: %s\n", s->hint);
 }
 
 /* What ds_error_get_last() has room for: owners are left out from the least one on. */
-static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
+static void ds__oom_line(const ds__oom_facts *s, ds__oom_page *p) {
     const size_t tail = strlen(s->hint) + 16;
-    ds__mprint(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
-               ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
-               s->known ? DS__SIZE(s->free) : "unknown");
+    ds__oom_page_print(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
+                       ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
+                       s->known ? DS__SIZE(s->free) : "unknown");
     if (s->limit)
-        ds__mprint(p, ", limit %s", DS__SIZE(s->limit));
+        ds__oom_page_print(p, ", limit %s", DS__SIZE(s->limit));
     if (s->pool_limit)
-        ds__mprint(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
-    ds__mprint(p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%",
-               DS__SIZE(s->live), DS__SIZE(s->reserved), DS__SIZE(s->pending), DS__SIZE(s->largest),
-               ds__moom_fragmentation(s));
+        ds__oom_page_print(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
+    ds__oom_page_print(
+        p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%",
+        DS__SIZE(s->live), DS__SIZE(s->reserved), DS__SIZE(s->pending), DS__SIZE(s->largest),
+        ds__oom_fragmentation(s));
     for (size_t i = 0; i < s->tops; i++) {
-        ds__msize size = ds__mformat(s->top[i].bytes);
+        ds__oom_size size = ds__oom_size_format(s->top[i].bytes);
         if (p->n + strlen(s->top[i].name) + strlen(size.text) + tail >= p->room)
             break;
-        ds__mprint(p, "%s%s %s", i ? ", " : "; most: ", s->top[i].name, size.text);
+        ds__oom_page_print(p, "%s%s %s", i ? ", " : "; most: ", s->top[i].name, size.text);
     }
-    ds__mprint(p, "; hint: %s", s->hint);
+    ds__oom_page_print(p, "; hint: %s", s->hint);
 }
 
 /* Sets the sentence of the error `why` and the thread's long report. Nothing is locked.
@@ -9196,9 +9239,9 @@ static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
 __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wanted *q,
                                                                     size_t segment, ds_result why) {
     char line[450];
-    ds__mshortage s;
-    ds__mpage page = { NULL, 6144, 0 };
-    ds__mpage short_one = { line, sizeof line, 0 };
+    ds__oom_facts s;
+    ds__oom_page page = { NULL, 6144, 0 };
+    ds__oom_page short_one = { line, sizeof line, 0 };
     /* of ds__fail */
     size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
                     (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
@@ -9214,21 +9257,21 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     s.kind = q->kind;
     s.aligned = q->aligned;
     s.quiet = ds__captures_open() != 0;
-    s.segment =
-        segment > s.wanted && !(ds__policy(s.pool)->expandable_segments && s.dev->has_space > 0)
-            ? segment
-            : s.wanted;
-    ds__moom_collect(&s);
+    s.segment = segment > s.wanted &&
+                        !(ds__pool_policy(s.pool)->expandable_segments && s.dev->has_space > 0)
+                    ? segment
+                    : s.wanted;
+    ds__oom_collect(&s);
     s.apart = s.quiet && s.owner && !ds__can_await(q, ds__owner_of(s.owner));
-    ds__moom_hint(&s);
-    page.text = t ? ds__alloc(page.room) : NULL;
+    ds__oom_hint(&s);
+    page.text = t ? ds__host_alloc(page.room) : NULL;
     if (page.text)
-        ds__moom_page(&s, &page);
+        ds__oom_page_write(&s, &page);
     if (t) {
-        ds__release(t->module[DS__MODULE_ALLOC]);
+        ds__host_free(t->module[DS__MODULE_ALLOC]);
         t->module[DS__MODULE_ALLOC] = page.text;
     }
-    ds__moom_line(&s, &short_one);
+    ds__oom_line(&s, &short_one);
     ds__fail(why, "%s", line);
 }
 
@@ -9256,7 +9299,7 @@ DSDEF const char *(ds_mem_get_last_report)(void) {
    Threads: any caller's thread, in any order to the streams' work. */
 
 /* The long way of a free. The arena is locked and the block is live; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {
+__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
     if (a->dev->device.type == DS_DEVICE_HOST) {
         char *ptr = b->ptr;
@@ -9264,7 +9307,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_mem_pinned_free",
                         (void *)ptr);
     }
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
         ds__arena *again = NULL;
@@ -9293,11 +9336,11 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     ds_result r = ds__record_uses(b);
     /* there is nothing to wait for; after any other error they are recorded later */
     if (r == DS_ERR_FAILED)
-        for (ds__muse *u = b->uses; u; u = u->next)
+        for (ds__stream_use *u = b->uses; u; u = u->next)
             u->recorded = 1;
     ds__tls.mute--;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -9308,7 +9351,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     else if (b->uses || b->stale)
         ds__pending_in(a, b);
     else
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     ds__arena_unlock(a);
     if (exported)
         (void)ds__share_collect();
@@ -9317,12 +9360,12 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
 
 /* A free with events to record in the ring, of a block that other streams used, or in a plain
    segment. The arena is locked; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind,
+__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_block *b, int kind,
                                                           unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
         if (b->lent)
             return ds__free_slow(a, b);
-        for (const ds__muse *u = b->uses; u; u = u->next)
+        for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->recorded != 1)
                 return ds__free_slow(a, b);
         ds__live_out(b);
@@ -9336,8 +9379,8 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
     if (DS__UNLIKELY(watch))
         ds__note_free(a, b, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    if (DS__LIKELY(ds__grows(b->seg))) {
-        ds__park(a, b, kind);
+    if (DS__LIKELY(ds__segment_is_growing(b->seg))) {
+        ds__block_park(a, b, kind);
     } else {
         ds__live_out(b);
         (void)ds__merge_in(a, b);
@@ -9347,31 +9390,31 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
 }
 
 DSDEF ds_result(ds_mem_free)(void *ptr) {
-    ds_result r = ds__enter_inline("ds_mem_free");
+    ds_result r = ds__api_enter_inline("ds_mem_free");
     if (DS__UNLIKELY(r < 0))
         return r;
     if (DS__UNLIKELY(!ptr))
         return DS_OK;
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    ds__mem_block *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a live allocation", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
+    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__counter_room_ready(a, kind, 0)))
         return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
-    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg)))
+    if (DS__UNLIKELY(b->uses || watch || !ds__segment_is_growing(b->seg)))
         return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__park(a, b, kind);
+    ds__block_park(a, b, kind);
     ds__lock_give(&a->lock);
     return DS_OK;
 }
 
 /* alloc/fallback.h - fallback chain of a request.
 
-   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
-   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
-   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
+   Serves a request for which the arena has no free block (ds__ask_slow). ds__fallback_serve, the
+   fallback chain, tries all sources of memory in order. ds__segment_obtain gets memory from the
+   driver or the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
    (oom_report.h) sets the error.
 
    Policy: The arena is searched again after each step.
@@ -9393,22 +9436,22 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
    Invariants: A request that fails has taken no block. Errors of single steps are muted
    (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
    upstream for the same pool is refused.
-   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
-   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
-   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
+   Locks: ds__ask_slow expects no spinlock. ds__segment_obtain holds `grow` of the arena while the
+   driver or the program's upstream allocates. Shortage and out-of-memory callbacks run without a
+   lock of this call. ds__memory_state.lock is held only to read one entry of the list of callbacks.
    Threads: any caller's thread. Other threads may take memory that a step has found, so growing
    is tried up to 16 times. */
 
-static ds_result ds__grow(ds__wanted *q) {
+static ds_result ds__segment_obtain(ds__wanted *q) {
     ds__arena *a = q->a;
-    ds__mdevice *dev = a->dev;
+    ds__mem_dev *dev = a->dev;
     ds_result r = DS_ERR_UNSUPPORTED;
     ds__mutex_lock(&a->grow);
-    if (ds__try(q)) { /* another thread was faster */
+    if (ds__request_try(q)) { /* another thread was faster */
         ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+    if (ds__pool_policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
         if (r != DS_ERR_UNSUPPORTED)
@@ -9423,22 +9466,22 @@ static ds_result ds__grow(ds__wanted *q) {
     return r;
 }
 
-static int ds__call_shortage(ds__mdevice *dev, size_t size) {
+static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
     int freed = 0;
-    if (ds__mtls.in_shortage)
+    if (ds__memory_thread.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        ds__callback c = ds__callback_get(&ds__m.shortage, i);
+        ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
-        ds__mtls.in_shortage = 1;
+        ds__memory_thread.in_shortage = 1;
         ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__tls.mute = mute;
-        ds__mtls.in_shortage = 0;
+        ds__memory_thread.in_shortage = 0;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -9447,8 +9490,8 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
 /* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
 static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    if (!quiet && ds__poll(a, 0) && ds__try(q))
+    ds__mem_pool *p = a->pool;
+    if (!quiet && ds__pending_poll(a, 0) && ds__request_try(q))
         return 1;
 
     int behind = c->reuse != DS_REUSE_NEVER ||
@@ -9456,13 +9499,13 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
     ds__pending_wanted pending = {
         .kind = q->kind, .size = q->size, .most = SIZE_MAX, .stream = q->stream
     };
-    if (behind && ds__take_pending(a, &pending) && ds__try(q))
+    if (behind && ds__take_pending(a, &pending) && ds__request_try(q))
         return 1;
 
     /* what ended streams had is anyone's */
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+    if (ds__reuse_from_any(q, p, c->reuse != DS_REUSE_ALWAYS))
         return 1;
-    if (ds__share_collect() && ds__try(q))
+    if (ds__share_collect() && ds__request_try(q))
         return 1;
     ds__collect_garbage(a->dev, p);
     return 0;
@@ -9471,9 +9514,9 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
 /* Grows the arena and searches it again: another thread may have taken what was just made. Sets
    q->block if the block was found. */
 static ds_result ds__fallback_grow(ds__wanted *q) {
-    ds_result r = ds__grow(q);
+    ds_result r = ds__segment_obtain(q);
     if (r == DS_OK && !q->block)
-        (void)ds__try(q);
+        (void)ds__request_try(q);
     return r;
 }
 
@@ -9483,16 +9526,16 @@ static ds_result ds__fallback_grow(ds__wanted *q) {
 static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
                                       ds_result r) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    ds__mdevice *dev = a->dev;
-    if (ds__borrow_pools(q))
+    ds__mem_pool *p = a->pool;
+    ds__mem_dev *dev = a->dev;
+    if (ds__reuse_from_pools(q))
         return DS_OK;
     if (ds__release_oversize(a, q->size)) {
         r = ds__fallback_grow(q);
         if (q->block)
             return DS_OK;
     }
-    if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+    if (c->reuse != DS_REUSE_NEVER && ds__reuse_from_any(q, p, 0))
         return DS_OK;
 
     if (!quiet) {
@@ -9500,7 +9543,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
         if (p != &dev->main)
             (void)ds__mem_flush(dev, p, 0);
         ds__async_give(dev, 0);
-        if (ds__try(q))
+        if (ds__request_try(q))
             return DS_OK;
         DS__COUNT_CALL(a, retries, 1);
         r = ds__fallback_grow(q);
@@ -9509,16 +9552,16 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
     }
 
     q->wasteful = 1;
-    (void)(ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q));
+    (void)(ds__reuse_from_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__reuse_from_pools(q));
     q->wasteful = 0;
     return r;
 }
 
 /* The fallback chain: tries all sources of memory in order. The arena is searched again after
    every step. */
-static ds_result ds__ladder(ds__wanted *q) {
+static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
-    const ds_mem_config *c = ds__policy(a->pool);
+    const ds_mem_config *c = ds__pool_policy(a->pool);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
@@ -9543,15 +9586,15 @@ static ds_result ds__ladder(ds__wanted *q) {
         if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
         if (!quiet && c->poll_on_alloc)
-            (void)ds__poll(a, 0);
-        if (ds__try(q))
+            (void)ds__pending_poll(a, 0);
+        if (ds__request_try(q))
             return DS_OK;
     }
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
 }
 
 static void ds__tell_oom(ds__arena *a, size_t needed) {
-    ds__mdevice *dev = a->dev;
+    ds__mem_dev *dev = a->dev;
     size_t avail = 0;
     size_t total = 0;
     size_t limit = atomic_load(&dev->limit);
@@ -9562,7 +9605,7 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        ds__callback c = ds__callback_get(&ds__m.oom, i);
+        ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
         int outer = ds__tls.in_callback;
@@ -9582,15 +9625,15 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
 /* The long way of a request. */
 static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
-    ds_result r = ds__check(a->pool, 1);
-    ds__mtls.upstream_empty = 0;
+    ds_result r = ds__pool_check(a->pool, 1);
+    ds__memory_thread.upstream_empty = 0;
     if (r < 0)
         return r;
     if (q->size >= (size_t)1 << 60) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
         ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
-        r = ds__ladder(q);
+        r = ds__fallback_serve(q);
         ds__tls.mute--;
         if (r == DS_OK)
             return r;
@@ -9600,12 +9643,13 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     if (!ds__is_shortage(r))
         return r;
     DS__COUNT_CALL(a, ooms, 1);
-    const ds_mem_config *c = ds__policy(a->pool);
-    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom)
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    if (r == DS_ERR_LIMIT_EXCEEDED && ds__pool_policy(&a->dev->main)->throw_on_cudamalloc_oom)
         DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size),
-                   r);
+    ds__tell_oom(
+        a, ds__config_segment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
+    ds__oom_report(
+        q, q->size >= (size_t)1 << 60 ? q->size : ds__config_segment_size(c, q->kind, q->size), r);
     return r;
 }
 
@@ -9630,7 +9674,8 @@ static ds_result ds__ask_slow(ds__wanted *q) {
 
    Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
    default pool of a device has such a backend. Reserved bytes either become a segment, or are
-   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
+   given back by ds__segment_unreserve. `async_bytes` is the sum of the blocks from the driver's
+   pool.
    Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
    a lock. The new block is entered under the arena's lock, or under all locks of the device if
    the counters need room. Observers may be invoked under these locks.
@@ -9642,18 +9687,18 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
                     : ds__segment_free(q->a->dev->device, base, q->size, 0));
     if (async)
         atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
-    ds__unreserve(q->a, q->size);
+    ds__segment_unreserve(q->a, q->size);
 }
 
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
-    ds__mdevice *dev = q->a->dev;
+    ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
     if (async && limit)
         (void)ds__async_has(dev, &cached);
     /* the pool may have a fitting piece, so that it does not grow: found out by trying */
     int reuse = cached >= q->size;
-    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
+    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__segment_reserve(q->a, q->size);
     if (r < 0)
         return r;
     r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
@@ -9668,12 +9713,13 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
         }
     }
     if (r < 0)
-        ds__unreserve(q->a, q->size);
+        ds__segment_unreserve(q->a, q->size);
     return r;
 }
 
 /* Takes the memory of a request from the driver. After a shortage caches of other backends are
-   emptied, and then the shortage callbacks are invoked, as in ds__ladder. Errors are muted. */
+   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are muted.
+   */
 static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds__arena *a = q->a;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
@@ -9696,7 +9742,7 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
 /* Enters the only block of a segment as live, and counts both. The arena is locked and can count
    the block. */
 static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
-                               ds__mblock *b) {
+                               ds__mem_block *b) {
     ds__arena *a = q->a;
     ds__segment *seg = b->seg;
     seg->first = b;
@@ -9734,7 +9780,7 @@ static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const 
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mblock *b = ds__mblock_new(a);
+    ds__mem_block *b = ds__mem_block_new(a);
     if (b) {
         memset(b, 0, sizeof *b);
         b->ptr = base;
@@ -9769,8 +9815,8 @@ static ds_result ds__direct_refuse(ds__wanted *q, const ds_mem_config *c, ds_res
 /* Serves a request without a cache: the block is a segment of its own. No lock is held. */
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    const ds_mem_config *c = ds__policy(p);
+    ds__mem_pool *p = a->pool;
+    const ds_mem_config *c = ds__pool_policy(p);
     int async = c->backend == DS_MEM_DRIVER_POOL;
     size_t guard = c->guard_bytes;
     void *base = NULL;
@@ -9782,7 +9828,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     if (ds__captures_open() && ds__is_capturing(q->s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "only the native backend has memory for captures");
-    ds_result r = ds__check(p, 1);
+    ds_result r = ds__pool_check(p, 1);
     if (r < 0)
         return r;
 
@@ -9807,30 +9853,32 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
 /* alloc/allocate.h - allocation requests.
 
    Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
-   free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
-   arena: in a named or pushed pool, in the capture's pool, or in the default pool.
+   free block of the stream's arena; ds__request_serve handles all other cases. ds__arena_route
+   chooses the arena: in a named or pushed pool, in the capture's pool, or in the default pool.
 
    Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
    needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
    allocated last; the fast path checks the stream's slot again under the arena's lock. A request
    for 0 bytes gives NULL and DS_OK. A failed request leaves no block behind.
    Locks: The fast path takes the arena's lock only; ds__take_oldest gives that lock up while
-   events are queried. ds__request expects no lock; fallback.h lists the locks of its steps. On
-   the fast path observers are invoked under the arena's lock, in ds__request without a lock.
+   events are queried. ds__request_serve expects no lock; fallback.h lists the locks of its steps.
+   On the fast path observers are invoked under the arena's lock, in ds__request_serve without a
+   lock.
    Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
    shortage callback are refused. */
 
 /* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
    capture's. */
-static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
-    ds__mpool *p = NULL;
+static ds__arena *ds__arena_route(ds__stream *s, ds_stream handle, ds_pool pool) {
+    ds__mem_pool *p = NULL;
     if (!pool.id && ds__captures_open()) {
         if (ds__capture_pool_of(s, &p) < 0)
             return NULL;
     }
     /* what an upstream allocates is not meant */
-    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0;) {
-        ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
+    for (unsigned i = ds__memory_thread.inside ? 0 : ds__pool_push_count();
+         !p && !pool.id && i-- > 0;) {
+        ds__mem_pool *pushed = ds__mem_pool_of(ds__memory_thread.pool[i]);
         if (!pushed)
             return NULL;
         if (pushed->dev->device.type == s->device.type &&
@@ -9838,7 +9886,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
             p = pushed;
     }
     if (pool.id) {
-        p = ds__mpool_of(pool);
+        p = ds__mem_pool_of(pool);
         if (p &&
             (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
             ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
@@ -9855,16 +9903,17 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
 }
 
 /* A request with everything that can be said. */
-__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
-                                                       void **out) {
-    if (ds__mtls.in_shortage)
+__attribute__((noinline)) static ds_result ds__request_serve(ds__stream *s,
+                                                             const ds_mem_request *request,
+                                                             void **out) {
+    if (ds__memory_thread.in_shortage)
         return ds__fail(DS_ERR_NOT_PERMITTED, "a shortage callback must not allocate memory");
-    ds__arena *a = ds__route(s, request->stream, request->pool);
+    ds__arena *a = ds__arena_route(s, request->stream, request->pool);
     ds_result r = DS_OK;
     if (!a)
         return ds__mem_error();
-    ds__mpool *p = a->pool;
-    const ds_mem_config *c = ds__policy(p);
+    ds__mem_pool *p = a->pool;
+    const ds_mem_config *c = ds__pool_policy(p);
     size_t guard = c->guard_bytes;
     size_t align = request->alignment > DS__UNIT ? request->alignment : 0;
     ds__wanted q = {
@@ -9883,14 +9932,14 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     if (request->label)
         ds_mem_label_push(request->label);
     if (c->poll_on_alloc && !ds__captures_open())
-        (void)ds__poll(a, 0);
-    if (!ds__try(&q))
+        (void)ds__pending_poll(a, 0);
+    if (!ds__request_try(&q))
         r = ds__ask_slow(&q);
     if (request->label)
         ds_mem_label_pop();
     if (r < 0)
         return r;
-    if (align && !ds__align(&q, align, q.size - align))
+    if (align && !ds__align_wanted(&q, align, q.size - align))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
     else if (DS__UNLIKELY(a->watched))
         r = ds__watched_alloc(&q, guard);
@@ -9906,15 +9955,15 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
 /* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
    stream has none yet, or is no stream. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
-    (void)ds__pushes(); /* forgets what the thread remembers of before ds_shutdown */
+    (void)ds__pool_push_count(); /* forgets what the thread remembers of before ds_shutdown */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (!s)
         return NULL;
     ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a) {
-        ds__mtls.arena = a;
-        ds__mtls.slot = &s->slot;
-        ds__mtls.stream = stream.id;
+        ds__memory_thread.arena = a;
+        ds__memory_thread.slot = &s->slot;
+        ds__memory_thread.stream = stream.id;
     }
     ds__unpin_inline(&ds__g.streams, s);
     return a;
@@ -9929,14 +9978,14 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
     ds_result r = DS_OK;
     if (size) {
         ds_mem_request request = { .size = size, .stream = stream };
-        r = ds__request(s, &request, out);
+        r = ds__request_serve(s, &request, out);
     }
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
 DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
-    ds_result r = ds__enter_inline("ds_mem_alloc");
+    ds_result r = ds__api_enter_inline("ds_mem_alloc");
     if (DS__LIKELY(out != NULL))
         *out = NULL;
     if (DS__UNLIKELY(r < 0))
@@ -9944,21 +9993,22 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     DS__REQUIRE(out, "out is NULL");
     /* Without a pin: slots and arenas stay until ds_shutdown, which changes the epoch; a stream's
        end locks its arena. */
-    ds__arena *a = ds__mtls.arena;
-    if (DS__UNLIKELY(stream.id != ds__mtls.stream || ds__mtls.epoch != ds__g.epoch))
+    ds__arena *a = ds__memory_thread.arena;
+    if (DS__UNLIKELY(stream.id != ds__memory_thread.stream ||
+                     ds__memory_thread.epoch != ds__g.epoch))
         a = ds__arena_again(stream);
-    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
-                     size - 1 >= SIZE_MAX / 4))
+    if (DS__UNLIKELY(!a || ds__memory_thread.pools | ds__memory_thread.in_shortage ||
+                     ds__captures_open() || size - 1 >= SIZE_MAX / 4))
         return ds__alloc_slow(size, stream, out);
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     ds__lock_take(&a->lock);
-    size_t rounded = ds__rounded(a->pool, size);
+    size_t rounded = ds__request_round_for_pool(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__mtls.slot, stream.id) &&
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__memory_thread.slot, stream.id) &&
                    ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b)
-            b = ds__take(a, kind, rounded, size);
+            b = ds__block_take(a, kind, rounded, size);
         if (DS__UNLIKELY(!b && a->pending))
             b = ds__take_oldest(a, kind, rounded, size);
         if (DS__LIKELY(b != NULL))
@@ -9982,7 +10032,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
     ds__stream *s = ds__stream_pin(request->stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = request->size ? ds__request(s, request, out) : DS_OK;
+    ds_result r = request->size ? ds__request_serve(s, request, out) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
@@ -9990,8 +10040,8 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
 /* alloc/record_use.h - recording the use of a block by another stream.
 
    Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_mem_pinned_record_use.
-   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
-   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
+   ds__note_use adds a stream use (ds__stream_use) to a live block. With `now` the use gets its
+   event at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
    of live blocks is an error. ds__mem_operand notes the operand of a collective.
 
    Invariants: The block's own stream needs no use. A lent block's first use belongs to the
@@ -10019,12 +10069,12 @@ typedef struct ds__use_note {
     int pinned;    /* 1: only pinned memory is meant; 0: only memory of devices */
     int relation;  /* DS__USE_* */
     ds__arena *a;
-    ds__mblock *b;
-    char *start;             /* of the block: it may be freed while the arena is not locked */
-    uint64_t capture;        /* that the use belongs to; 0: none */
-    const ds__muse *earlier; /* of the same stream and capture, or NULL */
-    ds_event event;          /* of `earlier` */
-    ds__muse *fresh;         /* description of a new use, or NULL */
+    ds__mem_block *b;
+    char *start;                   /* of the block: it may be freed while the arena is not locked */
+    uint64_t capture;              /* that the use belongs to; 0: none */
+    const ds__stream_use *earlier; /* of the same stream and capture, or NULL */
+    ds_event event;                /* of `earlier` */
+    ds__stream_use *fresh;         /* description of a new use, or NULL */
 } ds__use_note;
 
 /* Finds the live block of the pointer and locks its arena. If there is none, `b` is NULL and
@@ -10033,7 +10083,7 @@ static ds_result ds__use_block_find(ds__use_note *n) {
     n->b = ds__find_live(n->ptr, 0, &n->a);
     if (n->b && DS__UNLIKELY(n->a->watched)) {
         ds__arena_unlock(n->a);
-        ds_result r = ds__check(n->a->pool, 2);
+        ds_result r = ds__pool_check(n->a->pool, 2);
         if (r < 0)
             return r;
         n->b = ds__find_live(n->ptr, 0, &n->a);
@@ -10066,7 +10116,7 @@ static int ds__use_relation_get(const ds__use_note *n) {
 
 /* Lets an earlier use cover the stream's work until the free. Its event is recorded again at the
    free, or when the stream ends. The arena is locked. */
-static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
+static void ds__use_earlier_extend(const ds__use_note *n, ds__stream_use *u) {
     if (!ds__use_claim(u)) {
         atomic_fetch_add(&n->a->dev->late_uses, 1);
         u->capture = 0;
@@ -10079,7 +10129,7 @@ static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
    stock, and unlocks the arena. */
 static void ds__use_prepare(ds__use_note *n) {
     ds__arena *a = n->a;
-    ds__mblock *b = n->b;
+    ds__mem_block *b = n->b;
     n->relation = ds__use_relation_get(n);
     n->capture = n->pinned ? 0 : ds__capture_of(n->s);
     /* the graph orders its uses itself; work from before the capture is noted */
@@ -10089,7 +10139,7 @@ static void ds__use_prepare(ds__use_note *n) {
     }
 
     /* the first use of a lent block belongs to the borrowing stream */
-    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    ds__stream_use *u = b->lent ? b->uses->next : b->uses;
     /* work from before a capture is a use of its own */
     while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
         u = u->next;
@@ -10115,13 +10165,13 @@ static void ds__use_prepare(ds__use_note *n) {
    freed. No lock is held. */
 static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
     ds__arena *a = n->a;
-    ds__mblock *b = n->b;
-    ds__muse *fresh = n->fresh;
+    ds__mem_block *b = n->b;
+    ds__stream_use *fresh = n->fresh;
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == n->start && b->seg;
     if (fresh && r == DS_OK && still) {
         fresh->capture = n->capture;
-        ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
+        ds__stream_use **at = b->lent && b->uses ? &b->uses->next : &b->uses;
         fresh->stream = n->stream;
         fresh->recorded = (uint8_t)n->now;
         fresh->next = *at;
@@ -10130,7 +10180,7 @@ static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
         if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
-        ds__muses_drop(a, fresh);
+        ds__stream_uses_drop(a, fresh);
     }
     ds__arena_unlock(a);
 
@@ -10147,13 +10197,14 @@ static ds_result ds__use_add(ds__use_note *n) {
     if (n->relation == DS__USE_FOREIGN)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory and the stream belong to different drivers");
-    if (n->relation == DS__USE_OTHER && ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
+    if (n->relation == DS__USE_OTHER && ds__observer_is_set())
+        ds__observer_notify(
+            &(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
     if (n->relation == DS__USE_OWN || (n->earlier && !n->now))
         return DS_OK;
 
     if (!n->earlier) {
-        n->fresh = ds__muse_ready(n->fresh, n->s->device);
+        n->fresh = ds__stream_use_done(n->fresh, n->s->device);
         if (!n->fresh)
             return ds__mem_error();
     }
@@ -10191,7 +10242,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
    allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
 DS__SEAM static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
     ds__arena *a = NULL;
-    const ds__mblock *b = ds__find_live(ptr, 0, &a);
+    const ds__mem_block *b = ds__find_live(ptr, 0, &a);
     if (!b)
         return DS_OK;
     int own = !b->lent && a->stream_id == s->id;
@@ -10214,17 +10265,18 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
 /* alloc/api_block.h - block query and emptying the cache.
 
    Implements ds_mem_get_block, ds_mem_empty_cache, ds_mem_empty_stream_cache and ds_mem_trim.
-   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
+   ds__block_describe fills the public description of a block; checkpoint.h and snapshot.h use it
+   too.
 
    Invariants: Label and call site are reported only for live and pending blocks. While a capture
    is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
-   Locks: ds__describe expects the lock of the block's arena; ds_mem_get_block takes that lock. The
-   functions that give memory back expect no lock; trim.h takes the locks for them. While the
-   host waits for a stream, no spinlock is held.
+   Locks: ds__block_describe expects the lock of the block's arena; ds_mem_get_block takes that
+   lock. The functions that give memory back expect no lock; trim.h takes the locks for them. While
+   the host waits for a stream, no spinlock is held.
    Threads: any caller's thread. The functions that give memory back may block the host until
    streams have done their work. */
 
-static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
+static void ds__block_describe(const ds__arena *a, const ds__mem_block *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
     out->ptr = b->ptr;
     out->size = b->size;
@@ -10248,15 +10300,15 @@ DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     DS__ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
     DS__REQUIRE(b, "%p is not inside a live allocation", ptr);
-    ds__describe(a, b, out);
+    ds__block_describe(a, b, out);
     ds__arena_unlock(a);
     return DS_OK;
 }
 
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
-    ds__mdevice *dev;
+    ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
     if (r < 0 || !dev)
         return r;
@@ -10264,7 +10316,7 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "cached memory cannot be freed while a capture is open");
     size_t done = 0;
-    if ((r = ds__check(&dev->main, 1)) < 0)
+    if ((r = ds__pool_check(&dev->main, 1)) < 0)
         return r;
     if (DS__UNLIKELY(ds__sync_watched()) &&
         (r = ds__sync_tell("waits for blocks in use by other streams")) < 0)
@@ -10302,7 +10354,7 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_result r = DS_OK;
     if (ds__captures_open())
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
@@ -10310,12 +10362,12 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     else if (DS__UNLIKELY(ds__sync_watched()))
         r = ds__sync_tell("waits for blocks in use by other streams");
     if (r == DS_OK && dev)
-        r = ds__check(&dev->main, 1);
+        r = ds__pool_check(&dev->main, 1);
     ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
     if (r == DS_OK && dev && !a)
         r = ds__mem_error();
     if (a) {
-        (void)ds__poll(a, 1);
+        (void)ds__pending_poll(a, 1);
         size_t done = ds__arena_trim(a, SIZE_MAX, 0);
         if (out_released)
             *out_released = done;
@@ -10340,13 +10392,13 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
    Invariants: The backend changes only while no block of the device is active.
    ds_mem_configure_text asks all devices before any device changes.
    Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
-   Limits change under the device lock, callback lists under ds__m.lock. Under these locks the
-   program's memory and log functions may be called, the driver is not.
+   Limits change under the device lock, callback lists under ds__memory_state.lock. Under these
+   locks the program's memory and log functions may be called, the driver is not.
    Threads: any caller's thread. A callback that was removed may still run on another thread. */
 
 /* Totals stop, or go on where they stopped. All is locked. */
-static void ds__freeze(ds__mdevice *dev, int stop) {
-    for (ds__mpool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
+static void ds__device_freeze(ds__mem_dev *dev, int stop) {
+    for (ds__mem_pool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
         ds__domain *d = p ? &p->stats : &dev->stats;
         int64_t now[2][DS__METRICS];
         int64_t total[2][DS__METRICS];
@@ -10364,7 +10416,7 @@ static void ds__freeze(ds__mdevice *dev, int stop) {
 }
 
 /* All is locked. */
-static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) {
+static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
@@ -10375,7 +10427,7 @@ static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) 
 
 /* Sets a device's policy, which was checked, or what a text makes of the one that is there;
    `only_ask`: whether that could be done. */
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text,
+static ds_result ds__mem_set(ds__mem_dev *dev, const ds_mem_config *config, const char *text,
                              int only_ask) {
     ds_mem_config made;
     ds_result r = DS_OK;
@@ -10383,23 +10435,23 @@ static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, cons
     ds__mem_lock_all(dev);
     if (text) {
         made = dev->main.config;
-        r = ds__mconfig_read(text, &made);
+        r = ds__config_read(text, &made);
         config = &made;
     }
     if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
         int full = dev->main.full;
         int changes = full != (config->statistics == DS_STATISTICS_FULL);
-        ds__fold(dev); /* peaks may be counted from now on */
+        ds__counter_fold(dev); /* peaks may be counted from now on */
         if (changes)
-            ds__freeze(dev, full);
-        (void)ds__mpool_apply(&dev->main, config);
-        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+            ds__device_freeze(dev, full);
+        (void)ds__mem_pool_apply(&dev->main, config);
+        for (ds__mem_pool *p = changes ? dev->main.next : NULL; p; p = p->next) {
             ds_mem_config own = p->config;
-            (void)ds__mpool_apply(p, &own);
+            (void)ds__mem_pool_apply(p, &own);
         }
         if (dev->main.full)
             ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+        for (ds__mem_pool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
             ds__at_peak(&p->stats.tally, NULL);
         ds__mem_limit(dev);
     }
@@ -10411,10 +10463,10 @@ DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config)
     DS__ENTER("ds_mem_configure");
     DS__REQUIRE(config, "config is NULL");
     DS__RESOLVE(device);
-    ds_result r = ds__mconfig_check(config);
+    ds_result r = ds__config_check(config);
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
@@ -10429,16 +10481,16 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
     if (r < 0)
         return r;
     ds_mem_config c = ds__usual_config();
-    if ((r = ds__mconfig_read(text, &c)) < 0)
+    if ((r = ds__config_read(text, &c)) < 0)
         return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
         if (!ask) {                      /* first: a device that comes meanwhile has it */
-            ds__mutex_lock(&ds__m.lock);
-            ds__m.config = c;
-            ds__mutex_unlock(&ds__m.lock);
+            ds__mutex_lock(&ds__memory_state.lock);
+            ds__memory_state.config = c;
+            ds__mutex_unlock(&ds__memory_state.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
+            ds__mem_dev *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
             if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
                 return r;
         }
@@ -10456,17 +10508,17 @@ DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = dev ? ds__config_of(dev) : ds__usual_config();
     return DS_OK;
 }
 
 static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
-    ds__mdevice_lock(dev);
+    ds__mem_dev_lock(dev);
     if (which)
         dev->main.config.limit = limit;
     else
@@ -10474,7 +10526,7 @@ static ds_result ds__mem_change(ds_device device, double fraction, size_t limit,
     if (which && !limit)
         dev->main.config.memory_fraction = 1;
     ds__mem_limit(dev);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return DS_OK;
 }
 
@@ -10489,7 +10541,7 @@ DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
     DS__ENTER("ds_mem_get_limit");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     *out = atomic_load(&dev->limit);
@@ -10512,29 +10564,30 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
     return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_add_shortage_callback");
-    return ds__callback_add(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.shortage, (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_shortage_callback");
-    return ds__callback_remove(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.shortage,
+                               (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_add_oom_callback");
-    return ds__callback_add(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_oom_callback");
-    return ds__callback_remove(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
 }
 
 /* alloc/api_pool.h - pools: create, destroy, push, pop.
@@ -10542,10 +10595,10 @@ DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
    Implements the functions of pools, except checkpoints, statistics and ds_capture_set_pool.
 
    Invariants: A pool object stays until shutdown. A pool object without owners and memory may
-   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
+   become a new pool with another handle (ds__mem_pool_reuse), so ds_pool_destroy and ds_pool_push
    compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
    handle. A pool with a handle always uses the native backend.
-   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
+   Locks: The functions take ds__memory_state.lock and the device lock; if both, in this order.
    ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
    (trim.h).
    Threads: any caller's thread; pushes belong to the calling thread. */
@@ -10584,10 +10637,10 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
                 "a shareable pool cannot have an upstream");
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
+    ds_result r = desc->config ? ds__config_check(desc->config) : DS_OK;
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
@@ -10601,7 +10654,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
-    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
+    ds__mem_pool *p = ds__mem_pool_new(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
     out->id = p->id;
@@ -10610,23 +10663,23 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
 
 DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     DS__ENTER("ds_pool_destroy");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to a capture or its graph and cannot be destroyed");
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
         p->dead = 1;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (gone)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     p->use_on_oom = 0;
     int last = --p->owners == 0;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     if (last)
         (void)ds__mem_flush(p->dev, p, 0);
     return DS_OK;
@@ -10634,33 +10687,34 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
 
 DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     DS__ENTER("ds_pool_push");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
-    if (ds__pushes() == DS__POOL_PUSHES)
+    if (ds__pool_push_count() == DS__POOL_PUSHES)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed, the maximum", DS__POOL_PUSHES);
-    ds__mpool_own(p);
+    ds__mem_pool_own(p);
     if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
-        ds__mpool_disown(p);
+        ds__mem_pool_disown(p);
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     }
-    ds__mtls.pool[ds__mtls.pools++] = pool;
+    ds__memory_thread.pool[ds__memory_thread.pools++] = pool;
     return DS_OK;
 }
 
 DSDEF ds_result(ds_pool_pop)(void) {
     DS__ENTER("ds_pool_pop");
-    if (ds__pushes() == 0)
+    if (ds__pool_push_count() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
-    ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
-    ds__mutex_lock(&ds__m.lock); /* destroyed ones too */
+    ds_pool pool = ds__memory_thread.pool[--ds__memory_thread.pools];
+    ds__mutex_lock(&ds__memory_state.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
-                       ? ds__m.pools[index - 1]
-                       : NULL;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count &&
+                              ds__memory_state.pools[index - 1]->id == pool.id
+                          ? ds__memory_state.pools[index - 1]
+                          : NULL;
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (p)
-        ds__mpool_disown(p);
+        ds__mem_pool_disown(p);
     return DS_OK;
 }
 
@@ -10669,12 +10723,12 @@ DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
         *out = 0;
     DS__ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     *out = p->owners;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     return DS_OK;
 }
 
@@ -10685,7 +10739,7 @@ DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
     DS__REQUIRE(out_id, "out_id is NULL");
     if (!pool.id)
         return DS_OK;
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     out_id[0] = p->name[0];
@@ -10697,7 +10751,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     if (out_released)
         *out_released = 0;
     DS__ENTER("ds_pool_empty_cache");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__captures_open())
@@ -10708,7 +10762,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     ds_result r = DS__UNLIKELY(ds__sync_watched())
                       ? ds__sync_tell("waits for blocks in use by other streams")
                       : DS_OK;
-    if (r < 0 || (r = ds__check(p, 1)) < 0)
+    if (r < 0 || (r = ds__pool_check(p, 1)) < 0)
         return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released)
@@ -10746,7 +10800,7 @@ typedef struct ds__saved {
 } ds__saved;
 
 struct ds_pool_checkpoint {
-    const ds__mpool *pool;
+    const ds__mem_pool *pool;
     uint64_t name[2];
     size_t count;
     ds__saved at[];
@@ -10759,15 +10813,15 @@ static int ds__saved_order(const void *a, const void *b) {
 }
 
 /* Uses that are over are so; not while a capture could be spoiled by the question. */
-static void ds__pool_poll(ds__mpool *p) {
+static void ds__pool_poll(ds__mem_pool *p) {
     if (ds__captures_open())
         return;
     for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next)
-        (void)ds__poll(a, 0);
+        (void)ds__pending_poll(a, 0);
 }
 
 /* 0 and a sentence: others have to do with the block. All is locked. */
-static int ds__block_settled(const ds__mblock *b) {
+static int ds__block_settled(const ds__mem_block *b) {
     const char *what = b->state == DS_BLOCK_PENDING
                            ? "was freed, and other streams may still use it"
                        : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
@@ -10785,7 +10839,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
         *out = NULL;
     DS__ENTER("ds_pool_save");
     DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__pool_poll(p);
@@ -10796,16 +10850,16 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__unpark_all(a);
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b && settled; b = b->next) {
+            for (ds__mem_block *b = s->first; b && settled; b = b->next) {
                 settled = ds__block_settled(b);
                 count += b->state == DS_BLOCK_LIVE;
             }
     }
-    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0])))
+    if (settled && !(c = ds__host_alloc(sizeof *c + count * sizeof c->at[0])))
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
     for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next)
                 if (b->state == DS_BLOCK_LIVE)
                     c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
                                                      b->label, b->file, b->line,  0 };
@@ -10820,7 +10874,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
 }
 
 DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
-    ds__release(checkpoint);
+    ds__host_free(checkpoint);
 }
 
 /* What has to change: blocks that end come first in `changed`, then those that are live again. */
@@ -10831,9 +10885,9 @@ typedef struct ds__rewind {
     size_t changes;
 } ds__rewind;
 
-static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
+static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
     ds__segment *s = NULL;
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     for (ds__saved *v = q->at; v < q->at + q->count; v++) {
         if (s != v->seg) {
             s = v->seg;
@@ -10842,7 +10896,7 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
         }
         while (b && b->ptr + b->size <= v->ptr)
             b = b->next;
-        const ds__mblock *last = b; /* none of the memory may be a hole */
+        const ds__mem_block *last = b; /* none of the memory may be a hole */
         while (last && last->state != DS_BLOCK_UNMAPPED &&
                last->ptr + last->size < v->ptr + v->size)
             last = last->next;
@@ -10857,12 +10911,12 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
 }
 
 /* Looks at everything and changes nothing that shows. All is locked. */
-static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
+static ds_result ds__rewind_plan(ds__mem_pool *p, ds__rewind *q) {
     size_t live = 0;
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__unpark_all(a);
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next) {
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
                 if (!ds__block_settled(b))
                     return DS_ERR_ILLEGAL_STATE;
                 live += b->state == DS_BLOCK_LIVE;
@@ -10871,15 +10925,15 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
     ds_result r = ds__rewind_plan_saved(p, q);
     if (r < 0)
         return r;
-    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed)))
+    if (!(q->changed = ds__host_alloc((live + q->count + 1) * sizeof *q->changed)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
     for (ds__arena *a = p->arenas; a; a = a->next) {
         /* descriptions: each block that is cut out leaves one before it and one behind it */
-        ds__mblock *spare = NULL;
-        ds__mblock *one = NULL;
+        ds__mem_block *spare = NULL;
+        ds__mem_block *one = NULL;
         for (const ds__saved *v = q->at; v < q->at + q->count; v++)
             for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
-                if (!(one = ds__mblock_new(a)))
+                if (!(one = ds__mem_block_new(a)))
                     r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
                 if (one) {
                     one->list_next = spare;
@@ -10888,17 +10942,17 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
             }
         for (; spare; spare = one) {
             one = spare->list_next;
-            ds__mblock_drop(a, spare);
+            ds__mem_block_drop(a, spare);
         }
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
                 ds__saved key = { .ptr = b->ptr };
                 ds__saved *v = b->state != DS_BLOCK_LIVE
                                    ? NULL
                                    : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
                 if (b->state != DS_BLOCK_LIVE || (v && v->there))
                     continue;
-                ds__describe(a, b, &q->changed[q->changes]);
+                ds__block_describe(a, b, &q->changed[q->changes]);
                 q->changed[q->changes++].state = DS_BLOCK_FREE;
             }
     }
@@ -10907,7 +10961,7 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
 
 static void ds__arena_lock_ready(ds__arena *a, int kind) {
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -10919,7 +10973,7 @@ static int ds__rewind_end(const ds_mem_block *gone) {
     if (!a)
         return 0;
     ds__arena_lock_ready(a, s->kind);
-    ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
+    ds__mem_block *b = atomic_load(&s->arena) == a ? ds__block_find(s, gone->ptr, 1) : NULL;
     int good = b && ds__block_settled(b);
     if (good) {
         ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
@@ -10939,37 +10993,37 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
         return 0;
     ds__arena_lock(a);
     int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
-    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
-                    : before ? ds__find(s, before->ptr, 1)
-                             : s->first;
-    ds__mblock *rest = NULL;
+    ds__mem_block *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
+                       : before ? ds__block_find(s, before->ptr, 1)
+                                : s->first;
+    ds__mem_block *rest = NULL;
     while (b && b->ptr + b->size <= v->ptr)
         b = b->next;
     int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
                v->ptr + v->size <= b->ptr + b->size;
     if (good) {
         ds__bin_out(a, b);
-        if (!ds__grows(s) && ds__is_split(b))
+        if (!ds__segment_is_growing(s) && ds__is_split(b))
             ds__count_split(a, s->kind, -1, -(int64_t)b->size);
         /* what is cut off is so too until it is free: it must not become one with the block
            again */
         b->state = DS_BLOCK_LIVE;
         b->oversize = 0;
         if (b->ptr < v->ptr) {
-            rest = ds__cut(a, b, (size_t)(v->ptr - b->ptr));
+            rest = ds__block_cut(a, b, (size_t)(v->ptr - b->ptr));
             good = rest != NULL;
             (void)ds__merge_in(a, b);
             b = rest;
         }
     }
     if (good && b->size > v->size) {
-        rest = ds__cut(a, b, v->size);
+        rest = ds__block_cut(a, b, v->size);
         good = rest != NULL;
         (void)ds__merge_in(a, good ? rest : b);
     }
     if (good) {
         ds__live_in(a, b);
-        ds__made_and_counted(a, b, v->asked);
+        ds__block_mark_live_counted(a, b, v->asked);
         b->label = v->label;
         b->file = v->file;
         b->line = v->line;
@@ -10981,7 +11035,7 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
             ds__count_oversize(a, 1);
         }
         ds__note_block(a, DS_ACTION_ALLOC, b);
-        ds__describe(a, b, out);
+        ds__block_describe(a, b, out);
     }
     ds__count_end(a, all);
     return good;
@@ -11007,7 +11061,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
                                  ds_mem_block_fn fn, void *user) {
     DS__ENTER("ds_pool_restore");
     DS__REQUIRE(checkpoint, "checkpoint is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__is_inside(p))
@@ -11015,7 +11069,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
                 "the checkpoint belongs to another pool");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
-    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
+    if (!(q.at = ds__host_alloc((q.count + 1) * sizeof *q.at)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
     memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
     ds__pool_poll(p);
@@ -11037,8 +11091,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     }
     for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
         fn(&q.changed[i], user);
-    ds__release(q.changed);
-    ds__release(q.at);
+    ds__host_free(q.changed);
+    ds__host_free(q.at);
     return r;
 }
 
@@ -11051,12 +11105,12 @@ static int ds__ptr_order(const void *a, const void *b) {
 DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
     DS__ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    void **sorted = ds__alloc((count + 1) * sizeof *sorted);
-    unsigned char *seen = ds__alloc(count + 1);
+    void **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
+    unsigned char *seen = ds__host_alloc(count + 1);
     if (sorted && count) {
         memcpy(sorted, ptrs, count * sizeof *sorted);
         qsort(sorted, count, sizeof *sorted, ds__ptr_order);
@@ -11066,7 +11120,7 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
     ds__mem_lock_all(p->dev);
     for (ds__arena *a = p->arenas; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
                 void *ptr = b->ptr;
                 void **at = b->state == DS_BLOCK_LIVE
                                 ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
@@ -11086,8 +11140,8 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
             r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
                          twice ? "twice" : "and is not the start of a live block of the pool");
         }
-    ds__release(seen);
-    ds__release(sorted);
+    ds__host_free(seen);
+    ds__host_free(sorted);
     return r;
 }
 
@@ -11098,19 +11152,19 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
 
    Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
-   ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
-   expects the device stopped.
+   ds__memory_state.lock meanwhile, so that no new pool takes the place of the old one.
+   ds__reset_peaks expects the device stopped.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
-        ds__stats(dev, NULL, out);
+        ds__stats_sum(dev, NULL, out);
     return r;
 }
 
@@ -11119,22 +11173,22 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
-    ds__mpool *p = ds__mpool_at(pool);
+    ds__mutex_lock(&ds__memory_state.lock); /* while it is held no pool takes another's place */
+    ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p)
-        ds__stats(p->dev, p, out);
-    ds__mutex_unlock(&ds__m.lock);
+        ds__stats_sum(p->dev, p, out);
+    ds__mutex_unlock(&ds__memory_state.lock);
     /* the sentence */
     if (!p) {
-        (void)ds__mpool_of(pool);
+        (void)ds__mem_pool_of(pool);
         return DS_ERR_INVALID_HANDLE;
     }
     return DS_OK;
 }
 
 /* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
-static void ds__reset_peaks(ds__mdevice *dev) {
-    for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
+static void ds__reset_peaks(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = NULL;;) { /* NULL: the device's own */
         int64_t now[2][DS__METRICS];
         int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
         ds__domain *d = p ? &p->stats : &dev->stats;
@@ -11162,12 +11216,12 @@ static void ds__reset_peaks(ds__mdevice *dev) {
     ds__at_peak(&dev->stats.tally, dev->room);
 }
 
-static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
+static void ds__mem_reset_of(ds__mem_dev *dev, int peaks) {
     ds__mem_lock_all(dev);
-    ds__fold(dev);
+    ds__counter_fold(dev);
     if (peaks)
         ds__reset_peaks(dev);
-    for (ds__mpool *p = NULL; !peaks;) {
+    for (ds__mem_pool *p = NULL; !peaks;) {
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, d->freed_base, NULL);
         memset(d->frozen, 0, sizeof d->frozen);
@@ -11200,7 +11254,7 @@ static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
 }
 
 static ds_result ds__mem_reset(ds_device device, int peaks) {
-    ds__mdevice *dev;
+    ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
     if (dev)
         ds__mem_reset_of(dev, peaks);
@@ -11218,14 +11272,14 @@ DS__RESET(ds_mem_reset_max_allocated, 1)
 DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
-#define DS__ONE_STAT(name, member)                                          \
-    DSDEF size_t(name)(ds_device device) {                                  \
-        ds__mdevice *dev = NULL;                                            \
-        ds_mem_stats s;                                                     \
-        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
-            return 0;                                                       \
-        ds__stats(dev, NULL, &s);                                           \
-        return (size_t)s.member;                                            \
+#define DS__ONE_STAT(name, member)                                              \
+    DSDEF size_t(name)(ds_device device) {                                      \
+        ds__mem_dev *dev = NULL;                                                \
+        ds_mem_stats s;                                                         \
+        if (ds__api_enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                                                           \
+        ds__stats_sum(dev, NULL, &s);                                           \
+        return (size_t)s.member;                                                \
     }
 DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
@@ -11257,10 +11311,10 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
 
 /* alloc/report_names.h - memory statistics by name.
 
-   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
+   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mem_stats_sum).
    ds_mem_stats_get_by_name reads one value; ds_mem_stats_get_name lists the names.
 
-   Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
+   Invariants: ds__mem_stats_sum is sorted in the order of strcmp, because the look-up is a binary
    search. Every entry names an int64_t member.
    Locks: none.
    Threads: any. The table is constant, and ds_mem_stats_get_name needs no initialised library. */
@@ -11282,29 +11336,29 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
 static const struct ds__mstat {
     const char *name;
     size_t offset;
-} ds__mstats[] = { DS__STAT12("active", active),
-                   DS__STAT12("active_bytes", active_bytes),
-                   DS__STAT12("allocated_bytes", allocated_bytes),
-                   DS__STAT12("allocation", allocation),
-                   DS__STAT12("inactive_split", inactive_split),
-                   DS__STAT12("inactive_split_bytes", inactive_split_bytes),
-                   DS__STAT1(max_split_size),
-                   DS__STAT1(num_alloc_retries),
-                   DS__STAT1(num_device_alloc),
-                   DS__STAT1(num_device_free),
-                   DS__STAT1(num_oom_rejections),
-                   DS__STAT1(num_ooms),
-                   DS__STAT1(num_sync_all_streams),
-                   DS__STAT4("oversize_allocations", oversize_allocations),
-                   DS__STAT4("oversize_segments", oversize_segments),
-                   DS__STAT12("requested_bytes", requested_bytes),
-                   DS__STAT12("reserved_bytes", reserved_bytes),
-                   DS__STAT12("segment", segment) };
+} ds__mem_stats_sum[] = { DS__STAT12("active", active),
+                          DS__STAT12("active_bytes", active_bytes),
+                          DS__STAT12("allocated_bytes", allocated_bytes),
+                          DS__STAT12("allocation", allocation),
+                          DS__STAT12("inactive_split", inactive_split),
+                          DS__STAT12("inactive_split_bytes", inactive_split_bytes),
+                          DS__STAT1(max_split_size),
+                          DS__STAT1(num_alloc_retries),
+                          DS__STAT1(num_device_alloc),
+                          DS__STAT1(num_device_free),
+                          DS__STAT1(num_oom_rejections),
+                          DS__STAT1(num_ooms),
+                          DS__STAT1(num_sync_all_streams),
+                          DS__STAT4("oversize_allocations", oversize_allocations),
+                          DS__STAT4("oversize_segments", oversize_segments),
+                          DS__STAT12("requested_bytes", requested_bytes),
+                          DS__STAT12("reserved_bytes", reserved_bytes),
+                          DS__STAT12("segment", segment) };
 
-#define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
+#define DS__STATS (sizeof ds__mem_stats_sum / sizeof ds__mem_stats_sum[0])
 
 DSDEF const char *(ds_mem_stats_get_name)(size_t index) {
-    return index < DS__STATS ? ds__mstats[index].name : NULL;
+    return index < DS__STATS ? ds__mem_stats_sum[index].name : NULL;
 }
 
 DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char *name,
@@ -11321,9 +11375,9 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
     }
     for (size_t low = 0, high = DS__STATS; low < high;) {
         size_t middle = low + (high - low) / 2;
-        int order = strcmp(wanted, ds__mstats[middle].name);
+        int order = strcmp(wanted, ds__mem_stats_sum[middle].name);
         if (order == 0) {
-            memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
+            memcpy(out, (const char *)stats + ds__mem_stats_sum[middle].offset, sizeof *out);
             return DS_OK;
         }
         if (order < 0)
@@ -11338,7 +11392,7 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
 /* alloc/report_table.h - table of ds_mem_write_summary.
 
    Implements ds_mem_write_summary: writes the statistics of a device as the table of
-   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
+   torch.cuda.memory_summary (ds__report_table_write), row by row to the user's writer.
 
    Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
    rows of one metric share the unit of each column; the row of all sizes determines it.
@@ -11347,7 +11401,7 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 /* The unit of a column is that of its first row, of all sizes. */
-static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
+static void ds__report_cell_format(char out[32], int counts, int64_t value, int64_t unit_of) {
     static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
     static const char *const thousands[] = { "  ", "K ", "M " };
     const int64_t from = counts ? 750000 : 768 * 1024;
@@ -11363,24 +11417,26 @@ static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) 
         snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
 
-static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s,
-                     const ds_mem_stat *unit_of) {
+static void ds__report_row_write(ds__text_writer *p, const char *name, int counts,
+                                 const ds_mem_stat *s, const ds_mem_stat *unit_of) {
     char cell[4][32];
-    ds__mcell(cell[0], counts, s->current, unit_of->current);
-    ds__mcell(cell[1], counts, s->peak, unit_of->peak);
-    ds__mcell(cell[2], counts, s->allocated, unit_of->allocated);
-    ds__mcell(cell[3], counts, s->freed, unit_of->freed);
-    ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
+    ds__report_cell_format(cell[0], counts, s->current, unit_of->current);
+    ds__report_cell_format(cell[1], counts, s->peak, unit_of->peak);
+    ds__report_cell_format(cell[2], counts, s->allocated, unit_of->allocated);
+    ds__report_cell_format(cell[3], counts, s->freed, unit_of->freed);
+    ds__text_writer_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2],
+                          cell[3]);
 }
 
-static void ds__mrule(ds__pen *p, char c) {
+static void ds__report_rule_write(ds__text_writer *p, char c) {
     char rule[76];
     memset(rule, c, 75);
     rule[75] = 0;
-    ds__pen_print(p, "|%s|\n", rule);
+    ds__text_writer_print(p, "|%s|\n", rule);
 }
 
-static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
+static void ds__report_table_write(ds__text_writer *p, int device, const ds_mem_stats *s,
+                                   int abbreviated) {
     const struct {
         const char *name;
         const ds_mem_stat *stat;
@@ -11395,28 +11451,32 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
                  { "GPU reserved segments", s->segment, 1 },
                  { "Non-releasable allocs", s->inactive_split, 1 } };
 
-    ds__mrule(p, '=');
-    ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
-    ds__mrule(p, '-');
-    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
-                  (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
-    ds__mrule(p, '=');
-    ds__pen_print(
+    ds__report_rule_write(p, '=');
+    ds__text_writer_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
+    ds__report_rule_write(p, '-');
+    ds__text_writer_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
+                          (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
+    ds__report_rule_write(p, '=');
+    ds__text_writer_print(
         p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
-        ds__mrule(p, '-');
-        ds__mrow(p, rows[i].name, rows[i].counts, all, all);
+        ds__report_rule_write(p, '-');
+        ds__report_row_write(p, rows[i].name, rows[i].counts, all, all);
         if (abbreviated)
             continue;
-        ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
-        ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
+        ds__report_row_write(p, "      from large pool", rows[i].counts,
+                             &rows[i].stat[DS_STAT_LARGE], all);
+        ds__report_row_write(p, "      from small pool", rows[i].counts,
+                             &rows[i].stat[DS_STAT_SMALL], all);
     }
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize allocations", 1, &s->oversize_allocations, &s->oversize_allocations);
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize GPU segments", 1, &s->oversize_segments, &s->oversize_segments);
-    ds__mrule(p, '=');
+    ds__report_rule_write(p, '-');
+    ds__report_row_write(p, "Oversize allocations", 1, &s->oversize_allocations,
+                         &s->oversize_allocations);
+    ds__report_rule_write(p, '-');
+    ds__report_row_write(p, "Oversize GPU segments", 1, &s->oversize_segments,
+                         &s->oversize_segments);
+    ds__report_rule_write(p, '=');
 }
 
 DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
@@ -11431,15 +11491,15 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
         return r;
     ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
-    ds__pen pen = { write_fn, user, 0, 0 };
-    ds__mtable(&pen, device.index, &stats, abbreviated);
+    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__report_table_write(&pen, device.index, &stats, abbreviated);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
 /* alloc/ipc_sharers.h - report of the processes that share memory of a device.
 
    Writes the processes that share memory of a device, with their bytes (ds__share_list).
-   ds__mprocess writes the line of one process. report_processes.h uses both.
+   ds__sharer_write writes the line of one process. report_processes.h uses both.
 
    Invariants: A process stands in the report once, with the sum of what it has of this process
    and what this process has of it. At most DS__SHARERS processes are reported.
@@ -11447,12 +11507,12 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
    called after they are released.
    Threads: any caller's thread. */
 
-static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
+static void ds__sharer_write(ds__text_writer *p, unsigned pid, unsigned long long bytes) {
     if (bytes == ~0ull)
-        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
+        ds__text_writer_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
     else
-        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
-                      (double)bytes / (double)DS__MIB);
+        ds__text_writer_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
+                              (double)bytes / (double)DS__MIB);
 }
 
 /* Who has blocks of the device, or has given it some: the number on the own board (0: it has
@@ -11484,13 +11544,13 @@ static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t
     l->at[i].bytes += bytes;
 }
 
-static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
+static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_export *s) {
     for (; s; s = s->next) {
         const ds__arena *a = atomic_load(&s->block->seg->arena);
         for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
                         a->dev->device.type == device.type;
              k++) {
-            uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
+            uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
                                s->block->size);
@@ -11498,12 +11558,12 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) 
     }
 }
 
-static void ds__share_list(ds_device device, ds__pen *p) {
-    ds__sharers *l = ds__alloc(sizeof *l);
+static void ds__share_list(ds_device device, ds__text_writer *p) {
+    ds__sharers *l = ds__host_alloc(sizeof *l);
     if (!l)
         return;
     ds__mutex_lock(&ds__share.mutex);
-    if (ds__boards.own) {
+    if (ds__registries.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
@@ -11511,7 +11571,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
         ds__lock_give(&ds__share.lock);
     }
     for (size_t i = 0; i < l->count; i++)
-        if (!ds__board_alive(ds__boards.own, l->at[i].number))
+        if (!ds__registry_alive(ds__registries.own, l->at[i].number))
             l->at[i].bytes = 0;
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
@@ -11525,9 +11585,9 @@ static void ds__share_list(ds_device device, ds__pen *p) {
                 l->at[k].bytes = 0;
             }
         if (l->at[i].bytes)
-            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+            ds__sharer_write(p, l->at[i].pid, l->at[i].bytes);
     }
-    ds__release(l);
+    ds__host_free(l);
 }
 
 /* alloc/report_processes.h - report of the processes that use a device.
@@ -11546,19 +11606,20 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
     DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     ds__processes processes;
-    ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
+    ds__text_writer_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
+                          device.index);
     ds_result r = ds__driver_of(device)->device_processes(device.index, &processes);
     if (r < 0)
         return r;
     if (processes.unknown[0])
-        ds__pen_print(&pen, "processes are unknown: %s\n", processes.unknown);
+        ds__text_writer_print(&pen, "processes are unknown: %s\n", processes.unknown);
     else if (!processes.count)
-        ds__pen_print(&pen, "no processes are running\n");
+        ds__text_writer_print(&pen, "no processes are running\n");
     for (size_t i = 0; i < processes.count; i++)
-        ds__mprocess(&pen, processes.list[i].id, processes.list[i].bytes);
-    ds__release(processes.list);
+        ds__sharer_write(&pen, processes.list[i].id, processes.list[i].bytes);
+    ds__host_free(processes.list);
     if (device.type == DS_DEVICE_CPU) /* its driver knows this process only */
         ds__share_list(device, &pen);
     return r == DS_OK && pen.stopped
@@ -11581,25 +11642,25 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
    4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
 
    Invariants: The text of an annotation stays until the ring has overwritten its event.
-   Locks: ds__mh.lock while settings, rings and annotations change; history_state.h has the
-   order. The program's memory functions may be called under it.
+   Locks: ds__history_state.lock while settings, rings and annotations change; history_state.h has
+   the order. The program's memory functions may be called under it.
    Threads: any caller's thread. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
 
 static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
-    ds__mremark **first = &ds__mh.remarks[backend][index].first;
+    ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
-        ds__mremark *old = *first;
+        ds__config_remark *old = *first;
         *first = old->next;
-        ds__release(old);
+        ds__host_free(old);
     }
 }
 
 DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     static const ds_mem_history_desc usual;
-    ds__mevent *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds__history_event *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds_result r = DS_OK;
     DS__ENTER("ds_mem_history_start");
     if (!desc)
@@ -11608,20 +11669,20 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
-    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "no memory for %zu history entries",
-                entries);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__history_event),
+                "no memory for %zu history entries", entries);
     r = ds__mem_setup(); /* then ds_shutdown stops the history */
     if (r < 0)
         return r;
     memset(ring, 0, sizeof ring);
-    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__history_state.lock);
     DS__EACH_MDEVICE(dev)
-    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
+    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__host_alloc(entries * sizeof(ds__history_event))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
     if (r == DS_OK) {
-        ds__mh.on = 1;
-        ds__mh.entries = entries;
-        ds__mh.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
+        ds__history_state.on = 1;
+        ds__history_state.entries = entries;
+        ds__history_state.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
         DS__EACH_MDEVICE(dev) {
             ring[ds__b][ds__i] =
                 ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
@@ -11631,22 +11692,22 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++)
-            ds__release(ring[b][i]);
-    ds__mutex_unlock(&ds__mh.lock);
+            ds__host_free(ring[b][i]);
+    ds__mutex_unlock(&ds__history_state.lock);
     return r;
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
-    ds__mutex_lock(&ds__mh.lock);
-    ds__mh.on = 0;
+    ds__mutex_lock(&ds__history_state.lock);
+    ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
     return DS_OK;
 }
 
 /* Bytes of the UTF-8 character that begins there; 0: there is none. */
-static size_t ds__utf8(const char *text) {
+static size_t ds__history_utf8_length(const char *text) {
     const unsigned char *p = (const unsigned char *)text;
     unsigned low = 0x80;
     unsigned high = 0xbf;
@@ -11676,7 +11737,7 @@ static size_t ds__utf8(const char *text) {
 static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     size_t n = 0;
     while (*text) {
-        size_t step = ds__utf8(text);
+        size_t step = ds__history_utf8_length(text);
         if (n + (step ? step : 1) >= room)
             break;
         if (step)
@@ -11694,28 +11755,28 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__ENTER("ds_mem_annotate");
     DS__REQUIRE(text, "text is NULL");
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
         return DS_OK;
-    ds__mremark *m = ds__alloc(sizeof *m);
+    ds__config_remark *m = ds__host_alloc(sizeof *m);
     if (!m)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
     int b = ds__backend_of(device);
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
-    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__history_state.lock);
     ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     ds__remarks_drop(b, i, m->until, dev->history_room);
-    if (ds__mh.remarks[b][i].first)
-        ds__mh.remarks[b][i].last->next = m;
+    if (ds__history_state.remarks[b][i].first)
+        ds__history_state.remarks[b][i].last->next = m;
     else
-        ds__mh.remarks[b][i].first = m;
-    ds__mh.remarks[b][i].last = m;
-    ds__mutex_unlock(&ds__mh.lock);
+        ds__history_state.remarks[b][i].first = m;
+    ds__history_state.remarks[b][i].last = m;
+    ds__mutex_unlock(&ds__history_state.lock);
     return DS_OK;
 }
 
@@ -11726,9 +11787,9 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
    ds__snapshot_shutdown resets history and observers.
 
    Invariants: When ds_mem_remove_event_callback returns DS_OK, no thread is inside the observer.
-   Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
-   locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
-   after all locks of the allocator.
+   Locks: order: ds__history_state.lock, then ds__history_state.watch. Observers run under
+   ds__history_state.watch, and under the locks of the thread that reports the event, often an
+   arena's lock. ds__history_state.watch is taken last, after all locks of the allocator.
    Threads: an observer runs on the thread that reports the event, one call at a time in the
    process. */
 
@@ -11739,12 +11800,12 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
     size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
     if (count + more <= *room)
         return 1;
-    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__alloc(wanted * element)))
+    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__host_alloc(wanted * element)))
         return 0;
     memcpy(&old, list, sizeof old);
     if (count)
         memcpy(bigger, old, count * element);
-    ds__release(old);
+    ds__host_free(old);
     memcpy(list, &bigger, sizeof bigger);
     *room = wanted;
     return 1;
@@ -11756,33 +11817,35 @@ DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
         return r;
-    ds__mutex_lock(&ds__mh.lock);
-    ds__mutex_lock(&ds__mh.watch);
-    int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
-                             &ds__mh.watcher_room);
+    ds__mutex_lock(&ds__history_state.lock);
+    ds__mutex_lock(&ds__history_state.watch);
+    int room = ds__snap_room(&ds__history_state.watchers, sizeof *ds__history_state.watchers,
+                             ds__history_state.watcher_count, 1, &ds__history_state.watcher_room);
     if (room)
-        ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
-    ds__mutex_unlock(&ds__mh.watch);
+        ds__history_state.watchers[ds__history_state.watcher_count++] =
+            (ds__mem_observer){ fn, user };
+    ds__mutex_unlock(&ds__history_state.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
 DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
-    ds__mutex_lock(&ds__mh.lock);
-    ds__mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__history_state.lock);
+    ds__mutex_lock(&ds__history_state.watch);
     size_t i = 0;
-    size_t n = ds__mh.watcher_count;
-    while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user))
+    size_t n = ds__history_state.watcher_count;
+    while (i < n &&
+           (ds__history_state.watchers[i].fn != fn || ds__history_state.watchers[i].user != user))
         i++;
     if (i < n)
-        memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1],
-                (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
-    ds__mutex_unlock(&ds__mh.watch);
+        memmove(&ds__history_state.watchers[i], &ds__history_state.watchers[i + 1],
+                (--ds__history_state.watcher_count - i) * sizeof *ds__history_state.watchers);
+    ds__mutex_unlock(&ds__history_state.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
     return i < n ? DS_OK
                  : ds__fail(DS_ERR_INVALID_VALUE,
                             "this function was not added with this user pointer");
@@ -11791,13 +11854,14 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
 /* ds_shutdown: everything starts afresh. */
 static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) {
-        ds__release(ds__history_swap(dev, NULL, 0));
+        ds__host_free(ds__history_swap(dev, NULL, 0));
         ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
     }
-    ds__release(ds__mh.watchers);
-    ds__mh.watchers = NULL;
-    ds__mh.watcher_count = ds__mh.watcher_room = ds__mh.entries = 0;
-    ds__mh.on = 0;
+    ds__host_free(ds__history_state.watchers);
+    ds__history_state.watchers = NULL;
+    ds__history_state.watcher_count = ds__history_state.watcher_room = ds__history_state.entries =
+        0;
+    ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
 
@@ -11857,7 +11921,7 @@ typedef struct ds__sdevice {
     uint64_t seen; /* events since the start of the history */
     uint64_t active;
     /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
-    ds__mevent *events;
+    ds__history_event *events;
     size_t count;
 } ds__sdevice;
 
@@ -11904,7 +11968,7 @@ static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_
                                uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
     if (2 * count >= x->mask) {
         size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
-        uint32_t *bigger = ds__alloc(size * sizeof *bigger);
+        uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
         if (!bigger) {
             s->broken = 1;
             return NULL;
@@ -11915,7 +11979,7 @@ static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_
                 at = (at + 1) & (size - 1);
             bigger[at] = i;
         }
-        ds__release(x->slot);
+        ds__host_free(x->slot);
         x->slot = bigger;
         x->mask = size - 1;
     }
@@ -12019,10 +12083,10 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
    snapshots. Segments are sorted by device and address. The times of a device's events are
    nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
    memory runs out, the whole snapshot is dropped.
-   Locks: ds__m.lock first, and released. Then ds__mh.lock, and under it one device after the
-   other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the copy is
-   allocated under these locks, spinning ones included. The event of the snapshot itself is
-   noted under ds__mh.lock, so observers (user code) run under it.
+   Locks: ds__memory_state.lock first, and released. Then ds__history_state.lock, and under it one
+   device after the other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the
+   copy is allocated under these locks, spinning ones included. The event of the snapshot itself is
+   noted under ds__history_state.lock, so observers (user code) run under it.
    Threads: any caller's thread, also while streams capture. The copy of a device is consistent
    in itself; devices are copied one after the other. */
 
@@ -12031,7 +12095,7 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
 static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a,
                              uint32_t device, uint32_t pool) {
     ds__ssegment *run = NULL;
-    for (const ds__mblock *b = seg->first; b && !s->broken; b = b->next) {
+    for (const ds__mem_block *b = seg->first; b && !s->broken; b = b->next) {
         if (b->state == DS_BLOCK_UNMAPPED) {
             run = NULL;
             continue;
@@ -12066,7 +12130,7 @@ static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__aren
     }
 }
 
-static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) {
+static uint32_t ds__snap_pool(ds__snap *s, const ds__mem_pool *p, uint32_t device) {
     if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
         return 0;
     s->pools[s->pool_count] =
@@ -12075,13 +12139,13 @@ static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) 
 }
 
 /* Copies the newest events, from the oldest of them. The device is locked. */
-static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
+static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
     /* a few may come without the device's lock */
     uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64;
     size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
     if (!have || s->broken)
         return;
-    if (!(d->events = ds__alloc(have * sizeof *d->events))) {
+    if (!(d->events = ds__host_alloc(have * sizeof *d->events))) {
         s->broken = 1;
         return;
     }
@@ -12110,7 +12174,7 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     size_t kept = 0;
     uint32_t pool = 0;
     for (size_t i = 0; i < d->count && !s->broken; i++) {
-        ds__mevent e = d->events[i];
+        ds__history_event e = d->events[i];
         if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
             for (pool = 0; pool < s->pool_count &&
                            (s->pools[pool].device != number || s->pools[pool].id != e.pool);)
@@ -12133,14 +12197,14 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     d->count = kept;
 }
 
-static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags,
+static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsigned flags,
                             uint64_t only) {
     ds__sdevice *d = &s->devices[number];
     d->total = dev->total;
     d->limit = atomic_load(&dev->limit);
     d->room = dev->history_room;
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && !s->broken; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p && !s->broken; p = p->next) {
         uint32_t pool = ds__snap_pool(s, p, number);
         if (only && p->id != only)
             continue;
@@ -12175,54 +12239,54 @@ static void ds__snap_free(ds__snap *s) {
     if (!s)
         return;
     for (uint32_t i = 0; i < s->device_count && s->devices; i++)
-        ds__release(s->devices[i].events);
-    ds__release(s->devices);
-    ds__release(s->segments);
-    ds__release(s->blocks);
-    ds__release(s->pools);
-    ds__release(s->frames);
-    ds__release(s->text);
-    ds__release(s->texts);
-    ds__release(s->text_index.slot);
-    ds__release(s->frame_index.slot);
-    ds__release(s);
+        ds__host_free(s->devices[i].events);
+    ds__host_free(s->devices);
+    ds__host_free(s->segments);
+    ds__host_free(s->blocks);
+    ds__host_free(s->pools);
+    ds__host_free(s->frames);
+    ds__host_free(s->text);
+    ds__host_free(s->texts);
+    ds__host_free(s->text_index.slot);
+    ds__host_free(s->frame_index.slot);
+    ds__host_free(s);
 }
 
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
-    if (!ds__mh.to_wall_ns)
-        ds__mh.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
-    return ds__mh.to_wall_ns;
+    if (!ds__history_state.to_wall_ns)
+        ds__history_state.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
+    return ds__history_state.to_wall_ns;
 }
 
 /* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
    first. */
-static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
+static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
     int gpus = ds__type_count(DS_DEVICE_CUDA);
     int all = gpus + ds__type_count(DS_DEVICE_CPU);
-    ds__snap *s = ds__alloc(sizeof *s);
+    ds__snap *s = ds__host_alloc(sizeof *s);
     if (s) {
         s->device_count = (uint32_t)all;
-        s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
+        s->devices = ds__host_alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        ds__mutex_lock(&ds__m.lock);
-        s->config = ds__m.config;
-        ds__mutex_unlock(&ds__m.lock);
-        ds__mutex_lock(&ds__mh.lock);
+        ds__mutex_lock(&ds__memory_state.lock);
+        s->config = ds__memory_state.config;
+        ds__mutex_unlock(&ds__memory_state.lock);
+        ds__mutex_lock(&ds__history_state.lock);
         s->time_ns = ds__now_ns();
         s->to_wall_ns = ds__to_wall();
-        s->entries = ds__mh.entries;
+        s->entries = ds__history_state.entries;
         s->nobody = ds__snap_text(s, "(no label)");
         /* the settings that remain are the first device's */
         for (int i = all; i-- > 0 && !s->broken;) {
             ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
-            ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+            ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
             s->devices[i].device = device;
             if (dev && (!only || only->dev == dev))
                 ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
-        ds__mutex_unlock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__history_state.lock);
         if (s->segment_count)
             qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }
@@ -12235,15 +12299,15 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
 
 /* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
 
-   The text writer of snapshots (ds__ink): buffers the output, and writes dictionaries, lists,
-   numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+   The text writer of snapshots (ds__item_writer): buffers the output, and writes dictionaries,
+   lists, numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
 
    Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
    or frame is written once, and later ones refer to its memo number. Nothing is written after
    the writer returned a value other than 0.
-   Locks: none. ds__ink_flush calls the user's writer with no lock of the allocator held, and
-   devstream refuses calls from it.
-   Threads: one thread per ds__ink: that of the snapshot call. */
+   Locks: none. ds__item_writer_flush calls the user's writer with no lock of the allocator held,
+   and devstream refuses calls from it.
+   Threads: one thread per ds__item_writer: that of the snapshot call. */
 
 /* What both use again and again. */
 /* clang-format off */
@@ -12322,7 +12386,7 @@ static const char *const ds__words[] = {
 #undef DS__WORD_
 };
 
-typedef struct ds__ink {
+typedef struct ds__item_writer {
     ds_write_fn write_fn;
     void *user;
     int stopped;
@@ -12341,17 +12405,17 @@ typedef struct ds__ink {
     const ds__snap *s;
     size_t size;
     char buffer[16384];
-} ds__ink;
+} ds__item_writer;
 
-static void ds__ink_flush(ds__ink *k) {
-    ds__guarded g = ds__guard();
+static void ds__item_writer_flush(ds__item_writer *k) {
+    ds__callback_guard g = ds__callback_guard_enter();
     if (k->size && !k->stopped)
         k->stopped = k->write_fn(k->buffer, k->size, k->user);
-    ds__unguard(g);
+    ds__callback_guard_leave(g);
     k->size = 0;
 }
 
-static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
+static void ds__item_writer_bytes(ds__item_writer *k, const void *bytes, size_t size) {
     for (const char *p = bytes; size && !k->stopped;) {
         size_t n = sizeof k->buffer - k->size;
         if (n > size)
@@ -12359,113 +12423,113 @@ static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
         memcpy(k->buffer + k->size, p, n);
         k->size += n;
         if (k->size == sizeof k->buffer)
-            ds__ink_flush(k);
+            ds__item_writer_flush(k);
         p += n;
         size -= n;
     }
 }
 
-static void ds__ink_byte(ds__ink *k, int byte) {
+static void ds__item_writer_byte(ds__item_writer *k, int byte) {
     char c = (char)byte;
-    ds__ink_bytes(k, &c, 1);
+    ds__item_writer_bytes(k, &c, 1);
 }
 
-static void ds__ink_plain(ds__ink *k, const char *text) {
-    ds__ink_bytes(k, text, strlen(text));
+static void ds__item_writer_plain(ds__item_writer *k, const char *text) {
+    ds__item_writer_bytes(k, text, strlen(text));
 }
 
-static void ds__ink_number(ds__ink *k, uint64_t n) {
+static void ds__item_writer_number(ds__item_writer *k, uint64_t n) {
     char digits[20];
     size_t at = sizeof digits;
     do
         digits[--at] = (char)('0' + n % 10);
     while (n /= 10);
-    ds__ink_bytes(k, digits + at, sizeof digits - at);
+    ds__item_writer_bytes(k, digits + at, sizeof digits - at);
 }
 
 /* A string of JSON, which may also stand in a page. */
-static void ds__ink_quoted(ds__ink *k, const char *text) {
-    ds__ink_byte(k, '"');
+static void ds__item_writer_quoted(ds__item_writer *k, const char *text) {
+    ds__item_writer_byte(k, '"');
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         char code[8];
         if (c >= ' ' && c != '"' && c != '\\' && c != '<') {
-            ds__ink_byte(k, c);
+            ds__item_writer_byte(k, c);
             continue;
         }
         snprintf(code, sizeof code, "\\u%04x", c);
-        ds__ink_bytes(k, code, 6);
+        ds__item_writer_bytes(k, code, 6);
     }
-    ds__ink_byte(k, '"');
+    ds__item_writer_byte(k, '"');
 }
 
 /* Opcode, then the number in so many bytes, lowest first. */
-static void ds__pickle(ds__ink *k, int opcode, uint64_t n, unsigned bytes) {
-    ds__ink_byte(k, opcode);
+static void ds__snapshot_opcode_write(ds__item_writer *k, int opcode, uint64_t n, unsigned bytes) {
+    ds__item_writer_byte(k, opcode);
     for (; bytes; bytes--, n >>= 8)
-        ds__ink_byte(k, (int)(n & 255));
+        ds__item_writer_byte(k, (int)(n & 255));
 }
 
 /* What is on top of the stack gets a number, or what has one is taken again. */
-static void ds__pickle_keep(ds__ink *k, uint32_t *memo) {
+static void ds__pickle_keep(ds__item_writer *k, uint32_t *memo) {
     *memo = ++k->memos;
     if (*memo < 256)
-        ds__pickle(k, 'q', *memo, 1);
+        ds__snapshot_opcode_write(k, 'q', *memo, 1);
     else
-        ds__pickle(k, 'r', *memo, 4);
+        ds__snapshot_opcode_write(k, 'r', *memo, 4);
 }
 
-static int ds__pickle_again(ds__ink *k, const uint32_t *memo) {
+static int ds__pickle_again(ds__item_writer *k, const uint32_t *memo) {
     if (*memo)
-        ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
+        ds__snapshot_opcode_write(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
     return *memo != 0;
 }
 
-static void ds__pickle_text(ds__ink *k, const char *text) {
+static void ds__pickle_text(ds__item_writer *k, const char *text) {
     size_t n = strlen(text);
-    ds__pickle(k, 'X', n, 4);
-    ds__ink_bytes(k, text, n);
+    ds__snapshot_opcode_write(k, 'X', n, 4);
+    ds__item_writer_bytes(k, text, n);
 }
 
 /* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two
    marks as arguments, so a mark stands before each thousandth item of a list. */
-static void ds__ink_open(ds__ink *k, char what) {
+static void ds__item_writer_open(ds__item_writer *k, char what) {
     k->level[k->depth].count = 0;
     k->level[k->depth++].close = what == '[' ? ']' : '}';
     if (!k->pickle)
-        ds__ink_byte(k, what);
+        ds__item_writer_byte(k, what);
     else if (what == '[')
-        ds__ink_byte(k, ']');
+        ds__item_writer_byte(k, ']');
     else
-        ds__ink_bytes(k, "}(", 2);
+        ds__item_writer_bytes(k, "}(", 2);
 }
 
-static void ds__ink_close(ds__ink *k) {
+static void ds__item_writer_close(ds__item_writer *k) {
     char close = k->level[--k->depth].close;
     if (!k->pickle)
-        ds__ink_byte(k, close);
+        ds__item_writer_byte(k, close);
     else if (close == '}')
-        ds__ink_byte(k, 'u');
+        ds__item_writer_byte(k, 'u');
     else if (k->level[k->depth].count)
-        ds__ink_byte(k, 'e');
+        ds__item_writer_byte(k, 'e');
 }
 
 /* Before each item of a list. */
-static void ds__ink_item(ds__ink *k) {
+static void ds__item_writer_item(ds__item_writer *k) {
     uint32_t n = k->level[k->depth - 1].count++;
     if (!k->pickle) {
         if (n)
-            ds__ink_byte(k, ',');
-        ds__ink_byte(k, '\n');
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_byte(k, '\n');
         return;
     }
     if (n % 1000 == 0)
-        ds__ink_plain(k, n ? "e(" : "(");
+        ds__item_writer_plain(k, n ? "e(" : "(");
 }
 
-static void ds__ink_word(ds__ink *k, int word) {
+static void ds__item_writer_word(ds__item_writer *k, int word) {
     if (!k->pickle) {
-        ds__ink_quoted(k, ds__words[word]);
+        ds__item_writer_quoted(k, ds__words[word]);
         return;
     }
     if (ds__pickle_again(k, &k->word[word]))
@@ -12475,45 +12539,45 @@ static void ds__ink_word(ds__ink *k, int word) {
 }
 
 /* Before each value of a dictionary. */
-static void ds__ink_key(ds__ink *k, int word) {
+static void ds__item_writer_key(ds__item_writer *k, int word) {
     if (!k->pickle && k->level[k->depth - 1].count++)
-        ds__ink_byte(k, ',');
-    ds__ink_word(k, word);
+        ds__item_writer_byte(k, ',');
+    ds__item_writer_word(k, word);
     if (!k->pickle)
-        ds__ink_byte(k, ':');
+        ds__item_writer_byte(k, ':');
 }
 
-static void ds__ink_int(ds__ink *k, uint64_t n) {
+static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
     if (!k->pickle) {
-        ds__ink_number(k, n);
+        ds__item_writer_number(k, n);
         return;
     }
     unsigned bytes = 5; /* with room for the sign */
     if (n < 1u << 8) {
-        ds__pickle(k, 'K', n, 1);
+        ds__snapshot_opcode_write(k, 'K', n, 1);
         return;
     }
     if (n < 1u << 16) {
-        ds__pickle(k, 'M', n, 2);
+        ds__snapshot_opcode_write(k, 'M', n, 2);
         return;
     }
     if (n < 1u << 31) {
-        ds__pickle(k, 'J', n, 4);
+        ds__snapshot_opcode_write(k, 'J', n, 4);
         return;
     }
     while (bytes < 8 && n >> (8 * bytes - 1))
         bytes++;
     if (n >> 63)
         n = INT64_MAX;
-    ds__pickle(k, 0x8a, bytes, 1);
+    ds__snapshot_opcode_write(k, 0x8a, bytes, 1);
     for (unsigned i = 0; i < bytes; i++)
-        ds__ink_byte(k, (int)(n >> 8 * i & 255));
+        ds__item_writer_byte(k, (int)(n >> 8 * i & 255));
 }
 
-static void ds__ink_text(ds__ink *k, uint32_t text) {
+static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
     const char *string = ds__snap_string(k->s, text);
     if (!k->pickle) {
-        ds__ink_quoted(k, string);
+        ds__item_writer_quoted(k, string);
         return;
     }
     if (text && ds__pickle_again(k, &k->text[text - 1]))
@@ -12523,62 +12587,62 @@ static void ds__ink_text(ds__ink *k, uint32_t text) {
         ds__pickle_keep(k, &k->text[text - 1]);
 }
 
-static void ds__put_int(ds__ink *k, int word, uint64_t n) {
-    ds__ink_key(k, word);
-    ds__ink_int(k, n);
+static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_int(k, n);
 }
 
-static void ds__put_text(ds__ink *k, int word, uint32_t text) {
-    ds__ink_key(k, word);
-    ds__ink_text(k, text);
+static void ds__put_text(ds__item_writer *k, int word, uint32_t text) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_text(k, text);
 }
 
-static void ds__put_word(ds__ink *k, int word, int value) {
-    ds__ink_key(k, word);
-    ds__ink_word(k, value);
+static void ds__put_word(ds__item_writer *k, int word, int value) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_word(k, value);
 }
 
-static void ds__put_bool(ds__ink *k, int word, int value) {
-    ds__ink_key(k, word);
+static void ds__put_bool(ds__item_writer *k, int word, int value) {
+    ds__item_writer_key(k, word);
     if (k->pickle)
-        ds__ink_byte(k, value ? 0x88 : 0x89);
+        ds__item_writer_byte(k, value ? 0x88 : 0x89);
     else
-        ds__ink_plain(k, value ? "true" : "false");
+        ds__item_writer_plain(k, value ? "true" : "false");
 }
 
-static void ds__put_list(ds__ink *k, int word) {
-    ds__ink_key(k, word);
-    ds__ink_open(k, '[');
+static void ds__put_list(ds__item_writer *k, int word) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_open(k, '[');
 }
 
 /* -1 for no limit. */
-static void ds__put_size(ds__ink *k, int word, size_t size) {
+static void ds__put_size(ds__item_writer *k, int word, size_t size) {
     if (size <= INT64_MAX) {
         ds__put_int(k, word, size);
         return;
     }
-    ds__ink_key(k, word);
+    ds__item_writer_key(k, word);
     if (k->pickle)
-        ds__pickle(k, 'J', 0xffffffffu, 4);
+        ds__snapshot_opcode_write(k, 'J', 0xffffffffu, 4);
     else
-        ds__ink_plain(k, "-1");
+        ds__item_writer_plain(k, "-1");
 }
 
 /* A number from 0 to 1000. */
-static void ds__put_real(ds__ink *k, int word, double value) {
+static void ds__put_real(ds__item_writer *k, int word, double value) {
     char text[32];
     uint64_t bits;
     unsigned millionths = (unsigned)(value * 1e6 + 0.5);
     memcpy(&bits, &value, sizeof bits);
-    ds__ink_key(k, word);
+    ds__item_writer_key(k, word);
     if (k->pickle) {
-        ds__ink_byte(k, 'G');
+        ds__item_writer_byte(k, 'G');
         for (int shift = 56; shift >= 0; shift -= 8)
-            ds__ink_byte(k, (int)(bits >> shift & 255));
+            ds__item_writer_byte(k, (int)(bits >> shift & 255));
         return;
     }
     snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);
-    ds__ink_plain(k, text);
+    ds__item_writer_plain(k, text);
 }
 
 /* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
@@ -12592,36 +12656,36 @@ static void ds__put_real(ds__ink *k, int word, double value) {
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 
-static void ds__put_pool(ds__ink *k, uint32_t pool) {
+static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
-    ds__ink_key(k, DS__WORD_segment_pool_id);
+    ds__item_writer_key(k, DS__WORD_segment_pool_id);
     if (!k->pickle)
-        ds__ink_byte(k, '[');
-    ds__ink_int(k, name[0]);
+        ds__item_writer_byte(k, '[');
+    ds__item_writer_int(k, name[0]);
     if (!k->pickle)
-        ds__ink_byte(k, ',');
-    ds__ink_int(k, name[1]);
-    ds__ink_byte(k, k->pickle ? 0x86 : ']');
+        ds__item_writer_byte(k, ',');
+    ds__item_writer_int(k, name[1]);
+    ds__item_writer_byte(k, k->pickle ? 0x86 : ']');
 }
 
 /* One frame, or none. */
-static void ds__put_frames(ds__ink *k, uint32_t frame) {
-    ds__ink_key(k, DS__WORD_frames);
+static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
+    ds__item_writer_key(k, DS__WORD_frames);
     if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
         return;
-    ds__ink_open(k, '[');
+    ds__item_writer_open(k, '[');
     if (frame) {
         const ds__sframe *f = &k->s->frames[frame - 1];
         k->level[k->depth - 1].count++;
         if (k->pickle)
-            ds__ink_byte(k, '(');
-        ds__ink_open(k, '{');
+            ds__item_writer_byte(k, '(');
+        ds__item_writer_open(k, '{');
         ds__put_text(k, DS__WORD_filename, f->file);
         ds__put_int(k, DS__WORD_line, f->line);
         ds__put_text(k, DS__WORD_name, f->name ? f->name : k->s->nobody);
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     if (k->pickle && frame)
         ds__pickle_keep(k, &k->frame[frame - 1]);
 }
@@ -12630,20 +12694,20 @@ static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
     return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000;
 }
 
-static void ds__write_block(ds__ink *k, const ds__sblock *b) {
+static void ds__write_block(ds__item_writer *k, const ds__sblock *b) {
     static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated,
                                   DS__WORD_active_pending_free };
-    ds__ink_open(k, '{');
+    ds__item_writer_open(k, '{');
     ds__put_int(k, DS__WORD_address, b->address);
     ds__put_int(k, DS__WORD_size, b->size);
     ds__put_int(k, DS__WORD_requested_size, b->asked);
     ds__put_word(k, DS__WORD_state, states[b->state]);
     ds__put_frames(k, b->frame);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
-    ds__ink_open(k, '{');
+static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
+    ds__item_writer_open(k, '{');
     ds__put_int(k, DS__WORD_device, g->device);
     ds__put_int(k, DS__WORD_address, g->address);
     ds__put_int(k, DS__WORD_total_size, g->size);
@@ -12659,15 +12723,15 @@ static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
     ds__put_frames(k, 0);
     ds__put_list(k, DS__WORD_blocks);
     for (size_t i = 0; i < g->count && !k->stopped; i++) {
-        ds__ink_item(k);
+        ds__item_writer_item(k);
         ds__write_block(k, &k->s->blocks[g->first + i]);
     }
-    ds__ink_close(k);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_event(ds__ink *k, const ds__mevent *e) {
-    ds__ink_open(k, '{');
+static void ds__write_event(ds__item_writer *k, const ds__history_event *e) {
+    ds__item_writer_open(k, '{');
     ds__put_word(k, DS__WORD_action, DS__WORD_alloc + (int)e->action);
     ds__put_int(k, e->action == DS_ACTION_OOM ? DS__WORD_device_free : DS__WORD_addr, e->address);
     ds__put_int(k, DS__WORD_size, e->bytes);
@@ -12676,24 +12740,24 @@ static void ds__write_event(ds__ink *k, const ds__mevent *e) {
     if (k->s->pools[e->pool].id)
         ds__put_pool(k, (uint32_t)e->pool);
     ds__put_frames(k, e->line);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_settings(ds__ink *k) {
+static void ds__write_settings(ds__item_writer *k) {
     const ds_mem_config *c = &k->s->config;
     const char *conf = getenv("DEVSTREAM_ALLOC_CONF");
     char clean[1024];
     int overflowed = 0;
     for (uint32_t i = 0; i < k->s->device_count; i++)
         overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
-    ds__ink_key(k, DS__WORD_allocator_settings);
-    ds__ink_open(k, '{');
-    ds__ink_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
+    ds__item_writer_key(k, DS__WORD_allocator_settings);
+    ds__item_writer_open(k, '{');
+    ds__item_writer_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
     if (k->pickle)
         ds__pickle_text(k, clean);
     else
-        ds__ink_quoted(k, clean);
+        ds__item_writer_quoted(k, clean);
     ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
@@ -12702,8 +12766,8 @@ static void ds__write_settings(ds__ink *k) {
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
     ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
                  c->graph_capture_record_stream_reuse);
-    ds__ink_key(k, DS__WORD_roundup_power2_divisions);
-    ds__ink_open(k, '{');
+    ds__item_writer_key(k, DS__WORD_roundup_power2_divisions);
+    ds__item_writer_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* by MiB */
         char mib[8];
         snprintf(mib, sizeof mib, "%u", 1u << i);
@@ -12711,96 +12775,96 @@ static void ds__write_settings(ds__ink *k) {
             ds__pickle_text(k, mib);
         else {
             if (i)
-                ds__ink_byte(k, ',');
-            ds__ink_quoted(k, mib);
-            ds__ink_byte(k, ':');
+                ds__item_writer_byte(k, ',');
+            ds__item_writer_quoted(k, mib);
+            ds__item_writer_byte(k, ':');
         }
-        ds__ink_int(k, c->roundup_power2_divisions[i]
-                           ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
-                           : (uint64_t)0);
+        ds__item_writer_int(k, c->roundup_power2_divisions[i]
+                                   ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
+                                   : (uint64_t)0);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
     ds__put_int(k, DS__WORD_trace_alloc_max_entries, k->s->entries);
     ds__put_size(k, DS__WORD_max_round_threshold, c->pinned_max_round_threshold);
     ds__put_size(k, DS__WORD_max_cached_size, c->pinned_max_cached_size);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_name(ds__ink *k, ds_device device) {
+static void ds__write_name(ds__item_writer *k, ds_device device) {
     char name[DS_DEVICE_NAME_SIZE];
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
     if (k->pickle)
         ds__pickle_text(k, name);
     else
-        ds__ink_quoted(k, name);
+        ds__item_writer_quoted(k, name);
 }
 
-static void ds__write_devices(ds__ink *k) {
+static void ds__write_devices(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_devices);
     for (uint32_t i = 0; i < k->s->device_count; i++) {
         const ds__sdevice *d = &k->s->devices[i];
-        ds__ink_item(k);
-        ds__ink_open(k, '{');
-        ds__ink_key(k, DS__WORD_name);
+        ds__item_writer_item(k);
+        ds__item_writer_open(k, '{');
+        ds__item_writer_key(k, DS__WORD_name);
         ds__write_name(k, d->device);
         ds__put_int(k, DS__WORD_total_memory, d->total);
         ds__put_int(k, DS__WORD_limit, d->limit);
         ds__put_int(k, DS__WORD_history_entries, d->room);
         ds__put_int(k, DS__WORD_history_events, d->seen);
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_annotations(ds__ink *k) {
+static void ds__write_annotations(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_external_annotations);
     for (uint32_t d = 0; d < k->s->device_count; d++)
         for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
-            const ds__mevent *e = &k->s->devices[d].events[i];
+            const ds__history_event *e = &k->s->devices[d].events[i];
             if (e->action != DS_ACTION_ANNOTATION)
                 continue;
-            ds__ink_item(k);
-            ds__ink_open(k, '{');
+            ds__item_writer_item(k);
+            ds__item_writer_open(k, '{');
             ds__put_int(k, DS__WORD_device, d);
             ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
             ds__put_text(k, DS__WORD_name, e->line);
-            ds__ink_close(k);
+            ds__item_writer_close(k);
         }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
 /* The pickle's or the JSON's. */
-static void ds__write_snapshot(ds__ink *k) {
+static void ds__write_snapshot(ds__item_writer *k) {
     const ds__snap *s = k->s;
     if (k->pickle)
-        ds__pickle(k, 0x80, 2, 1);
-    ds__ink_open(k, '{');
+        ds__snapshot_opcode_write(k, 0x80, 2, 1);
+    ds__item_writer_open(k, '{');
     ds__put_list(k, DS__WORD_segments);
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
-        ds__ink_item(k);
+        ds__item_writer_item(k);
         ds__write_segment(k, &s->segments[i]);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__put_list(k, DS__WORD_device_traces);
     for (uint32_t d = 0; d < s->device_count; d++) {
-        ds__ink_item(k);
-        ds__ink_open(k, '[');
+        ds__item_writer_item(k);
+        ds__item_writer_open(k, '[');
         for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
             if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION)
                 continue;
-            ds__ink_item(k);
+            ds__item_writer_item(k);
             ds__write_event(k, &s->devices[d].events[i]);
         }
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__write_settings(k);
     ds__write_annotations(k);
     ds__write_devices(k);
     ds__put_int(k, DS__WORD_time_us, ds__snap_us(s, s->time_ns));
-    ds__ink_close(k);
-    ds__ink_plain(k, k->pickle ? "." : "\n");
+    ds__item_writer_close(k);
+    ds__item_writer_plain(k, k->pickle ? "." : "\n");
 }
 
 /* alloc/snapshot_page_data.h - data of the HTML page of a snapshot.
@@ -12815,34 +12879,34 @@ static void ds__write_snapshot(ds__ink *k) {
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 
-static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
+static void ds__page_numbers(ds__item_writer *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
         if (i || !first)
-            ds__ink_byte(k, ',');
-        ds__ink_number(k, n[i]);
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_number(k, n[i]);
     }
 }
 
 /* What the page reads: flat lists of numbers, frames and texts by number. */
-static void ds__page_data(ds__ink *k) {
+static void ds__page_data(ds__item_writer *k) {
     const ds__snap *s = k->s;
-    ds__ink_plain(k, "{\"time\":");
-    ds__ink_number(k, ds__snap_us(s, s->time_ns));
-    ds__ink_plain(k, ",\"texts\":[\"\"");
+    ds__item_writer_plain(k, "{\"time\":");
+    ds__item_writer_number(k, ds__snap_us(s, s->time_ns));
+    ds__item_writer_plain(k, ",\"texts\":[\"\"");
     for (uint32_t i = 1; i <= s->texts_count; i++) {
-        ds__ink_byte(k, ',');
-        ds__ink_quoted(k, ds__snap_string(s, i));
+        ds__item_writer_byte(k, ',');
+        ds__item_writer_quoted(k, ds__snap_string(s, i));
     }
-    ds__ink_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
+    ds__item_writer_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
     for (size_t i = 0; i < s->frame_count; i++)
         ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name },
                          3, 0);
-    ds__ink_plain(k, "],\n\"pools\":["); /* id, label */
+    ds__item_writer_plain(k, "],\n\"pools\":["); /* id, label */
     for (size_t i = 0; i < s->pool_count; i++)
         ds__page_numbers(
             k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
     /* device, address, size, stream, small or large, growing, pool, first block, blocks */
-    ds__ink_plain(k, "],\n\"segments\":[");
+    ds__item_writer_plain(k, "],\n\"segments\":[");
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
         const ds__ssegment *g = &s->segments[i];
         ds__page_numbers(k,
@@ -12850,31 +12914,31 @@ static void ds__page_data(ds__ink *k) {
                                        g->growing, g->pool, g->first, g->count },
                          9, !i);
     }
-    ds__ink_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
+    ds__item_writer_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
     for (size_t i = 0; i < s->block_count && !k->stopped; i++)
         ds__page_numbers(k,
                          (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state,
                                        s->blocks[i].frame },
                          4, !i);
-    ds__ink_plain(k, "],\n\"devices\":[");
+    ds__item_writer_plain(k, "],\n\"devices\":[");
     for (uint32_t d = 0; d < s->device_count; d++) {
         const ds__sdevice *v = &s->devices[d];
         uint64_t start = v->count ? v->events[0].time_ns : 0;
         uint64_t last = start;
-        ds__ink_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
+        ds__item_writer_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
         ds__write_name(k, v->device);
-        ds__ink_plain(k, ",\"total\":");
-        ds__ink_number(k, v->total);
-        ds__ink_plain(k, ",\"limit\":");
-        ds__ink_number(k, v->limit);
-        ds__ink_plain(k, ",\"seen\":");
-        ds__ink_number(k, v->seen);
-        ds__ink_plain(k, ",\"start\":");
-        ds__ink_number(k, v->count ? ds__snap_us(s, start) : 0);
+        ds__item_writer_plain(k, ",\"total\":");
+        ds__item_writer_number(k, v->total);
+        ds__item_writer_plain(k, ",\"limit\":");
+        ds__item_writer_number(k, v->limit);
+        ds__item_writer_plain(k, ",\"seen\":");
+        ds__item_writer_number(k, v->seen);
+        ds__item_writer_plain(k, ",\"start\":");
+        ds__item_writer_number(k, v->count ? ds__snap_us(s, start) : 0);
         /* action, address, size, frame or text, ns since the one before */
-        ds__ink_plain(k, ",\"events\":[");
+        ds__item_writer_plain(k, ",\"events\":[");
         for (size_t i = 0; i < v->count && !k->stopped; i++) {
-            const ds__mevent *e = &v->events[i];
+            const ds__history_event *e = &v->events[i];
             ds__page_numbers(k,
                              (uint64_t[]){ e->action, e->address, e->bytes, e->line,
                                            e->time_ns > last ? e->time_ns - last : 0 },
@@ -12882,9 +12946,9 @@ static void ds__page_data(ds__ink *k) {
             if (e->time_ns > last)
                 last = e->time_ns;
         }
-        ds__ink_plain(k, "]}");
+        ds__item_writer_plain(k, "]}");
     }
-    ds__ink_plain(k, "]}");
+    ds__item_writer_plain(k, "]}");
 }
 
 /* Generated by tools/page.awk from src/alloc/snapshot_page.html. */
@@ -13301,32 +13365,32 @@ static const char *const ds__page_code[] = {
    Threads: any caller's thread, also while streams capture. Allocations and frees on a device
    wait while it is copied or walked. */
 
-static void ds__write_page(ds__ink *k) {
+static void ds__write_page(ds__item_writer *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
-        ds__ink_plain(k, ds__page_head[i]);
+        ds__item_writer_plain(k, ds__page_head[i]);
     ds__page_data(k);
     for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++)
-        ds__ink_plain(k, ds__page_code[i]);
+        ds__item_writer_plain(k, ds__page_code[i]);
 }
 
 /* ---- the public functions ---- */
 
-static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
-                              ds_write_fn write_fn, void *user) {
+static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_pool pool,
+                                    ds_write_fn write_fn, void *user) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
                 "format is %d; use a DS_SNAPSHOT_* format", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
-    ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
+    ds__mem_pool *only = pool.id ? ds__mem_pool_of(pool) : NULL;
     if (pool.id && !only)
         return DS_ERR_INVALID_HANDLE;
     ds__snap *s = ds__snap_collect(flags, only);
     if (!s)
         return r;
-    ds__ink *k = ds__alloc(sizeof *k);
+    ds__item_writer *k = ds__host_alloc(sizeof *k);
     if (k) {
-        k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text);
-        k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame);
+        k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
+        k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
     }
     if (k && k->text && k->frame) {
         k->s = s;
@@ -13337,16 +13401,16 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
             ds__write_page(k);
         else
             ds__write_snapshot(k);
-        ds__ink_flush(k);
+        ds__item_writer_flush(k);
         r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
     } else {
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
     if (k) {
-        ds__release(k->text);
-        ds__release(k->frame);
+        ds__host_free(k->text);
+        ds__host_free(k->frame);
     }
-    ds__release(k);
+    ds__host_free(k);
     ds__snap_free(s);
     return r;
 }
@@ -13355,7 +13419,7 @@ DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_
                                        ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
-    return ds__snapshot(format, flags, pool, write_fn, user);
+    return ds__snapshot_write(format, flags, pool, write_fn, user);
 }
 
 DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
@@ -13365,7 +13429,7 @@ DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags
     FILE *f = fopen(path, "wb");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__pen_to_file, f);
+    ds_result r = ds__snapshot_write(format, flags, (ds_pool){ 0 }, ds__text_writer_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
@@ -13380,35 +13444,35 @@ static int ds__segment_order(const void *a, const void *b) {
 }
 
 /* All is locked. */
-static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user) {
+static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user) {
     size_t count = 0;
     size_t n = 0;
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (ds__segment *i = a->segments; i; i = i->next)
                 count++;
-    ds__segment **sorted = ds__alloc((count + 1) * sizeof *sorted);
+    ds__segment **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
     if (!sorted)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (ds__segment *i = a->segments; i; i = i->next)
                 sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    ds__guarded g = ds__guard();
+    ds__callback_guard g = ds__callback_guard_enter();
     for (size_t i = 0; i < n; i++)
-        for (ds__mblock *b = sorted[i]->first; b; b = b->next) {
+        for (ds__mem_block *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
-            ds__describe(atomic_load(&sorted[i]->arena), b, &block);
+            ds__block_describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__unguard(g);
-    ds__release(sorted);
+    ds__callback_guard_leave(g);
+    ds__host_free(sorted);
     return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     DS__ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
@@ -13423,7 +13487,7 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
 /* alloc/pinned_block.h - blocks of pinned memory: requests, uses, pending blocks.
 
    Rounds a request for pinned memory (ds__pinned_want), takes a free block for it
-   (ds__pinned_take), and runs the fallback chain (ds__pinned_ladder) if none fits.
+   (ds__pinned_take), and runs the fallback chain (ds__pinned_fallback_serve) if none fits.
    ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
    cached segments to the driver. ds__pinned_short reports a shortage.
 
@@ -13432,18 +13496,18 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
    open, the fallback chain queries no event and returns no segment.
    Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
    ds__pinned_uses_end expect both. ds__pinned_poll, ds__pinned_take, ds__pinned_flush and
-   ds__pinned_ladder expect no lock. ds__pinned_grow holds the arena's `grow` while the driver
-   allocates. Events are queried and segments returned with no spinning lock held.
+   ds__pinned_fallback_serve expect no lock. ds__pinned_grow holds the arena's `grow` while the
+   driver allocates. Events are queried and segments returned with no spinning lock held.
    Threads: caller's threads, any number at once. ds__hold_release runs on the thread that ends
    the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
-        ds__release(h);
+        ds__host_free(h);
 }
 
 static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
-    ds__hold *h = ds__alloc(sizeof *h);
+    ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
     (void)user;
     if (!h)
@@ -13473,9 +13537,9 @@ static void ds__host_unlock(ds__arena *a) {
 
 /* What a block was is free, and one with its neighbours. The segment that is to be given back,
    if there is one. All is locked. */
-static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
+static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_COMPLETED, b);
     b = ds__merge_in(a, b);
     if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
@@ -13486,7 +13550,7 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     return b->seg;
 }
 
-static int ds__pinned_done(const ds__muse *u) {
+static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
         ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY)
                               : ds__event_ask(u->event);
@@ -13498,25 +13562,25 @@ static int ds__pinned_done(const ds__muse *u) {
 }
 
 /* Locked. */
-static void ds__pinned_uses_end(ds__arena *a, ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds__hold_drop(u->hold);
         u->hold = NULL;
     }
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
 }
 
 /* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not:
    those come last next time. Nothing is locked. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
-    ds__mblock *list[DS__POLLS];
+    ds__mem_block *list[DS__POLLS];
     ds__segment *over[DS__POLLS];
     uint8_t done[DS__POLLS];
     size_t freed = 0;
     size_t left = 0;
     ds__arena_lock(a);
-    for (const ds__mblock *b = a->pending; b; b = b->list_next)
+    for (const ds__mem_block *b = a->pending; b; b = b->list_next)
         left++;
     ds__arena_unlock(a);
     while (left > 0 && patience > 0) {
@@ -13524,7 +13588,7 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         size_t most = left < DS__POLLS ? left : DS__POLLS;
         size_t given = 0;
         ds__arena_lock(a);
-        for (ds__mblock *b = a->pending; b && n < most; b = b->list_next)
+        for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
             if (!b->quiet) {
                 b->quiet = 1;
                 list[n++] = b;
@@ -13539,7 +13603,7 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         }
         ds__host_lock(a);
         for (size_t i = 0; i < n; i++) {
-            ds__mblock *b = list[i];
+            ds__mem_block *b = list[i];
             b->quiet = 0;
             ds__pending_out(a, b);
             if (!done[i]) {
@@ -13594,10 +13658,10 @@ static ds__pinned_wish ds__pinned_want(size_t asked) {
 /* Takes a free block. */
 static int ds__pinned_take(ds__pinned_wish *q) {
     ds__arena *a = q->a;
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     ds__host_lock(a);
     if (q->exact) {
-        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size;)
+        for (b = a->bins[q->kind].head[ds__bin_of_size(q->size)]; b && b->size != q->size;)
             b = b->list_next;
         /* to the front, where it is found */
         if (b) {
@@ -13606,10 +13670,10 @@ static int ds__pinned_take(ds__pinned_wish *q) {
         }
     }
     if (!q->exact || b)
-        b = ds__take(a, q->kind, q->size, q->asked);
+        b = ds__block_take(a, q->kind, q->size, q->asked);
     if (b)
         q->ptr = b->ptr;
-    if (ds__observed() && b)
+    if (ds__observer_is_set() && b)
         ds__observe_block(a, DS_ACTION_ALLOC, b);
     ds__host_unlock(a);
     return b != NULL;
@@ -13636,7 +13700,7 @@ static size_t ds__pinned_flush(void) {
     return done;
 }
 
-static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
+static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
     int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q))
@@ -13660,7 +13724,7 @@ static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
 
 /* The sentence of a shortage. */
 static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     size_t live = 0;
     size_t pending = 0;
     size_t cached = 0;
@@ -13669,7 +13733,7 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
     ds__mem_lock_all(dev);
     for (const ds__arena *a = dev->main.arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next) {
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
                 *(b->state == DS_BLOCK_LIVE      ? &live
                   : b->state == DS_BLOCK_PENDING ? &pending
                                                  : &cached) += b->size;
@@ -13693,9 +13757,9 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
 }
 
 /* The same of pinned memory. */
-static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
+static ds_result ds__pinned_check(ds__mem_dev *dev, int level) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level)
-               ? ds__validate(dev)
+               ? ds__device_validate(dev)
                : DS_OK;
 }
 
@@ -13722,7 +13786,7 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
-    ds__mdevice *dev = ds__pinned_device();
+    ds__mem_dev *dev = ds__pinned_device();
     if (!dev)
         return ds__mem_error();
     ds_result r = ds__pinned_check(dev, 2);
@@ -13740,7 +13804,7 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
         if ((r = ds__pinned_check(dev, 1)) < 0)
             return r;
         ds__tls.mute++;
-        r = ds__pinned_ladder(&q);
+        r = ds__pinned_fallback_serve(&q);
         ds__tls.mute--;
         if (ds__is_shortage(r))
             return ds__pinned_short(&q, r);
@@ -13759,7 +13823,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
         return DS_OK;
-    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    ds__mem_block *b = ds__find_live(ptr, 1, &a);
     if (b && a->dev->device.type != DS_DEVICE_HOST) {
         ds__arena_unlock(a);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is device memory; use ds_mem_free", ptr);
@@ -13767,7 +13831,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
     if (b->uses) {
@@ -13785,11 +13849,11 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
 
 /* Notes that the graphs of a capture use the block. */
 static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
-    ds__muse *fresh = NULL;
+    ds__stream_use *fresh = NULL;
     ds__arena *a = NULL;
     for (int second = 0;; second++) { /* a use is made without locks */
-        ds__mblock *b = ds__find_live(ptr, 0, &a);
-        ds__muse *u = b ? b->uses : NULL;
+        ds__mem_block *b = ds__find_live(ptr, 0, &a);
+        ds__stream_use *u = b ? b->uses : NULL;
         while (u && u->hold != hold)
             u = u->next;
         if (b && !u && second) {
@@ -13803,7 +13867,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             if (!b)
                 ds__arena_lock(a = ds__host.arena[0]);
             fresh->next = NULL;
-            ds__muses_drop(a, fresh);
+            ds__stream_uses_drop(a, fresh);
         }
         if (b || second)
             ds__arena_unlock(a);
@@ -13811,7 +13875,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
         if (u || second)
             return DS_OK;
-        if (!(fresh = ds__muse_new(a, a->dev->device)))
+        if (!(fresh = ds__stream_use_new(a, a->dev->device)))
             return DS_ERR_OUT_OF_MEMORY;
     }
 }
@@ -13873,7 +13937,7 @@ DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
     DS__ENTER("ds_mem_pinned_empty_cache");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     if (ds__captures_open())
@@ -13898,7 +13962,7 @@ DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
     return DS_OK;
 }
 
-static ds_mem_duration ds__duration(const ds__clock *c) {
+static ds_mem_duration ds__pinned_duration_of(const ds__clock *c) {
     ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count,
                           c->count ? c->total / c->count / 1000 : 0 };
     return d;
@@ -13909,10 +13973,10 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (dev) {
         ds_mem_stats s;
-        ds__stats(dev, NULL, &s);
+        ds__stats_sum(dev, NULL, &s);
         out->allocations = s.allocation[DS_STAT_ALL];
         out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
         out->active_requests = s.active[DS_STAT_ALL];
@@ -13920,8 +13984,8 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         out->num_host_alloc = s.num_device_alloc;
         out->num_host_free = s.num_device_free;
         ds__lock_take(&ds__host.clock_lock);
-        out->host_alloc_time = ds__duration(&ds__host.made);
-        out->host_free_time = ds__duration(&ds__host.ended);
+        out->host_alloc_time = ds__pinned_duration_of(&ds__host.made);
+        out->host_free_time = ds__pinned_duration_of(&ds__host.ended);
         ds__lock_give(&ds__host.clock_lock);
     }
     return DS_OK;
@@ -13929,7 +13993,7 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
 
 DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
     DS__ENTER("ds_mem_pinned_reset_peak_stats");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 1);
@@ -13941,7 +14005,7 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
 
 DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
     DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 0);
@@ -14032,12 +14096,12 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     if (alignment <= 256)
         return ds__up_alloc(&r->up, size, 0, stream, out);
     DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes exceed the address space", size);
-    ds__moved *m = ds__alloc(sizeof *m);
+    ds__moved *m = ds__host_alloc(sizeof *m);
     ds_result result =
         m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record the start of a block");
     if (result < 0) {
-        ds__release(m);
+        ds__host_free(m);
         return result;
     }
     m->size = size + alignment;
@@ -14065,7 +14129,7 @@ static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_str
         *at = m;
         ds__mutex_unlock(&r->lock);
     } else {
-        ds__release(m);
+        ds__host_free(m);
     }
     return result;
 }
@@ -14081,15 +14145,15 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
         if (result == DS_OK)
             return result;
         memcpy(why, ds__tls.aside, sizeof why);
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
-        ds__return(o);
+        ds__resource_return(o);
         if (more)
             continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
         ds__tls.code = result;
         if (!ds__tls.mute)
-            ds__log(DS_LOG_ERROR, result, why);
+            ds__log_write(DS_LOG_ERROR, result, why);
         return result;
     }
 }
@@ -14259,11 +14323,11 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     if (result < 0)
         return result;
     ds__res *up = NULL;
-    ds__res *r = ds__alloc(sizeof *r);
+    ds__res *r = ds__host_alloc(sizeof *r);
     if (!r)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
     if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) {
-        ds__release(r);
+        ds__host_free(r);
         return DS_ERR_INVALID_HANDLE;
     }
     *r = *what;
@@ -14274,11 +14338,11 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
     if (i == ds__rs.count) {
-        ds__res **more = ds__alloc((i + 1) * sizeof *more);
+        ds__res **more = ds__host_alloc((i + 1) * sizeof *more);
         if (more && i)
             memcpy(more, ds__rs.at, i * sizeof *more);
         if (more) {
-            ds__release(ds__rs.at);
+            ds__host_free(ds__rs.at);
             ds__rs.at = more;
             ds__rs.count++;
         }
@@ -14299,7 +14363,7 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     if (room)
         return DS_OK;
     ds__mutex_destroy(&r->lock);
-    ds__release(r);
+    ds__host_free(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
 
@@ -14327,7 +14391,7 @@ DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
 
 DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_pool", DS__RES_POOL);
-    if (pool.id && !ds__mpool_of(pool))
+    if (pool.id && !ds__mem_pool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
@@ -14459,11 +14523,11 @@ static void ds__res_end(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
             ds__moved *next = r->moved[i]->next;
-            ds__release(r->moved[i]);
+            ds__host_free(r->moved[i]);
             r->moved[i] = next;
         }
     ds__mutex_destroy(&r->lock);
-    ds__release(r);
+    ds__host_free(r);
 }
 
 DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
@@ -14505,18 +14569,18 @@ static void ds__resource_shutdown(void) {
         ds__res *r = ds__rs.at[i];
         if (!r)
             continue;
-        ds__warn("resource created at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
-                 r->made.line);
+        ds__log_warn("resource created at %s:%d was not destroyed",
+                     r->made.file ? r->made.file : "?", r->made.line);
         ds__res_end(r);
     }
-    ds__release(ds__rs.at);
+    ds__host_free(ds__rs.at);
     ds__rs.at = NULL;
     ds__rs.count = 0;
 }
 
 /* alloc/ipc_export.h - exporting blocks to other processes.
 
-   Implements ds_mem_export, which writes an IPC handle (ds__parcel) for a block of a shareable
+   Implements ds_mem_export, which writes an IPC handle (ds__ipc_memory) for a block of a shareable
    pool. The records are in ipc_records.h.
 
    Invariants: A block is marked as exported only if it is still the block that the record was
@@ -14527,27 +14591,27 @@ static void ds__resource_shutdown(void) {
    Threads: any caller's thread. */
 
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
-static ds_result ds__hoard_export(ds__hoard *h) {
-    ds__board *b;
+static ds_result ds__export_hold_export(ds__export_hold *h) {
+    ds__registry *b;
     unsigned char handle[64];
     if (h->generation)
         return DS_OK;
     ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
     if (r < 0)
         return r;
-    ds__stake_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
+    ds__export_slot_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
     memcpy(facts.handle, handle, sizeof facts.handle);
-    ds__boards_lock();
-    r = ds__board_own(&b);
+    ds__registries_lock();
+    r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__stake_new(b, &facts, &h->stake, &h->generation);
-    ds__boards_unlock();
+        r = ds__export_slot_new(b, &facts, &h->stake, &h->generation);
+    ds__registries_unlock();
     return r;
 }
 
 /* Orders what importers do behind the work on the block's stream so far by the record's event. If
    there is none, *out_wait is set. */
-static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wait) {
+static ds_result ds__ipc_export_order(const ds__ipc_export *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
     *out_wait = !of || !s->event.id;
@@ -14567,7 +14631,7 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wa
 
 /* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
    ended. No lock is held: another thread may have to share memory before the stream goes on. */
-static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
+static ds_result ds__ipc_export_wait(ds_stream stream, ds_event end) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     if (!of)
         return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
@@ -14578,7 +14642,7 @@ static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
 
 /* What an export needs to know of a block, as it is found under its arena's lock. */
 typedef struct ds__exported {
-    ds__mblock *block;
+    ds__mem_block *block;
     char *start;
     char *base;
     size_t size;
@@ -14588,21 +14652,22 @@ typedef struct ds__exported {
 } ds__exported;
 
 /* A record for a block of the segment. The mutex is held. */
-static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sent **out) {
-    ds__sent *s = ds__alloc(sizeof *s);
+static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
+                                    ds__ipc_export **out) {
+    ds__ipc_export *s = ds__host_alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
     s->block = x->block;
     s->ptr = x->start;
-    ds__stake_facts facts = { .size = x->size,
-                              .offset = (uint64_t)(x->start - x->base),
-                              .segment = h->stake,
-                              .segment_generation = h->generation };
-    ds__boards_lock();
-    ds_result r = ds__stake_new(ds__boards.own, &facts, &s->stake, &s->generation);
-    ds__boards_unlock();
+    ds__export_slot_facts facts = { .size = x->size,
+                                    .offset = (uint64_t)(x->start - x->base),
+                                    .segment = h->stake,
+                                    .segment_generation = h->generation };
+    ds__registries_lock();
+    ds_result r = ds__export_slot_new(ds__registries.own, &facts, &s->stake, &s->generation);
+    ds__registries_unlock();
     if (r < 0) {
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     if (ds__share.events < DS__SENT_EVENTS &&
@@ -14610,7 +14675,7 @@ static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sen
             DS_OK)
         ds__share.events++;
     if (r < 0) {
-        ds__sent_end(s);
+        ds__ipc_export_end(s);
         return r;
     }
     *out = s;
@@ -14619,8 +14684,8 @@ static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sen
 
 /* Importers find the record's event on its export slot, from its first record on. The mutex is
    held. */
-static ds_result ds__sent_event(const ds__sent *s) {
-    ds__stake_facts *facts = &ds__boards.own->sheet->stake[s->stake].facts;
+static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
+    ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
@@ -14637,7 +14702,7 @@ static ds_result ds__sent_event(const ds__sent *s) {
 
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
     memset(x, 0, sizeof *x);
     if (!b)
         return 0;
@@ -14653,14 +14718,14 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
 }
 
 /* Marks the block as exported, if it is still the same one, and enters a record that is new. */
-static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
+static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(x->start, 1, &a);
+    ds__mem_block *b = ds__find_live(x->start, 1, &a);
     int same = b == x->block;
     if (same && fresh) {
         b->exported = 1;
         ds__lock_take(&ds__share.lock);
-        ds__sent **bucket = ds__sent_bucket(x->start);
+        ds__ipc_export **bucket = ds__ipc_export_bucket(x->start);
         fresh->next = *bucket;
         *bucket = fresh;
         ds__lock_give(&ds__share.lock);
@@ -14670,41 +14735,41 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
     return same;
 }
 
-/* The mutex is held. *out_wait: ds__sent_wait is still to come. */
-static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out_wait) {
-    ds__sent *s;
-    ds__sent *fresh = NULL;
-    ds__hoard *h = ds__share.hoards;
+/* The mutex is held. *out_wait: ds__ipc_export_wait is still to come. */
+static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
+    ds__ipc_export *s;
+    ds__ipc_export *fresh = NULL;
+    ds__export_hold *h = ds__share.hoards;
     while (h && h->base != x->base)
         h = h->next;
     if (!h)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                         (void *)x->start);
-    ds_result r = ds__hoard_export(h);
+    ds_result r = ds__export_hold_export(h);
     if (r < 0)
         return r;
     ds__lock_take(&ds__share.lock);
-    s = ds__sent_find(x->start, 0);
+    s = ds__ipc_export_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x, h, &fresh)) == DS_OK)
+    if (!s && (r = ds__ipc_export_new(x, h, &fresh)) == DS_OK)
         s = fresh;
     if (r == DS_OK)
-        r = ds__sent_order(s, x->stream, out_wait);
+        r = ds__ipc_export_order(s, x->stream, out_wait);
     if (r == DS_OK)
-        r = ds__sent_event(s);
+        r = ds__ipc_export_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
     if (r < 0) {
         if (fresh)
-            ds__sent_end(fresh);
+            ds__ipc_export_end(fresh);
         return r;
     }
     p->version = DS__PARCEL_VERSION;
     p->type = (uint8_t)h->device.type;
-    p->pid = ds__boards.own->pid;
-    p->fd = ds__boards.own->fd;
-    p->cookie = ds__boards.own->cookie;
+    p->pid = ds__registries.own->pid;
+    p->fd = ds__registries.own->fd;
+    p->cookie = ds__registries.own->cookie;
     p->stake = s->stake;
     p->generation = s->generation;
     return DS_OK;
@@ -14712,7 +14777,7 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out
 
 DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds__exported x;
-    ds__parcel p;
+    ds__ipc_memory p;
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_export");
@@ -14734,7 +14799,7 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds_result r = ds__block_export(&x, &p, &wait);
     ds__mutex_unlock(&ds__share.mutex);
     if (r == DS_OK && wait)
-        r = ds__sent_wait(x.stream, x.end);
+        r = ds__ipc_export_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;
@@ -14746,8 +14811,8 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
 /* alloc/ipc_import.h - importing blocks of other processes.
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
-   process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
-   the exporter's work.
+   process, ds__got_new takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
+   for the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
@@ -14772,7 +14837,7 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
 
 /* Opens the memory of a segment whose lease was just taken. The mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__stake_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
     void *base = NULL;
     if (facts->device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -14786,7 +14851,7 @@ static ds_result ds__guest_open(ds__guest *q) {
 
 /* The segment of a block of another process, opened if it is not; the board is the caller's, or
    the segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds__board *b,
+static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *block, ds__registry *b,
                               ds__guest **out) {
     ds__guest *q = ds__share.guests;
     while (q && (q->board != b || q->stake != block->segment ||
@@ -14795,7 +14860,7 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
         q = q->next;
     if ((*out = q) != NULL)
         return DS_OK;
-    if (!(q = ds__alloc(sizeof *q)))
+    if (!(q = ds__host_alloc(sizeof *q)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
     q->board = b;
@@ -14805,12 +14870,12 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
     if (r == DS_OK && (r = ds__guest_open(q)) < 0)
         ds__lease_drop(b, q->stake, q->lease);
     if (r < 0) {
-        ds__release(q);
+        ds__host_free(q);
         return r;
     }
-    ds__boards_lock();
+    ds__registries_lock();
     b->users++;
-    ds__boards_unlock();
+    ds__registries_unlock();
     q->next = ds__share.guests;
     ds__share.guests = q;
     *out = q;
@@ -14819,7 +14884,7 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
 
 /* One more import of a block that is imported already; 0: it is not, or closed and about to go.
    The mutex is held. */
-static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__board *b) {
+static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
         if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
@@ -14836,28 +14901,29 @@ static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__b
 }
 
 /* The handle's pointer must be inside of the block. */
-static ds_result ds__inner_check(const ds__parcel *p, size_t size) {
+static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
     DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
                 (unsigned long long)p->inner, size);
     return DS_OK;
 }
 
 /* The mutex is held. */
-static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
+static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                             ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
     ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
-    const ds__stake_facts *facts = &b->sheet->stake[p->stake].facts;
+    const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
-    if (r == DS_OK && !(g = ds__alloc(sizeof *g)))
+    if (r == DS_OK && !(g = ds__host_alloc(sizeof *g)))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     if (r == DS_OK)
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
-        ds__release(g);
+        ds__host_free(g);
         ds__lease_drop(b, p->stake, lease);
         return r;
     }
@@ -14878,7 +14944,7 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 
 /* The stream goes on behind what the exporter had put on its own. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
-    const ds__stake_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
+    const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
     if (!atomic_load(&facts->has_event))
         return DS_OK;
@@ -14890,12 +14956,12 @@ static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
 }
 
 /* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream,
+static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_stream stream,
                                   ds__got **out) {
-    ds__board *b = NULL;
-    ds__boards_lock();
-    ds_result r = ds__board_open(p->pid, p->fd, p->cookie, &b);
-    ds__boards_unlock();
+    ds__registry *b = NULL;
+    ds__registries_lock();
+    ds_result r = ds__registry_open(p->pid, p->fd, p->cookie, &b);
+    ds__registries_unlock();
     if (r < 0)
         return r;
     ds__got *g = ds__got_again(device, p, b);
@@ -14910,16 +14976,16 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
         ds__got_passed(stream, r, g);
         ds__got_collect(0);
     }
-    ds__boards_lock();
-    ds__board_close(b);
-    ds__boards_unlock();
+    ds__registries_lock();
+    ds__registry_close(b);
+    ds__registries_unlock();
     *out = g;
     return r;
 }
 
 /* Whether the bytes can have come from ds_mem_export. */
-static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
-    static const ds__parcel none;
+static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device) {
+    static const ds__ipc_memory none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "the handle was not written by ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -14937,7 +15003,7 @@ static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
 
 DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream,
                                void **out) {
-    ds__parcel p;
+    ds__ipc_memory p;
     ds__got *g = NULL;
     if (out)
         *out = NULL;
@@ -14945,7 +15011,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
     DS__RESOLVE(device);
     memcpy(&p, handle, sizeof p);
-    ds_result r = ds__parcel_check(&p, device);
+    ds_result r = ds__ipc_memory_check(&p, device);
     if (r < 0)
         return r;
     ds__stream *s = ds__stream_pin(stream);
@@ -14986,7 +15052,7 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
     if (ds__is_capturing(s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     /* nothing more runs there once what runs now is over */
     *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
     if (*out_wait)
@@ -15034,28 +15100,28 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
    Threads: the thread of ds_shutdown, after all work is done. */
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
-static void ds__tell_leaks(ds__mdevice *dev) {
-    ds__mowners owners;
-    ds__mowner o;
-    ds__mowner *which;
+static void ds__tell_leaks(ds__mem_dev *dev) {
+    ds__oom_owners owners;
+    ds__oom_owner o;
+    ds__oom_owner *which;
     char name[80];
     if (ds__logger.level < DS_LOG_WARNING)
         return;
-    ds__mowners_begin(&owners, ds__moom_count(dev));
-    for (const ds__mpool *p = &dev->main; p; p = p->next)
+    ds__oom_owners_begin(&owners, ds__oom_count(dev));
+    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next)
+                for (const ds__mem_block *b = g->first; b; b = b->next)
                     if (b->state == DS_BLOCK_LIVE)
-                        ds__mowners_add(&owners, b);
+                        ds__oom_owners_add(&owners, b);
     /* whoever has more knows enough */
-    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) {
-        ds__mowner_name(&owners, which, &o, name);
-        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s",
-                 name, ds__type_name(dev->device.type), dev->device.index, DS__SIZE(o.bytes),
-                 o.count == 1 ? "was" : "were");
+    for (int i = 0; i < 100 && (which = ds__oom_owners_next(&owners, &o)); i++) {
+        ds__oom_owner_name(&owners, which, &o, name);
+        ds__log_warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count,
+                     o.count == 1 ? "" : "s", name, ds__type_name(dev->device.type),
+                     dev->device.index, DS__SIZE(o.bytes), o.count == 1 ? "was" : "were");
     }
-    ds__release(owners.slot);
+    ds__host_free(owners.slot);
 }
 
 /* alloc/shutdown.h - the allocator's part of ds_shutdown.
@@ -15066,21 +15132,21 @@ static void ds__tell_leaks(ds__mdevice *dev) {
    memory. ds__mem_module has the functions that the core calls.
 
    Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
-   and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
+   and last the objects of ds__kept_alloc. Resources end after the pools, because a resource may be
    the upstream of a pool. The serial numbers of pools, segments and resources continue, so that
    old handles stay invalid.
-   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__m.leaving for graphs
-   that release their pools. No lock of the allocator is held while drivers and the upstreams of
-   pools (user code) free segments.
+   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__memory_state.leaving for
+   graphs that release their pools. No lock of the allocator is held while drivers and the upstreams
+   of pools (user code) free segments.
    Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
-   ds__capture_pool_release at the same time; ds__m.closing keeps it away from pools. */
+   ds__capture_pool_release at the same time; ds__memory_state.closing keeps it away from pools. */
 
 /* What was not freed is told by owner, then all memory of a device goes. */
-static void ds__mem_end(ds__mdevice *dev) {
+static void ds__mem_end(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
-    for (ds__mpool *p = &dev->main; p; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (ds__segment *s = a->segments; s; s = s->next) {
                 if (s->page)
@@ -15089,28 +15155,28 @@ static void ds__mem_end(ds__mdevice *dev) {
                 } /* the driver's pool ends with the driver */
                 else
                     DS_IGNORE(ds__source_free(a, s));
-                for (ds__mblock *b = s->first; b; b = b->next)
-                    for (ds__muse *u = b->uses; u; u = u->next)
+                for (ds__mem_block *b = s->first; b; b = b->next)
+                    for (ds__stream_use *u = b->uses; u; u = u->next)
                         ds__event_drop(u->event);
-                ds__release(s->granule);
+                ds__host_free(s->granule);
             }
-            for (ds__muse *u = a->spare_uses; u; u = u->next)
+            for (ds__stream_use *u = a->spare_uses; u; u = u->next)
                 ds__event_drop(u->event);
             ds__event_drop(a->end);
             ds__mutex_destroy(&a->grow);
             ds__mutex_destroy(&a->giving);
         }
-        ds__release(p->label);
+        ds__host_free(p->label);
     }
     ds__mutex_destroy(&dev->lock);
 }
 
 static void ds__pinned_shutdown(void) {
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b; b = b->next)
-                for (ds__muse *u = b->uses; u; u = u->next) {
+            for (ds__mem_block *b = s->first; b; b = b->next)
+                for (ds__stream_use *u = b->uses; u; u = u->next) {
                     ds__hold_drop(u->hold);
                     u->hold = NULL;
                 }
@@ -15131,37 +15197,37 @@ static void ds__mem_shutdown(void) {
     ds__snapshot_shutdown();
     for (int backend = 0; backend < DS_BACKEND_COUNT; backend++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(backend, i);
+            ds__mem_dev *dev = ds__mem_device_at(backend, i);
             if (!dev)
                 continue;
             ds__mem_end(dev);
             atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();
-    ds__release(ds__m.pools);
-    ds__release(ds__m.sorted);
-    ds__callback_clear(&ds__m.shortage);
-    ds__callback_clear(&ds__m.oom);
-    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
-        atomic_store(&ds__m.root[i], NULL);
+    ds__host_free(ds__memory_state.pools);
+    ds__host_free(ds__memory_state.sorted);
+    ds__callback_clear(&ds__memory_state.shortage);
+    ds__callback_clear(&ds__memory_state.oom);
+    for (size_t i = 0; i < sizeof ds__memory_state.root / sizeof ds__memory_state.root[0]; i++)
+        atomic_store(&ds__memory_state.root[i], NULL);
     for (size_t i = 0; i < DS__MAX_DEVICES; i++)
-        atomic_store(&ds__m.legacy[i], 0);
-    while (ds__m.kept) {
-        ds__mkept *next = ds__m.kept->next;
-        ds__release(ds__m.kept);
-        ds__m.kept = next;
+        atomic_store(&ds__memory_state.legacy[i], 0);
+    while (ds__memory_state.kept) {
+        ds__kept *next = ds__memory_state.kept->next;
+        ds__host_free(ds__memory_state.kept);
+        ds__memory_state.kept = next;
     }
-    ds__m.pools = NULL;
-    ds__m.sorted = NULL;
-    ds__m.free_segments = NULL;
-    ds__m.policies = NULL;
-    ds__m.pool_count = ds__m.pool_room = 0;
-    ds__m.sorted_count = ds__m.sorted_room = 0;
-    ds__m.configured = 0;
+    ds__memory_state.pools = NULL;
+    ds__memory_state.sorted = NULL;
+    ds__memory_state.free_segments = NULL;
+    ds__memory_state.policies = NULL;
+    ds__memory_state.pool_count = ds__memory_state.pool_room = 0;
+    ds__memory_state.sorted_count = ds__memory_state.sorted_room = 0;
+    ds__memory_state.configured = 0;
 }
 
 static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
-                                           .thread_end = ds__release, /* its report */
+                                           .thread_end = ds__host_free, /* its report */
                                            .shutdown = ds__mem_shutdown };
 
 #endif /* C */

@@ -989,7 +989,7 @@ static ds_result ds__tensor_setup(void) {
    reading descriptions, arithmetic with shapes, results and shares of storages.
 
    Invariants: if a function fails, it stores the sentence. `what` and `index` name the tensor in
-   sentences, as ds__nth writes them.
+   sentences, as ds__dims_nth writes them.
    Locks: callers do not hold ds__c.lock.
    Threads: any. */
 
@@ -999,7 +999,7 @@ static ds_result ds__tensor_setup(void);
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 /* "input tensor at index 3"; of index -1 only the words. Valid until the thread's next call. */
-static const char *ds__nth(const char *what, int64_t index);
+static const char *ds__dims_nth(const char *what, int64_t index);
 /* Reads and checks a description, or type, shape and strides; strides NULL: row-major. */
 static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
                                  ds__dims *out);
@@ -1043,13 +1043,13 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
 
    Invariants: after a successful ds__tensor_read, the bytes of all elements lie inside the
    address space, from `low` to `high` behind `first`. Strides of an empty tensor and of
-   dimensions of size 1 are not checked, so they must not be followed. The text that ds__nth
+   dimensions of size 1 are not checked, so they must not be followed. The text that ds__dims_nth
    returns stays valid until its next call on the same thread.
    Locks: none.
    Threads: any. */
 
 /* "input tensor at index 3"; of index -1 only the words. */
-static const char *ds__nth(const char *what, int64_t index) {
+static const char *ds__dims_nth(const char *what, int64_t index) {
     static _Thread_local char text[100];
     if (index < 0)
         snprintf(text, sizeof text, "%s", what);
@@ -1093,23 +1093,23 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS,
-                "%s has %d dimensions; 0 to %d are allowed", ds__nth(what, index), ndim,
+                "%s has %d dimensions; 0 to %d are allowed", ds__dims_nth(what, index), ndim,
                 DS_TENSOR_MAX_DIMS);
-    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__nth(what, index));
+    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__dims_nth(what, index));
     DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
-                ds__nth(what, index), dtype.bits, dtype.lanes);
+                ds__dims_nth(what, index), dtype.bits, dtype.lanes);
     if (!out->item)
         return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are not whole bytes",
-                        ds__nth(what, index), dtype.bits * dtype.lanes);
+                        ds__dims_nth(what, index), dtype.bits * dtype.lanes);
     for (int d = 0; d < ndim; d++)
         out->shape[d] = shape[d];
     out->count = ds__count_of(ndim, shape);
     for (int d = 0; out->count == -1 && d < ndim; d++)
-        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__nth(what, index),
-                    (long long)shape[d], d);
+        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d",
+                    ds__dims_nth(what, index), (long long)shape[d], d);
     int64_t bytes = 0;
     DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes),
-                "%s is larger than the address space", ds__nth(what, index));
+                "%s is larger than the address space", ds__dims_nth(what, index));
     out->bytes = (size_t)bytes;
     if (!strides) {
         ds__row_major(ndim, shape, out->strides);
@@ -1131,7 +1131,8 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
             __builtin_add_overflow(high, out->count > 0, &high) ||
             __builtin_mul_overflow(high, (int64_t)out->item, &high);
-    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space", ds__nth(what, index));
+    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space",
+                ds__dims_nth(what, index));
     out->low = (ptrdiff_t)low;
     out->high = (ptrdiff_t)high;
     return DS_OK;
@@ -1149,14 +1150,14 @@ static ds_result ds__tensor_device(ds_device given, const char *what, int64_t in
         given.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "%s is on a device of DLPack's type %d, which is not supported",
-                        ds__nth(what, index), given.type);
-    ds_result r = ds__resolve(given, out);
-    return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
+                        ds__dims_nth(what, index), given.type);
+    ds_result r = ds__device_resolve(given, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
 }
 
 static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
                                  ds__dims *out) {
-    DS__REQUIRE(t, "%s is NULL", ds__nth(what, index));
+    DS__REQUIRE(t, "%s is NULL", ds__dims_nth(what, index));
     ds_result r = ds__dims_read(t->dtype, t->ndim, t->shape, t->strides, what, index, out);
     if (r == DS_OK)
         r = ds__tensor_device(t->device, what, index, &out->device);
@@ -1165,11 +1166,11 @@ static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t i
     out->given = t->device.type == DS_DEVICE_CURRENT ? out->device : t->device;
     out->first = (char *)((uintptr_t)t->data + t->byte_offset);
     DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL",
-                ds__nth(what, index), (long long)out->count);
+                ds__dims_nth(what, index), (long long)out->count);
     DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data &&
                                 (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
                                 (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first),
-                "%s reaches beyond the address space", ds__nth(what, index));
+                "%s reaches beyond the address space", ds__dims_nth(what, index));
     return DS_OK;
 }
 
@@ -1298,9 +1299,9 @@ static ds_result ds__storage_drop(ds__storage *s) {
         if (now && s->kind == DS__OF_PINNED)
             DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         ds__storage_release(s);
-        ds__return(o);
+        ds__resource_return(o);
     } else {
         ds__storage_release(s);
     }
@@ -1376,7 +1377,7 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
                                 ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
-    ds__tensor *o = ds__alloc(sizeof *o + 2 * n * sizeof(int64_t));
+    ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
         DS_IGNORE(ds__storage_drop(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
@@ -1533,7 +1534,7 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     ds__dims d;
     if (out)
         *out = NULL;
-    ds_result r = ds__enter("ds_tensor_wrap");
+    ds_result r = ds__api_enter("ds_tensor_wrap");
     if (r < 0)
         return ds__refuse_payload(r, user, release_fn);
     r = ds__wrap_read(tensor, flags, out, &d);
@@ -1543,9 +1544,9 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (release_fn) {
         ds__kept_error refusal; /* calls of the release function may fail */
         ds__error_keep(&refusal);
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         release_fn(user);
-        ds__return(o);
+        ds__resource_return(o);
         ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
@@ -1563,7 +1564,7 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     ds__lock_give(&ds__c.lock);
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
     ds_result r = ds__storage_drop(o->storage);
-    ds__release(o);
+    ds__host_free(o);
     ds__storages_catch_up();
     return r;
 }
@@ -1621,7 +1622,7 @@ static void ds__dims_recount(ds__dims *d) {
 
 /* Strides with which the elements in their order have another shape; 0: there are none. Runs of
    dimensions that lie in memory like one are cut anew, from the last one on. */
-static int ds__reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
+static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
     int v = ndim - 1;
     if (!d->count) {
         ds__row_major(ndim, shape, strides);
@@ -1697,14 +1698,14 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
                 "the size in dimension %d cannot be -1: the tensor has no elements", open);
     DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not fit the shape %s",
                 (long long)d.count, ds__shape_text(ndim, shape, one, sizeof one));
-    DS__REQUIRE(ds__reshape(&d, ndim, v.shape, v.strides),
+    DS__REQUIRE(ds__view_reshape(&d, ndim, v.shape, v.strides),
                 "the strides %s of the shape %s need a copy for this view",
                 ds__shape_text(d.ndim, d.strides, one, sizeof one),
                 ds__shape_text(d.ndim, d.shape, other, sizeof other));
     return ds__tensor_show(tensor, &v, out);
 }
 
-static ds_result ds__narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
+static ds_result ds__view_narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
                     length <= d->shape[dim] - start,
                 "start %lld and length %lld are outside dimension %d of size %lld",
@@ -1724,7 +1725,7 @@ DSDEF ds_result(ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t star
         return r;
     if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
         return DS_ERR_INVALID_VALUE;
-    r = ds__narrow(&d, dim, start, length);
+    r = ds__view_narrow(&d, dim, start, length);
     return r < 0 ? r : ds__tensor_show(tensor, &d, out);
 }
 
@@ -1743,7 +1744,7 @@ DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start
     stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
     if (stop < start)
         stop = start;
-    r = ds__narrow(&d, dim, start, stop - start);
+    r = ds__view_narrow(&d, dim, start, stop - start);
     if (r < 0)
         return r;
     d.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
@@ -1776,8 +1777,8 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
     return ds__tensor_show(tensor, &d, out);
 }
 
-static ds_result ds__permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
-                             ds_tensor **out) {
+static ds_result ds__view_permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
+                                  ds_tensor **out) {
     ds__dims v = *d;
     for (int i = 0; i < d->ndim; i++) {
         v.shape[i] = d->shape[order[i]];
@@ -1801,7 +1802,7 @@ DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds
         DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d is listed twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
-    return ds__permute(tensor, &d, from, out);
+    return ds__view_permute(tensor, &d, from, out);
 }
 
 DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1, ds_tensor **out) {
@@ -1815,7 +1816,7 @@ DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1
         return DS_ERR_INVALID_VALUE;
     for (int i = 0; i < d.ndim; i++)
         from[i] = i == dim0 ? dim1 : i == dim1 ? dim0 : i;
-    return ds__permute(tensor, &d, from, out);
+    return ds__view_permute(tensor, &d, from, out);
 }
 
 DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
@@ -1868,8 +1869,8 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
    may run on any thread, also inside a host function, and do not change ds_error_get_last. */
 
-static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
-                            ds_tensor **out) {
+static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, unsigned flags,
+                                   ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, "the managed tensor", -1, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
@@ -1888,7 +1889,7 @@ static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigne
 DSDEF ds_result(ds_tensor_import)(ds_managed_tensor *managed, ds_tensor **out) {
     DS__TENSOR_BEGIN("ds_tensor_import");
     DS__REQUIRE(managed, "managed is NULL");
-    return ds__import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
+    return ds__dlpack_import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
 }
 
 DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed, ds_tensor **out) {
@@ -1901,8 +1902,8 @@ DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed
     if (managed->flags & DS_DLPACK_SUBBYTE_PADDED && managed->tensor.dtype.bits % 8)
         return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits",
                         managed->tensor.dtype.bits);
-    return ds__import(&managed->tensor, DS__OF_VERSIONED, managed,
-                      managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
+    return ds__dlpack_import(&managed->tensor, DS__OF_VERSIONED, managed,
+                             managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
 }
 
 typedef struct ds__handed {
@@ -1996,15 +1997,15 @@ static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
-            ds__warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
-                     o->made.line);
+            ds__log_warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
+                         o->made.line);
             /* it is not given back one by one */
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;
             DS_IGNORE(ds__storage_drop(o->storage));
             ds__tls.in_callback--;
-            ds__release(o);
+            ds__host_free(o);
         }
     memset(ds__c.bucket, 0, sizeof ds__c.bucket);
     while (ds__c.waiting) {
@@ -4488,7 +4489,7 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__grown grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -4586,19 +4587,19 @@ static const struct {
 
 /* One more element of a zeroed array that grows: its address, or NULL without memory, which is
    said. */
-static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
+static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
     void *at;
     memcpy(&at, array, sizeof at);
     if (count == *room) {
         size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__alloc(n * size) : NULL;
+        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
         if (!fresh) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
             return NULL;
         }
         if (at)
             memcpy(fresh, at, count * size);
-        ds__release(at);
+        ds__host_free(at);
         memcpy(array, &fresh, sizeof fresh);
         at = fresh;
         *room = n;
@@ -4616,8 +4617,8 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 /* topology/route.h - routes and groups of devices.
 
    ds__routes_make computes the table of routes, the groups and the islands, as the last step of
-   a construction. ds__ways finds the paths from one node; ds__groups_find assigns the devices to
-   groups.
+   a construction. ds__route_ways_find finds the paths from one node; ds__groups_find assigns the
+   devices to groups.
 
    Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
    of a pair, the last line counts. A route has room for one wire more than there are switches and
@@ -4636,7 +4637,7 @@ typedef struct ds__way {
 } ds__way;
 
 /* The ways from a node to all others. */
-static void ds__ways(const ds_topology *t, int from, ds__way *way) {
+static void ds__route_ways_find(const ds_topology *t, int from, ds__way *way) {
     for (int i = 0; i < t->nodes; i++)
         way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
     way[from].latency = 0;
@@ -4708,7 +4709,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -4728,7 +4729,7 @@ typedef struct ds__pair_rates {
 /* Reads the peer lines once: an array with an element for each route. NULL: no memory. */
 static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
-    ds__pair_rates *rates = ds__alloc(p * p * sizeof *rates);
+    ds__pair_rates *rates = ds__host_alloc(p * p * sizeof *rates);
     for (int i = 0; rates && i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         ds__troute *r = ds__route_of(t, e->from, e->to);
@@ -4786,7 +4787,7 @@ static ds_result ds__routes_peers(ds_topology *t) {
         if (ok)
             t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
     }
-    ds__release(rates);
+    ds__host_free(rates);
     return ok ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
@@ -4801,7 +4802,7 @@ static int ds__route_most(const ds_topology *t) {
 /* The routes as the virtual clock of the CPU driver takes them. */
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
-    t->way = ds__alloc(n * n * sizeof *t->way);
+    t->way = ds__host_alloc(n * n * sizeof *t->way);
     if (!t->way)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     for (size_t i = 0; i < n * n; i++)
@@ -4815,13 +4816,13 @@ static ds_result ds__ways_make(ds_topology *t) {
 static ds_result ds__routes_make(ds_topology *t) {
     int p = t->devices + 1;
     int most = ds__route_most(t);
-    ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
+    ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
-        t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
+        t->group[level] = ds__host_alloc((size_t)p * sizeof **t->group);
         if (t->group[level])
             ds__groups_find(t, level, t->group[level]);
     }
-    t->island = ds__alloc(2 * (size_t)p * sizeof *t->island);
+    t->island = ds__host_alloc(2 * (size_t)p * sizeof *t->island);
     if (t->island && t->group[1]) {
         int islands = 0;
         t->seat = t->island + p;
@@ -4833,17 +4834,17 @@ static ds_result ds__routes_make(ds_topology *t) {
             t->seat[i] = last < 0 ? 0 : t->seat[last] + 1;
         }
     }
-    t->route = ds__alloc((size_t)(p * p) * sizeof *t->route);
-    t->hop = ds__alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
+    t->route = ds__host_alloc((size_t)(p * p) * sizeof *t->route);
+    t->hop = ds__host_alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
     if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] ||
         !t->island) {
-        ds__release(way);
+        ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
     int *hop = t->hop;
     for (int i = 0; i < p; i++) {
         int from = i < t->devices ? t->rank[i] : 0;
-        ds__ways(t, from, way);
+        ds__route_ways_find(t, from, way);
         for (int k = 0; k < p; k++, hop += most) {
             ds__troute *r = ds__route_of(t, i, k);
             int at = k < t->devices ? t->rank[k] : 0;
@@ -4862,7 +4863,7 @@ static ds_result ds__routes_make(ds_topology *t) {
             }
         }
     }
-    ds__release(way);
+    ds__host_free(way);
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
     /* who is not reached directly must be reached through the host */
@@ -4905,7 +4906,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__grown(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -4918,7 +4919,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__grown(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -4927,7 +4928,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -4937,7 +4938,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__grown(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -4947,11 +4948,11 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
 
 static ds_topology *ds__topology_new(void) {
     static _Atomic uint64_t ids;
-    ds_topology *t = ds__alloc(sizeof *t);
+    ds_topology *t = ds__host_alloc(sizeof *t);
     if (t)
-        t->rank = ds__alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
+        t->rank = ds__host_alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
     if (!t || !t->rank) {
-        ds__release(t);
+        ds__host_free(t);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
@@ -4963,8 +4964,8 @@ static ds_topology *ds__topology_new(void) {
     t->id = atomic_fetch_add(&ids, 1) + 1;
     if (ds__tnode_add(t, "host", DS__NODE_HOST) == DS_OK)
         return t;
-    ds__release(t->rank);
-    ds__release(t);
+    ds__host_free(t->rank);
+    ds__host_free(t);
     return NULL;
 }
 
@@ -4998,8 +4999,8 @@ DSDEF int(ds_topology_get_size)(const ds_topology *t) {
 /* topology/parse.h - reading the text form of a topology.
 
    Implements ds_topology_create_of_text and ds_topology_create_of_file. ds__topology_parse splits
-   the text into lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values
-   of one line.
+   the text into lines and words (ds__twords), and ds__parse_line adds the nodes, links, peers and
+   values of one line.
 
    Invariants: a name is declared before its use, and every device before the first peer line. A
    line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
@@ -5027,7 +5028,7 @@ static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what)
 
 /* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a
    time, in nanoseconds; 'n': no unit. */
-static int ds__quantity(const char *s, double *out) {
+static int ds__parse_quantity(const char *s, double *out) {
     static const struct {
         const char *unit;
         double by;
@@ -5061,7 +5062,7 @@ static int ds__quantity(const char *s, double *out) {
 }
 
 /* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
-static const char *ds__tdigits(const char *s, int *out) {
+static const char *ds__parse_digits(const char *s, int *out) {
     int digits = 0;
     *out = 0;
     for (; *s >= '0' && *s <= '9' && digits < 5; s++, digits++)
@@ -5071,7 +5072,7 @@ static const char *ds__tdigits(const char *s, int *out) {
 
 /* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
    are not in order. */
-static int ds__tname(const char *word, int k, char *out, size_t size) {
+static int ds__parse_name(const char *word, int k, char *out, size_t size) {
     const char *dots = strstr(word, "..");
     size_t stem = dots ? (size_t)(dots - word) : strlen(word);
     if (stem + 8 > size)
@@ -5084,10 +5085,10 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
         stem--;
     int first;
     int last;
-    const char *end = ds__tdigits(word + stem, &first);
+    const char *end = ds__parse_digits(word + stem, &first);
     if (end != dots)
         return 0;
-    end = ds__tdigits(dots + 2, &last);
+    end = ds__parse_digits(dots + 2, &last);
     if (!end || *end || last < first)
         return 0;
     memcpy(out, word, stem);
@@ -5095,14 +5096,14 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
     return last - first + 1;
 }
 
-static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
+static ds_result ds__parse_names(ds__twords *w, int word, int which, int devices) {
     char name[64];
-    int n = word < w->words ? ds__tname(w->word[word], 0, name, sizeof name) : 0;
+    int n = word < w->words ? ds__parse_name(w->word[word], 0, name, sizeof name) : 0;
     if (!n)
         return ds__tword_fail(w, word, "no name");
     w->count[which] = 0;
     for (int i = 0; i < n; i++) {
-        (void)ds__tname(w->word[word], i, name, sizeof name);
+        (void)ds__parse_name(w->word[word], i, name, sizeof name);
         int at = ds__tnode_find(w->t, name);
         if (at < 0)
             return ds__tword_fail(w, word,
@@ -5115,21 +5116,21 @@ static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
     return DS_OK;
 }
 
-static ds_result ds__tdeclare(ds__twords *w, int kind) {
+static ds_result ds__parse_declare(ds__twords *w, int kind) {
     ds_result r = DS_OK;
     char name[64];
     if (w->words < 2)
         return ds__tword_fail(w, 1, "a name is expected");
     for (int i = 1; i < w->words; i++) {
-        int n = ds__tname(w->word[i], 0, name, sizeof name);
+        int n = ds__parse_name(w->word[i], 0, name, sizeof name);
         if (!n)
             return ds__tword_fail(w, i, "no name");
         for (int k = 0; k < n && r == DS_OK; k++) {
-            (void)ds__tname(w->word[i], k, name, sizeof name);
+            (void)ds__parse_name(w->word[i], k, name, sizeof name);
             r = ds__tnode_add(w->t, name, kind);
         }
         if (r < 0)
-            return ds__also(r, " (line %d, word %d)", w->number, i + 1);
+            return ds__fail_append(r, " (line %d, word %d)", w->number, i + 1);
     }
     return r;
 }
@@ -5142,9 +5143,9 @@ static int ds__link_kind_of(const char *word) {
 }
 
 static ds_result ds__tlink_line(ds__twords *w) {
-    ds_result r = ds__tnames(w, 1, 0, 0);
+    ds_result r = ds__parse_names(w, 1, 0, 0);
     if (r == DS_OK)
-        r = ds__tnames(w, 2, 1, 0);
+        r = ds__parse_names(w, 2, 1, 0);
     if (r < 0)
         return r;
     int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1;
@@ -5161,7 +5162,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
                     ds__link_kinds[kind].latency };
     for (int i = 4; i < w->words; i++) {
         double n = 0;
-        int is = ds__quantity(w->word[i], &n);
+        int is = ds__parse_quantity(w->word[i], &n);
         if (strcmp(w->word[i], "half") == 0)
             l.half = 1;
         else if (is == 't')
@@ -5181,7 +5182,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
             l.b = w->list[1][k];
             r = ds__tlink_add(w->t, l);
         }
-    return r < 0 ? ds__also(r, " (line %d)", w->number) : r;
+    return r < 0 ? ds__fail_append(r, " (line %d)", w->number) : r;
 }
 
 static int ds__rank_of(const ds_topology *t, int node) {
@@ -5192,9 +5193,9 @@ static int ds__rank_of(const ds_topology *t, int node) {
 }
 
 static ds_result ds__tpeer_line(ds__twords *w) {
-    ds_result r = ds__tnames(w, 1, 0, 1);
+    ds_result r = ds__parse_names(w, 1, 0, 1);
     if (r == DS_OK)
-        r = ds__tnames(w, 2, 1, 1);
+        r = ds__parse_names(w, 2, 1, 1);
     if (r < 0)
         return r;
     const char *word = w->words > 3 ? w->word[3] : "";
@@ -5217,7 +5218,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
     int timed = e.what == 'l';
     int rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b';
     int ways = rated && e.what != 'b' ? 1 : 2;
-    if (rated && (w->words < 5 || ds__quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
+    if (rated && (w->words < 5 || ds__parse_quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
                   e.rate < !timed))
         return ds__tword_fail(w, 4,
                               timed ? "a time is expected (\"8us\")"
@@ -5244,7 +5245,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
 
 static ds_result ds__tvalue_line(ds__twords *w) {
     double n = 0;
-    int is = w->words == 2 ? ds__quantity(w->word[1], &n) : 0;
+    int is = w->words == 2 ? ds__parse_quantity(w->word[1], &n) : 0;
     if (strcmp(w->word[0], "engines") == 0 && is == 'n' && n >= 1 && n <= 64 && n == (int)n)
         w->t->engines = (int)n;
     else if (strcmp(w->word[0], "start") == 0 && is == 't' && n >= 1)
@@ -5259,15 +5260,15 @@ static ds_result ds__tvalue_line(ds__twords *w) {
     return DS_OK;
 }
 
-static ds_result ds__tline(ds__twords *w) {
+static ds_result ds__parse_line(ds__twords *w) {
     static const char *const kinds[] = { "device", "switch", "socket" };
     for (int i = 0; i < 3; i++)
         if (strcmp(w->word[0], kinds[i]) == 0) {
             DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line",
                         w->number);
-            return ds__tdeclare(w, i == 0   ? DS__NODE_DEVICE
-                                   : i == 1 ? DS__NODE_SWITCH
-                                            : DS__NODE_SOCKET);
+            return ds__parse_declare(w, i == 0   ? DS__NODE_DEVICE
+                                        : i == 1 ? DS__NODE_SWITCH
+                                                 : DS__NODE_SOCKET);
         }
     if (strcmp(w->word[0], "link") == 0)
         return ds__tlink_line(w);
@@ -5282,7 +5283,7 @@ static ds_result ds__tline(ds__twords *w) {
 
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     ds_result r = DS_OK;
-    ds__twords *w = ds__alloc(sizeof *w);
+    ds__twords *w = ds__host_alloc(sizeof *w);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
     w->t = t;
@@ -5313,11 +5314,11 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
                 *s++ = 0;
         }
         if (r == DS_OK && w->words)
-            r = ds__tline(w);
+            r = ds__parse_line(w);
     }
     if (r == DS_OK && !t->devices)
         r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
-    ds__release(w);
+    ds__host_free(w);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
@@ -5347,7 +5348,7 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
 
     enum { MOST = 1 << 20 };
 
-    char *text = ds__alloc(MOST);
+    char *text = ds__host_alloc(MOST);
     FILE *f = text ? fopen(path, "rb") : NULL;
     ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology")
                   : f   ? DS_OK
@@ -5364,16 +5365,16 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
     if (f)
         fclose(f);
     if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0)
-        r = ds__also(r, " (in %s)", path);
-    ds__release(text);
+        r = ds__fail_append(r, " (in %s)", path);
+    ds__host_free(text);
     return r;
 }
 
 /* topology/write.h - output of topologies, and the CPU fabric.
 
    Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
-   writer (ds__pen). Also implements ds_topology_get_fabric, the topology as the virtual clock of
-   the CPU driver takes it.
+   writer (ds__text_writer). Also implements ds_topology_get_fabric, the topology as the virtual
+   clock of the CPU driver takes it.
 
    Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
    and of the node kinds. The text form has rates in whole bytes per second. A peer line that
@@ -5382,92 +5383,93 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
    Threads: caller's threads, several at the same time, also for one topology; refused in
    callbacks (DS__ENTER). */
 
-static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
-    ds__pen_print(pen, "%-10s", "GB/s us");
+static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
+    ds__text_writer_print(pen, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__pen_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
-    ds__pen_print(pen, "\n");
+        ds__text_writer_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
+    ds__text_writer_print(pen, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__pen_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
+        ds__text_writer_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
-                ds__pen_print(pen, " %11s", "-");
+                ds__text_writer_print(pen, " %11s", "-");
             else if (!r->direct && i < t->devices && k < t->devices)
-                ds__pen_print(pen, " %11s", "*");
+                ds__text_writer_print(pen, " %11s", "*");
             else
-                ds__pen_print(pen, " %6.1f %4.1f", r->rate / 1e9, (double)r->latency_ns / 1e3);
+                ds__text_writer_print(pen, " %6.1f %4.1f", r->rate / 1e9,
+                                      (double)r->latency_ns / 1e3);
         }
-        ds__pen_print(pen, "\n");
+        ds__text_writer_print(pen, "\n");
     }
 }
 
-static void ds__topology_dot(const ds_topology *t, ds__pen *pen) {
+static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
-    ds__pen_print(pen, "graph \"topology\" {\n");
+    ds__text_writer_print(pen, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
         for (int l = 0; l < t->links; l++)
             linked |= t->link[l].a == i || t->link[l].b == i;
         if (!linked && t->node[i].kind == DS__NODE_HOST)
             continue;
-        ds__pen_print(pen, "\"");
-        ds__pen_quote(pen, t->node[i].name);
-        ds__pen_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
+        ds__text_writer_print(pen, "\"");
+        ds__text_writer_quote(pen, t->node[i].name);
+        ds__text_writer_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
     }
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "\"");
-        ds__pen_quote(pen, t->node[k->a].name);
-        ds__pen_print(pen, "\" -- \"");
-        ds__pen_quote(pen, t->node[k->b].name);
-        ds__pen_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
-                      k->rate[0] / 1e9);
+        ds__text_writer_print(pen, "\"");
+        ds__text_writer_quote(pen, t->node[k->a].name);
+        ds__text_writer_print(pen, "\" -- \"");
+        ds__text_writer_quote(pen, t->node[k->b].name);
+        ds__text_writer_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+                              k->rate[0] / 1e9);
     }
-    ds__pen_print(pen, "}\n");
+    ds__text_writer_print(pen, "}\n");
 }
 
-static void ds__topology_text(const ds_topology *t, ds__pen *pen) {
+static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__pen_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n", t->engines,
-                  (long long)t->start_ns, (long long)t->latency_ns, t->memory);
+    ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
+                          t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
     for (int i = 1; i < t->nodes; i++)
-        ds__pen_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+        ds__text_writer_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
-                      t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0], k->rate[1],
-                      (long long)k->latency, k->half ? " half" : "");
+        ds__text_writer_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
+                              t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
+                              k->rate[1], (long long)k->latency, k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host";
         const char *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
         if (e->what == 'u' || e->what == 'd')
-            ds__pen_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
-                          e->what == 'u' ? "push" : "pull", e->rate);
+            ds__text_writer_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
+                                  e->what == 'u' ? "push" : "pull", e->rate);
         else if (e->what == 'l')
-            ds__pen_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+            ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
         else if (e->from < e->to && e->what == 'b')
-            ds__pen_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
         else if (e->from < e->to)
-            ds__pen_print(pen, "peer %s %s %s\n", from, to,
-                          e->what == '1'   ? "on"
-                          : e->what == '0' ? "off"
-                                           : ds__link_kinds[e->kind].word);
+            ds__text_writer_print(pen, "peer %s %s %s\n", from, to,
+                                  e->what == '1'   ? "on"
+                                  : e->what == '0' ? "off"
+                                                   : ds__link_kinds[e->kind].word);
     }
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
                                    ds_write_fn write_fn, void *user) {
-    static void (*const forms[])(const ds_topology *, ds__pen *) = { ds__topology_matrix,
-                                                                     ds__topology_dot,
-                                                                     ds__topology_text };
+    static void (*const forms[])(const ds_topology *, ds__text_writer *) = { ds__topology_matrix,
+                                                                             ds__topology_dot,
+                                                                             ds__topology_text };
     DS__ENTER("ds_topology_write");
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
                 "format is %d; use a DS_TOPOLOGY_* format", (int)format);
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     forms[format](topology, &pen);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
@@ -5541,7 +5543,8 @@ static int ds__sys_line(const char *pci, const char *file, char *out, size_t siz
 }
 
 /* GT/s and lanes, "max" or "current"; 0 where nobody says. */
-static void ds__tport(const char *pci, const char *which, double *out_speed, double *out_width) {
+static void ds__sysfs_port_read(const char *pci, const char *which, double *out_speed,
+                                double *out_width) {
     char file[32];
     char line[64];
     unsigned n = 0;
@@ -5589,8 +5592,8 @@ static void ds__tplace_find(const char *pci, ds__tplace *out) {
         return;
     double most[2];
     double now[2];
-    ds__tport(out->up[out->deep - 2], "max", &most[0], &most[1]);
-    ds__tport(address, "current", &now[0], &now[1]);
+    ds__sysfs_port_read(out->up[out->deep - 2], "max", &most[0], &most[1]);
+    ds__sysfs_port_read(address, "current", &now[0], &now[1]);
     out->plain = (most[0] > 0 && most[0] < now[0]) || (most[1] > 0 && most[1] < now[1]);
 }
 
@@ -5604,9 +5607,9 @@ static double ds__tplace_rate(const ds__tplace *p, int low, int high) {
         double other[2] = { 0, 0 };
         if ((p->deep - 1 - at) % 2 || (p->plain && at != p->deep - 1))
             continue;
-        ds__tport(p->up[at], "max", &speed, &width);
+        ds__sysfs_port_read(p->up[at], "max", &speed, &width);
         if (at > 0 && !p->plain)
-            ds__tport(p->up[at - 1], "max", &other[0], &other[1]);
+            ds__sysfs_port_read(p->up[at - 1], "max", &other[0], &other[1]);
         if (speed <= 0 || (other[0] > 0 && other[0] < speed))
             speed = other[0];
         if (width <= 0 || (other[1] > 0 && other[1] < width))
@@ -5638,8 +5641,8 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
 
 /* topology/measure.h - measured rates of pairs of devices.
 
-   ds__probe measures each pair of a list by short copies and keeps the results in a table of the
-   process (ds__measured). ds__measured_find looks up a pair in either direction.
+   ds__measure_probe measures each pair of a list by short copies and keeps the results in a table
+   of the process (ds__measured). ds__measured_find looks up a pair in either direction.
 
    Invariants: a pair in the table is not measured again before ds_shutdown. After 150 ms no
    further pair is measured, and the missing pairs keep the rates of the link kinds. Rates are
@@ -5685,7 +5688,7 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
 }
 
 static void ds__measures_end(void) {
-    ds__release(ds__measures);
+    ds__host_free(ds__measures);
     ds__measures = NULL;
     ds__measure_count = ds__measure_room = 0;
 }
@@ -5754,7 +5757,8 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
     if (r < 0)
         return r;
     ds__lock_take(&ds__c.lock);
-    ds__measured *one = ds__grown(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+    ds__measured *one =
+        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = m;
         ds__measure_count++;
@@ -5765,9 +5769,9 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
 }
 
 /* Pairs that were not measured before; what 150 ms do not suffice for stays as the table has it. */
-static ds_result ds__probe(const ds_device *device, size_t count) {
-    ds_stream *stream = ds__alloc(count * sizeof *stream);
-    void **memory = ds__alloc(count * sizeof *memory);
+static ds_result ds__measure_probe(const ds_device *device, size_t count) {
+    ds_stream *stream = ds__host_alloc(count * sizeof *stream);
+    void **memory = ds__host_alloc(count * sizeof *memory);
     ds_result r = stream && memory
                       ? DS_OK
                       : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
@@ -5805,8 +5809,8 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
             end = one;
     }
     ds__tls.mute -= r < 0;
-    ds__release(stream);
-    ds__release(memory);
+    ds__host_free(stream);
+    ds__host_free(memory);
     return r < 0 ? r : end;
 }
 
@@ -5930,7 +5934,7 @@ static double ds__here_rate(ds_device from, ds_device to, unsigned flags) {
 
 static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_t count,
                                   unsigned flags, int major) {
-    char *joined = ds__alloc(count * count);
+    char *joined = ds__host_alloc(count * count);
     size_t pairs = 0;
     size_t are = 0;
     size_t unlike = 0;
@@ -5983,7 +5987,7 @@ static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_
             r = ds__here_link(t, t->rank[i], hub, DS_LINK_NVSWITCH, out >= 1 ? out : table,
                               in >= 1 ? in : table);
     }
-    ds__release(joined);
+    ds__host_free(joined);
     return r;
 }
 
@@ -6025,7 +6029,7 @@ static ds_result ds__here_pair(ds_topology *t, const ds_device *device, int i, i
 static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size_t count,
                                    unsigned flags) {
     int major = 0;
-    ds__tplace *place = ds__alloc(count * sizeof *place);
+    ds__tplace *place = ds__host_alloc(count * sizeof *place);
     ds_result r =
         place ? ds__here_ask(t, device, count, place, &major)
               : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology of %zu devices", count);
@@ -6033,7 +6037,7 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
         r = ds__here_sockets(t, place, count);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__here_device(t, device, place, count, i);
-    ds__release(place);
+    ds__host_free(place);
     if (r == DS_OK)
         r = ds__here_nvlinks(t, device, count, flags, major);
     for (int i = 0; i < (int)count && r == DS_OK; i++)
@@ -6052,21 +6056,21 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
     ds_topology *t = ds__topology_new();
-    ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
+    ds_device *device = t ? t->device = ds__host_alloc(count * sizeof *device) : NULL;
     ds_result r = !t       ? DS_ERR_OUT_OF_MEMORY
                   : device ? ds__tensor_setup()
                            : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__resolve(devices[i], &device[i]);
+        r = ds__device_resolve(devices[i], &device[i]);
         if (r == DS_OK && device[i].type == DS_DEVICE_HOST)
             r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
         if (r == DS_OK && device[i].type != device[0].type)
             r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
         if (r < 0)
-            r = ds__also(r, " (device %zu of the list)", i);
+            r = ds__fail_append(r, " (device %zu of the list)", i);
     }
     if (r == DS_OK && flags & DS_TOPOLOGY_PROBE)
-        r = ds__probe(device, count);
+        r = ds__measure_probe(device, count);
     if (r == DS_OK)
         r = ds__topology_here(t, device, count, flags);
     if (r == DS_OK)
@@ -6230,7 +6234,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__grown(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -6243,15 +6247,15 @@ static void ds__draft_clear(ds__draft *d) {
 }
 
 static void ds__draft_end(ds__draft *d) {
-    ds__release(d->tree);
-    ds__release(d->flow);
-    ds__release(d->step);
-    ds__release(d->spot);
-    ds__release(d->link);
-    ds__release(d->head);
-    ds__release(d->ring);
-    ds__release(d->scratch);
-    ds__release(d->place);
+    ds__host_free(d->tree);
+    ds__host_free(d->flow);
+    ds__host_free(d->step);
+    ds__host_free(d->spot);
+    ds__host_free(d->link);
+    ds__host_free(d->head);
+    ds__host_free(d->ring);
+    ds__host_free(d->scratch);
+    ds__host_free(d->place);
 }
 
 /* plan/heap.h - heap of events.
@@ -6286,7 +6290,7 @@ static inline int ds__due_before(const ds__due *a, const ds__due *b) {
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__grown(&h->due, h->dues, &h->due_room, sizeof *h->due))
+    if (!ds__array_grow(&h->due, h->dues, &h->due_room, sizeof *h->due))
         return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
@@ -6317,10 +6321,11 @@ static ds__due ds__due_take(ds__dues *h) {
 
 /* plan/cost_model.h - cost model and predictor.
 
-   Computes the time of single steps (ds__ns, ds__memory_ns) and predicts the end of a draft
-   whose steps have lanes (ds__predict). ds__followers lists the steps that wait for each step.
+   Computes the time of single steps (ds__cost_ns, ds__memory_ns) and predicts the end of a draft
+   whose steps have lanes (ds__cost_predict). ds__cost_followers_count lists the steps that wait for
+   each step.
 
-   Invariants: ds__predict follows the rule and the rounding of the CPU driver's virtual clock
+   Invariants: ds__cost_predict follows the rule and the rounding of the CPU driver's virtual clock
    (cpu/clock.h), so both give the same time. A change of one needs the same change in the
    other. The lists that begin with `next` are valid until the caller resets d->links to its
    former value. Steps that wait for each other are an error.
@@ -6328,7 +6333,7 @@ static ds__due ds__due_take(ds__dues *h) {
    Threads: the thread that makes the plan. */
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
-static int64_t ds__ns(double bytes, double rate) {
+static int64_t ds__cost_ns(double bytes, double rate) {
     double ns = bytes * 1e9 / rate;
     return ns < 1 ? bytes > 0 : (int64_t)(ns + 0.5);
 }
@@ -6339,12 +6344,12 @@ static const ds__troute *ds__step_route(const ds__draft *d, const ds__dstep *s) 
 }
 
 /* Streams are made lane by lane: the first one of each rank, then the second ones. */
-static uint32_t ds__turn(const ds__draft *d, const ds__dstep *s) {
+static uint32_t ds__cost_step_turn(const ds__draft *d, const ds__dstep *s) {
     return (uint32_t)(s->lane * (d->p + 1) + s->rank);
 }
 
 static int64_t ds__memory_ns(const ds__draft *d, const ds__dstep *s) {
-    return ds__ns((double)s->bytes * (s->from_count + 1), d->t->memory);
+    return ds__cost_ns((double)s->bytes * (s->from_count + 1), d->t->memory);
 }
 
 /* Returns the engine that is free first. */
@@ -6358,9 +6363,9 @@ static inline int64_t *ds__engine_first(int64_t *engine, size_t engines) {
 
 /* Who waits for a step, from its `after` lists and, when lanes are given, from the order in the
    lanes: lists that begin with `next`. */
-static int ds__followers(ds__draft *d, int lanes) {
+static int ds__cost_followers_count(ds__draft *d, int lanes) {
     /* of a lane, plus 1 */
-    uint32_t *last = ds__alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last);
+    uint32_t *last = ds__host_alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last);
     for (size_t i = 0; i < d->steps; i++) {
         d->step[i].next = DS__NONE;
         d->step[i].need = 0;
@@ -6386,7 +6391,7 @@ static int ds__followers(ds__draft *d, int lanes) {
         if (lanes)
             *l = i + 1;
     }
-    ds__release(last);
+    ds__host_free(last);
     return last && !d->failed;
 }
 
@@ -6417,8 +6422,8 @@ static void ds__plan_clock_run(const ds__plan_clock *c, const ds__draft *d, ds__
         if (c->wire[r->wire[i]] > s->start)
             s->start = c->wire[r->wire[i]];
     for (size_t i = 0; i < r->hops; i++)
-        c->wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
-    *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+        c->wire[r->wire[i]] = s->start + ds__cost_ns((double)s->bytes, t->wire[r->wire[i]]);
+    *e = s->start + t->start_ns + ds__cost_ns((double)s->bytes, r->rate);
     s->done = *e + r->latency_ns;
 }
 
@@ -6429,7 +6434,7 @@ static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dste
         ds__dstep *f = &d->step[d->link[k].step];
         if (s->done > f->ready)
             f->ready = s->done;
-        if (!--f->need && !ds__due_put(h, f->ready, ds__turn(d, f), d->link[k].step))
+        if (!--f->need && !ds__due_put(h, f->ready, ds__cost_step_turn(d, f), d->link[k].step))
             return 0;
     }
     return 1;
@@ -6437,20 +6442,20 @@ static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dste
 
 /* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
    of their lanes. Returns 0 if memory is exhausted or if steps wait for each other. */
-static int ds__predict(ds__draft *d) {
+static int ds__cost_predict(ds__draft *d) {
     size_t engines = (size_t)d->t->engines;
     size_t n = (size_t)d->p + 1;
     size_t links = d->links;
     size_t run = 0;
     ds__plan_clock c = { NULL, NULL, NULL };
     ds__dues h = { NULL, 0, 0 };
-    c.engine = ds__alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
+    c.engine = ds__host_alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
     c.memory = c.engine + n * engines;
     c.wire = c.memory + n;
-    int ok = c.engine && ds__followers(d, 1);
+    int ok = c.engine && ds__cost_followers_count(d, 1);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
-            ok = ds__due_put(&h, 0, ds__turn(d, &d->step[i]), i);
+            ok = ds__due_put(&h, 0, ds__cost_step_turn(d, &d->step[i]), i);
 
     d->end = 0;
     for (; ok && h.dues; run++) {
@@ -6461,8 +6466,8 @@ static int ds__predict(ds__draft *d) {
         ok = ds__plan_clock_finish(d, &h, s);
     }
     d->links = links;
-    ds__release(c.engine);
-    ds__release(h.due);
+    ds__host_free(c.engine);
+    ds__host_free(h.due);
     if (ok && run != d->steps) {
         ds__fail(DS_ERR_INVALID_VALUE, "the steps of a plan wait for each other");
         ok = 0;
@@ -6472,14 +6477,14 @@ static int ds__predict(ds__draft *d) {
 
 /* plan/schedule.h - order of the steps.
 
-   Puts the steps of a draft in order. ds__sort orders them by key. ds__arrange starts each step
-   as soon as its inputs, wires and engine are free, and orders the steps by start. With many
-   ranks a copy between groups may reserve its wires. Lanes are not considered yet. ds__after
-   makes a step wait for another one.
+   Puts the steps of a draft in order. ds__schedule_sort orders them by key. ds__schedule_arrange
+   starts each step as soon as its inputs, wires and engine are free, and orders the steps by start.
+   With many ranks a copy between groups may reserve its wires. Lanes are not considered yet.
+   ds__schedule_step_after makes a step wait for another one.
 
-   Invariants: ds__sort changes the numbers of steps, so it updates all links. ds__arrange needs
-   keys that order the steps by urgency, and replaces them by the start times. A heap of waiting
-   steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
+   Invariants: ds__schedule_sort changes the numbers of steps, so it updates all links.
+   ds__schedule_arrange needs keys that order the steps by urgency, and replaces them by the start
+   times. A heap of waiting steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -6497,10 +6502,10 @@ static int ds__sorted_compare(const void *a, const void *b) {
 }
 
 /* The steps by their keys. */
-static int ds__sort(ds__draft *d) {
-    ds__sorted *order = ds__alloc((d->steps + 1) * sizeof *order);
-    ds__dstep *fresh = ds__alloc((d->steps + 1) * sizeof *fresh);
-    uint32_t *now = ds__alloc((d->steps + 1) * sizeof *now);
+static int ds__schedule_sort(ds__draft *d) {
+    ds__sorted *order = ds__host_alloc((d->steps + 1) * sizeof *order);
+    ds__dstep *fresh = ds__host_alloc((d->steps + 1) * sizeof *fresh);
+    uint32_t *now = ds__host_alloc((d->steps + 1) * sizeof *now);
     int ok = order && fresh && now;
     for (uint32_t i = 0; ok && i < d->steps; i++)
         order[i] = (ds__sorted){ d->step[i].key, i };
@@ -6514,9 +6519,9 @@ static int ds__sort(ds__draft *d) {
         d->link[i].step = now[d->link[i].step];
     if (ok && d->steps)
         memcpy(d->step, fresh, d->steps * sizeof *fresh);
-    ds__release(order);
-    ds__release(fresh);
-    ds__release(now);
+    ds__host_free(order);
+    ds__host_free(fresh);
+    ds__host_free(now);
     return ok;
 }
 
@@ -6638,12 +6643,13 @@ static int ds__begin_step(ds__arrangement *x, uint32_t i, int64_t now) {
         w->kept[r->wire[k]] = 0;
     if (kept)
         w->busy[own]--;
-    int64_t held = r ? d->t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s);
+    int64_t held =
+        r ? d->t->start_ns + ds__cost_ns((double)s->bytes, r->rate) : ds__memory_ns(d, s);
     int ok = 1;
     w->busy[own]++;
     for (size_t k = 0; ok && r && k < r->hops; k++) {
         w->busy[r->wire[k]] = 1;
-        ok = ds__due_put(h, now + ds__ns((double)s->bytes, d->t->wire[r->wire[k]]), 1,
+        ok = ds__due_put(h, now + ds__cost_ns((double)s->bytes, d->t->wire[r->wire[k]]), 1,
                          (uint32_t)r->wire[k]);
     }
     s->start = now;
@@ -6709,31 +6715,31 @@ static int ds__arrangement_init(ds__arrangement *x, ds__draft *d) {
     x->d = d;
     x->wires = (size_t)d->t->wires;
     x->all = x->wires + 2 * ((size_t)d->p + 1);
-    w->head = ds__alloc((x->all + 1) * sizeof *w->head);
-    w->child = ds__alloc((d->steps + 1) * sizeof *w->child);
-    w->next = ds__alloc((d->steps + 1) * sizeof *w->next);
-    w->kept = ds__alloc((x->all + 1) * sizeof *w->kept);
-    w->busy = ds__alloc(x->all * sizeof *w->busy);
+    w->head = ds__host_alloc((x->all + 1) * sizeof *w->head);
+    w->child = ds__host_alloc((d->steps + 1) * sizeof *w->child);
+    w->next = ds__host_alloc((d->steps + 1) * sizeof *w->next);
+    w->kept = ds__host_alloc((x->all + 1) * sizeof *w->kept);
+    w->busy = ds__host_alloc(x->all * sizeof *w->busy);
     return w->head && w->child && w->next && w->kept && w->busy;
 }
 
 static void ds__arrangement_deinit(ds__arrangement *x) {
-    ds__release(x->w.head);
-    ds__release(x->w.child);
-    ds__release(x->w.next);
-    ds__release(x->w.kept);
-    ds__release(x->w.busy);
-    ds__release(x->freed.due);
-    ds__release(x->h.due);
+    ds__host_free(x->w.head);
+    ds__host_free(x->w.child);
+    ds__host_free(x->w.next);
+    ds__host_free(x->w.kept);
+    ds__host_free(x->w.busy);
+    ds__host_free(x->freed.due);
+    ds__host_free(x->h.due);
 }
 
 /* Starts each step as soon as it can start, in the order of the list, and notes the times. No step
    waits for a wire that is only reserved by steps that wait themselves. Then the steps stand in
    the order of their starts. Returns 0 if memory is exhausted. */
-static int ds__arrange(ds__draft *d) {
+static int ds__schedule_arrange(ds__draft *d) {
     ds__arrangement x;
     size_t links = d->links;
-    int ok = ds__arrangement_init(&x, d) && ds__sort(d) && ds__followers(d, 0);
+    int ok = ds__arrangement_init(&x, d) && ds__schedule_sort(d) && ds__cost_followers_count(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
             ok = ds__begin_step(&x, i, 0);
@@ -6746,10 +6752,10 @@ static int ds__arrange(ds__draft *d) {
     for (size_t i = 0; i < d->steps; i++)
         d->step[i].key = (uint64_t)d->step[i].start;
     ds__arrangement_deinit(&x);
-    return ok && ds__sort(d);
+    return ok && ds__schedule_sort(d);
 }
 
-static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
+static void ds__schedule_step_after(ds__draft *d, uint32_t step, uint32_t before) {
     if (before == DS__NONE || step == DS__NONE)
         return;
     ds__dlink *one = DS__ADD(d, link);
@@ -6762,14 +6768,14 @@ static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
 /* plan/settle.h - lanes of the steps.
 
    Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
-   serves the steps in the chosen order where possible. ds__settle does this after ds__arrange
-   or after a modulo schedule. ds__lanes_in_turn does it for the estimated candidates of many
-   ranks.
+   serves the steps in the chosen order where possible. ds__settle_plan does this after
+   ds__schedule_arrange or after a modulo schedule. ds__lanes_in_turn does it for the estimated
+   candidates of many ranks.
 
    Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
-   `ready`, `start` and `done` follow the rule of the virtual clock; ds__predict computes the
+   `ready`, `start` and `done` follow the rule of the virtual clock; ds__cost_predict computes the
    final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
-   ds__settle with few ranks less than DS__PLAN_FEW_LANES.
+   ds__settle_plan with few ranks less than DS__PLAN_FEW_LANES.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -6811,21 +6817,21 @@ static int ds__settling_init(ds__settling *x, ds__draft *d) {
     x->wires = (size_t)d->t->wires;
     x->count = 0;
     size_t n = x->wires + 2 * x->ranks;
-    x->lane = ds__alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
-    x->engine = ds__alloc((x->ranks * x->engines + n) * sizeof *x->engine);
+    x->lane = ds__host_alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
+    x->engine = ds__host_alloc((x->ranks * x->engines + n) * sizeof *x->engine);
     x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
-    x->last = ds__alloc((n + x->ranks) * sizeof *x->last);
+    x->last = ds__host_alloc((n + x->ranks) * sizeof *x->last);
     x->used = x->last ? x->last + n : NULL;
-    x->ended = ds__alloc((d->steps + 1) * sizeof *x->ended);
+    x->ended = ds__host_alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
     return x->lane && x->engine && x->last && x->ended;
 }
 
 static void ds__settling_deinit(ds__settling *x) {
-    ds__release(x->lane);
-    ds__release(x->engine);
-    ds__release(x->last);
-    ds__release(x->ended);
+    ds__host_free(x->lane);
+    ds__host_free(x->engine);
+    ds__host_free(x->last);
+    ds__host_free(x->ended);
 }
 
 /* Returns the k-th wire of a step, or behind the wires its engine or memory. */
@@ -6869,7 +6875,7 @@ static void ds__placing_init(const ds__settling *x, ds__placing *o, uint32_t i) 
         if (!x->last[what])
             continue;
         const ds__dstep *other = &d->step[x->last[what] - 1];
-        int64_t turn = ds__turn(d, other);
+        int64_t turn = ds__cost_step_turn(d, other);
         if (other->ready > o->earliest || (other->ready == o->earliest && turn > o->before)) {
             o->earliest = other->ready;
             o->before = turn;
@@ -6903,8 +6909,8 @@ static void ds__placing_run(ds__settling *x, const ds__placing *o) {
     s->start = s->ready > o->start ? s->ready : o->start;
     if (r) {
         for (size_t k = 0; k < r->hops; k++)
-            x->free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
-        *o->engine = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+            x->free_at[r->wire[k]] = s->start + ds__cost_ns((double)s->bytes, t->wire[r->wire[k]]);
+        *o->engine = s->start + t->start_ns + ds__cost_ns((double)s->bytes, r->rate);
         s->done = *o->engine + r->latency_ns;
     } else {
         s->done = s->start + ds__memory_ns(d, s);
@@ -6962,7 +6968,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
     ds__dstep *s = o->s;
     const ds__troute *r = o->r;
     const ds__due *ended = x->ended;
-    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
+    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__cost_ns((double)s->bytes, r->rate) / 2 : 0);
     size_t low = ds__settling_after(x, o->earliest);
     int later = -1;
     if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
@@ -6972,7 +6978,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
         low--;
     }
     if (low < x->count && ended[low].at <= o->start + patience) {
-        ds__after(x->d, o->i, ended[low].id);
+        ds__schedule_step_after(x->d, o->i, ended[low].id);
         s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
     }
 }
@@ -6981,7 +6987,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
    is served holds all it needs from then on. So the steps are gone through in the chosen order,
    with the times that they get. Each takes a lane. If needed it waits for one more step, so that
    it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
-static int ds__settle(ds__draft *d) {
+static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;
     int ok = ds__settling_init(&x, d);
@@ -7032,8 +7038,8 @@ static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
 }
 
 /* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
-   each step are computed anew in the order of the list, so the rule of ds__settle holds for the
-   times that come out. Returns 0 if memory is exhausted. */
+   each step are computed anew in the order of the list, so the rule of ds__settle_plan holds for
+   the times that come out. Returns 0 if memory is exhausted. */
 static int ds__lanes_in_turn(ds__draft *d) {
     ds__settling x;
     int ok = ds__settling_init(&x, d);
@@ -7045,7 +7051,7 @@ static int ds__lanes_in_turn(ds__draft *d) {
         if (ds__placing_early(&o, o.s->ready, turn)) {
             size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
             if (low < x.count) {
-                ds__after(d, i, x.ended[low].id);
+                ds__schedule_step_after(d, i, x.ended[low].id);
                 o.s->ready = x.ended[low].at;
             }
         }
@@ -7059,8 +7065,8 @@ static int ds__lanes_in_turn(ds__draft *d) {
 
    Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
    tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
-   if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
-   slices. ds__emit in plan/pieces.h calls this room for all pieces.
+   if the devices do not reach each other. ds__emit_block_of and ds__emit_slice_of cut bytes into
+   blocks and slices. ds__pieces_emit in plan/pieces.h calls this room for all pieces.
 
    Invariants: a step waits only for steps that were added before. A step that writes a slot of
    a ring waits for all readers of its former content. The inputs of a sum stand in the order of
@@ -7076,21 +7082,22 @@ typedef struct ds__extent {
 } ds__extent;
 
 /* Returns where block i of `of` blocks begins. */
-static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
+static size_t ds__emit_block_of(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
     size_t n = w->bytes / item;
     return (n / of * i + n % of * i / of) * item;
 }
 
 /* Returns where slice j of `of` slices begins in a part of so many bytes. */
-static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
+static size_t ds__emit_slice_of(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
     size_t unit = w->item && 256 % w->item ? w->item : 256;
     size_t n = bytes / unit;
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
 static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
-    return (ds__extent){ ds__slice(w, bytes, j, of), ds__slice(w, bytes, j + 1, of) };
+    return (ds__extent){ ds__emit_slice_of(w, bytes, j, of),
+                         ds__emit_slice_of(w, bytes, j + 1, of) };
 }
 
 /* Adds a step with the key, destination, bytes, rank and source of `step`, which reads `count`
@@ -7136,8 +7143,8 @@ static int ds__ring_add(ds__draft *d, int rank, size_t slot, size_t slots) {
 
 /* Returns the slot of piece q in a ring of the rank; the pieces of a flow share the ring. *place
    is the number of the ring plus 1. If *place is 0, the ring is added. */
-static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
-                                      size_t q) {
+static ds_plan_location ds__ring_location(ds__draft *d, int *place, int rank, size_t slot,
+                                          size_t slots, size_t q) {
     if (!*place) {
         if (!ds__ring_add(d, rank, slot, slots))
             return (ds_plan_location){ 0, 0, 0 };
@@ -7153,7 +7160,7 @@ static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint
         return;
     uint32_t *head = &d->head[d->ring[place - 1].head + q % slots];
     for (uint32_t k = *head; k != DS__NONE; k = d->link[k].next)
-        ds__after(d, step, d->link[k].step);
+        ds__schedule_step_after(d, step, d->link[k].step);
     *head = DS__NONE;
 }
 
@@ -7205,8 +7212,8 @@ static uint64_t ds__key_turn(const ds__draft *d, int from, int to, int by) {
     return turn < 4095 ? (uint64_t)turn : 4095;
 }
 
-static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
-                        int by) {
+static uint64_t ds__emit_step_key(const ds__draft *d, const ds__piece *c, int depth, int from,
+                                  int to, int by) {
     return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
            ds__key_turn(d, from, to, by) << 20;
 }
@@ -7242,14 +7249,14 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 
     for (int leg = !ds__copy_staged(d, h.at.rank, to.rank); leg < 2; leg++) {
         ds_plan_location dst =
-            leg ? to : ds__ring_spot(d, copy->stage, host, c->slot, c->slots, c->q);
+            leg ? to : ds__ring_location(d, copy->stage, host, c->slot, c->slots, c->q);
         int a = h.at.rank;
         int b = dst.rank;
         int by = ds__copy_maker(d, a, b, copy->push);
         int into = leg ? copy->to.ring : *copy->stage;
 
         ds__dstep one = {
-            .key = ds__key(d, c, 2 * copy->depth + leg, a, b, by),
+            .key = ds__emit_step_key(d, c, 2 * copy->depth + leg, a, b, by),
             .to = dst,
             .bytes = c->bytes,
             .rank = by,
@@ -7259,7 +7266,7 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
         if (step == DS__NONE)
             return step;
 
-        ds__after(d, step, h.step);
+        ds__schedule_step_after(d, step, h.step);
         ds__ring_read(d, h.ring, c->slots, c->q, step);
         ds__ring_write(d, into, c->slots, c->q, step);
         h = (ds__held){ dst, step, into };
@@ -7282,7 +7289,7 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
     for (int i = 0; i < sum->count; i++)
         sum->spot[i] = sum->in[i].at;
     ds__dstep one = {
-        .key = ds__key(d, c, sum->depth, rank, rank, rank),
+        .key = ds__emit_step_key(d, c, sum->depth, rank, rank, rank),
         .to = to.at,
         .bytes = c->bytes,
         .rank = rank,
@@ -7290,14 +7297,14 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
     };
     to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
     for (int i = 0; i < sum->count && !d->failed; i++) {
-        ds__after(d, to.step, sum->in[i].step);
+        ds__schedule_step_after(d, to.step, sum->in[i].step);
         ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
     }
     ds__ring_write(d, to.ring, c->slots, c->q, to.step);
     return to;
 }
 
-static int ds__depth(const int *tree, int v) {
+static int ds__emit_tree_depth(const int *tree, int v) {
     int n = 0;
     for (; tree[v] >= 0; v = tree[v])
         n++;
@@ -7311,7 +7318,7 @@ static int ds__by_depth(const int *tree, int n, int *order) {
     for (int v = 0; v < n; v++) {
         if (tree[v] == DS__APART)
             continue;
-        depth[v] = ds__depth(tree, v);
+        depth[v] = ds__emit_tree_depth(tree, v);
         int at = count++;
         for (; at > 0 && depth[order[at - 1]] > depth[v]; at--)
             order[at] = order[at - 1];
@@ -7334,7 +7341,7 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
     int *place = &c->place[DS__PLACES * v + which];
     if (output)
         return to;
-    to.at = ds__ring_spot(d, place, v, c->slot, c->slots, c->q);
+    to.at = ds__ring_location(d, place, v, c->slot, c->slots, c->q);
     to.ring = *place;
     return to;
 }
@@ -7349,19 +7356,19 @@ typedef struct ds__rise {
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {
-    r->sent = ds__alloc(n * sizeof *r->sent);
-    r->in = ds__alloc(n * sizeof *r->in);
-    r->spot = ds__alloc(n * sizeof *r->spot);
-    r->low = ds__alloc(2 * n * sizeof *r->low);
+    r->sent = ds__host_alloc(n * sizeof *r->sent);
+    r->in = ds__host_alloc(n * sizeof *r->in);
+    r->spot = ds__host_alloc(n * sizeof *r->spot);
+    r->low = ds__host_alloc(2 * n * sizeof *r->low);
     r->lowest = r->low ? r->low + n : NULL;
     return r->sent && r->in && r->spot && r->low;
 }
 
 static void ds__rise_deinit(ds__rise *r) {
-    ds__release(r->sent);
-    ds__release(r->in);
-    ds__release(r->spot);
-    ds__release(r->low);
+    ds__host_free(r->sent);
+    ds__host_free(r->in);
+    ds__host_free(r->spot);
+    ds__host_free(r->low);
 }
 
 /* Collects the inputs of the i-th node: its own and those that its children sent, in the order
@@ -7395,7 +7402,7 @@ static int ds__rise_inputs(const ds__draft *d, const ds__piece *c, const ds__nod
 static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *nodes) {
     const int *tree = nodes->tree;
     const int *order = nodes->order;
-    int height = ds__depth(tree, order[nodes->count - 1]);
+    int height = ds__emit_tree_depth(tree, order[nodes->count - 1]);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
     ds__rise r;
     if (!ds__rise_init(&r, (size_t)d->p + 1))
@@ -7403,7 +7410,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 
     for (int i = nodes->count - 1; i >= 0 && !d->failed; i--) {
         int v = order[i];
-        int depth = height - ds__depth(tree, v);
+        int depth = height - ds__emit_tree_depth(tree, v);
         int k = ds__rise_inputs(d, c, nodes, i, &r);
         result = r.in[0];
         r.lowest[v] = r.low[0];
@@ -7417,7 +7424,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 
         int *place = &c->place[DS__PLACES * v];
         ds__held to = { { 0, 0, 0 }, DS__NONE, 0 };
-        to.at = ds__ring_spot(d, &place[1], tree[v], c->slot, c->slots, c->q);
+        to.at = ds__ring_location(d, &place[1], tree[v], c->slot, c->slots, c->q);
         to.ring = place[1];
         ds__copy copy = { result, to, &place[2], !d->pull, depth };
         r.sent[v] = to;
@@ -7428,7 +7435,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 }
 
 /* Returns 1 if copies down a tree are pushed, since the root gets them from all. */
-static int ds__gives(const ds__draft *d) {
+static int ds__emit_gives(const ds__draft *d) {
     return d->want->what == DS_GATHER || (d->want->what == DS_REDUCE && d->p > DS__PLAN_LARGE);
 }
 
@@ -7438,14 +7445,14 @@ static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int o
     if (copied || (c->f->dest >= 0 && c->f->dest != owner))
         return;
     ds__dstep one = {
-        .key = ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner),
+        .key = ds__emit_step_key(d, c, 2 * (depth0 + 1), owner, owner, owner),
         .to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset },
         .bytes = c->bytes,
         .rank = owner,
         .source = -1,
     };
     uint32_t step = ds__dstep_add(d, one, &first.at, 1);
-    ds__after(d, step, first.step);
+    ds__schedule_step_after(d, step, first.step);
     ds__ring_read(d, first.ring, c->slots, c->q, step);
 }
 
@@ -7453,7 +7460,7 @@ static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int o
 static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nodes, ds__held first,
                           int depth0) {
     const int *tree = nodes->tree;
-    ds__held *held = ds__alloc(((size_t)d->p + 1) * sizeof *held);
+    ds__held *held = ds__host_alloc(((size_t)d->p + 1) * sizeof *held);
     if (!held) {
         d->failed = 1;
         return;
@@ -7469,13 +7476,13 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nod
             .from = held[tree[v]],
             .to = to,
             .stage = &c->place[DS__PLACES * v + 4],
-            .push = ds__gives(d),
-            .depth = depth0 + ds__depth(tree, v),
+            .push = ds__emit_gives(d),
+            .depth = depth0 + ds__emit_tree_depth(tree, v),
         };
         held[v] = to;
         held[v].step = ds__emit_copy(d, c, &copy);
     }
-    ds__release(held);
+    ds__host_free(held);
 }
 
 /* A piece of the blocks of several ranks: copies to each rank its part. */
@@ -7483,8 +7490,8 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
                            int depth0) {
     for (int i = 0; i < c->f->parts && !d->failed; i++) {
         const int *tree = d->tree + c->f->down + (ptrdiff_t)i * (d->p + 1);
-        size_t own = ds__block(d->want, (size_t)(c->f->dest + i), (size_t)d->p);
-        size_t end = ds__block(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
+        size_t own = ds__emit_block_of(d->want, (size_t)(c->f->dest + i), (size_t)d->p);
+        size_t end = ds__emit_block_of(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
         size_t begin = c->f->in + c->offset;
         size_t from = begin > own ? begin : own;
         size_t to = begin + c->bytes < end ? begin + c->bytes : end;
@@ -7560,9 +7567,9 @@ static int ds__grid_rooted(const ds_plan_desc *w) {
 static size_t ds__grid_at(const ds__grid *g, int span, int lead, int group) {
     const ds_plan_desc *w = g->d->want;
     if (ds__grid_blocks(w))
-        return ds__block(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
-    return g->begin + ds__slice(w, g->bytes, (size_t)(lead * g->groups + group),
-                                (size_t)(g->leads * g->groups));
+        return ds__emit_block_of(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
+    return g->begin + ds__emit_slice_of(w, g->bytes, (size_t)(lead * g->groups + group),
+                                        (size_t)(g->leads * g->groups));
 }
 
 /* Returns the bytes that leads of several groups exchange: in all_reduce the part of a group in
@@ -7589,8 +7596,8 @@ static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_
     size_t unit = item > 256 ? item : 256; /* pieces differ by a unit at either end */
     if (which < 0)
         return to;
-    to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
-                          g->c.slots, g->c.q);
+    to.at = ds__ring_location(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
+                              g->c.slots, g->c.q);
     to.ring = g->place[rank * g->places + which];
     return to;
 }
@@ -7630,7 +7637,7 @@ static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, ds__exten
     uint32_t step =
         ds__grid_copy(g, here, 0, part.end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
     for (int i = 0; i < after && !g->d->failed; i++)
-        ds__after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
+        ds__schedule_step_after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
     return step;
 }
 
@@ -7775,10 +7782,10 @@ static void ds__grid_own_blocks(ds__grid *g) {
     ds__draft *d = g->d;
     for (int r = 0; r < d->p && !d->failed; r++) {
         ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
-        size_t begin = ds__block(d->want, (size_t)r, (size_t)d->p);
-        size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
+        size_t begin = ds__emit_block_of(d->want, (size_t)r, (size_t)d->p);
+        size_t end = ds__emit_block_of(d->want, (size_t)r + 1, (size_t)d->p);
         ds__dstep one = {
-            .key = ds__key(d, &g->c, 2 * g->depth, r, r, r),
+            .key = ds__emit_step_key(d, &g->c, 2 * g->depth, r, r, r),
             .to = { r, DS_PLAN_OUTPUT, begin },
             .bytes = end - begin,
             .rank = r,
@@ -7942,13 +7949,13 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
     g->places = (g->leads / g->run + g->run + g->size - g->leads + 2) * g->spans + g->groups + 1;
     size_t spans = (size_t)g->spans;
 
-    g->rank = ds__alloc(n * sizeof *g->rank);
-    g->place = ds__alloc(n * (size_t)g->places * sizeof *g->place);
-    g->have = ds__alloc(n * spans * sizeof *g->have);
-    g->sum = ds__alloc(2 * n * spans * sizeof *g->sum);
-    g->got = ds__alloc(n * spans * (size_t)g->most * sizeof *g->got);
-    g->in = ds__alloc(n * sizeof *g->in);
-    g->spot = ds__alloc(n * sizeof *g->spot);
+    g->rank = ds__host_alloc(n * sizeof *g->rank);
+    g->place = ds__host_alloc(n * (size_t)g->places * sizeof *g->place);
+    g->have = ds__host_alloc(n * spans * sizeof *g->have);
+    g->sum = ds__host_alloc(2 * n * spans * sizeof *g->sum);
+    g->got = ds__host_alloc(n * spans * (size_t)g->most * sizeof *g->got);
+    g->in = ds__host_alloc(n * sizeof *g->in);
+    g->spot = ds__host_alloc(n * sizeof *g->spot);
     if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
         return 0;
 
@@ -7961,13 +7968,13 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
 }
 
 static void ds__grid_deinit(ds__grid *g) {
-    ds__release(g->rank);
-    ds__release(g->place);
-    ds__release(g->have);
-    ds__release(g->sum);
-    ds__release(g->got);
-    ds__release(g->in);
-    ds__release(g->spot);
+    ds__host_free(g->rank);
+    ds__host_free(g->place);
+    ds__host_free(g->have);
+    ds__host_free(g->sum);
+    ds__host_free(g->got);
+    ds__host_free(g->in);
+    ds__host_free(g->spot);
 }
 
 /* Emits piece q. */
@@ -7977,8 +7984,8 @@ static void ds__grid_emit_piece(ds__grid *g, size_t q, size_t pieces) {
     int what = (int)w->what;
     g->c.q = q;
     g->c.key = (uint64_t)q << 48;
-    g->begin = ds__slice(w, w->bytes, q, pieces);
-    g->bytes = ds__slice(w, w->bytes, q + 1, pieces) - g->begin;
+    g->begin = ds__emit_slice_of(w, w->bytes, q, pieces);
+    g->bytes = ds__emit_slice_of(w, w->bytes, q + 1, pieces) - g->begin;
     g->depth = 0;
     memset(g->have, 0, (size_t)d->p * (size_t)g->spans * sizeof *g->have);
     if (what != DS_BROADCAST && what != DS_ALL_GATHER)
@@ -8011,8 +8018,8 @@ static int ds__emit_grid(ds__draft *d, size_t pieces) {
 
 /* plan/pieces.h - steps of all pieces.
 
-   Emits all pieces of a draft (ds__emit), as flows or as a grid. A flow is cut into pieces of
-   whole units, which differ by at most one unit. Pieces pass a rank in a ring of slots.
+   Emits all pieces of a draft (ds__pieces_emit), as flows or as a grid. A flow is cut into pieces
+   of whole units, which differ by at most one unit. Pieces pass a rank in a ring of slots.
 
    Invariants: a flow has at least one piece, and no more than it has units. `first` and `each`
    of a flow number its steps: piece q begins with step first + q * each. Trees must not be added
@@ -8035,7 +8042,7 @@ static void ds__emit_piece(ds__draft *d, const ds__piece *c, const ds__nodes *up
     ds__held held = { { f->owner, DS_PLAN_INPUT, f->in + c->offset }, DS__NONE, 0 };
     int height = 0;
     if (ups->count) {
-        height = ds__depth(ups->tree, ups->order[ups->count - 1]);
+        height = ds__emit_tree_depth(ups->tree, ups->order[ups->count - 1]);
         held = ds__emit_up(d, c, ups);
     }
     if (f->parts > 1)
@@ -8086,9 +8093,9 @@ static void ds__emit_flow(ds__draft *d, ds__flow *f, size_t pieces, int *up, int
 
 /* Emits all pieces of all flows, or of a grid. Returns 0 if memory or the limit of steps is
    exhausted. */
-static int ds__emit(ds__draft *d, size_t pieces, int wave) {
+static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
     size_t n = (size_t)d->p + 1;
-    int *up = ds__alloc(2 * n * sizeof *up);
+    int *up = ds__host_alloc(2 * n * sizeof *up);
     int *down = up ? up + n : NULL;
     ds__draft_clear(d);
     d->wave = wave;
@@ -8102,7 +8109,7 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
         ds__emit_grid(d, pieces);
     for (size_t i = 0; i < d->flows && !d->failed; i++)
         ds__emit_flow(d, &d->flow[i], pieces, up, down);
-    ds__release(up);
+    ds__host_free(up);
     return !d->failed;
 }
 
@@ -8115,9 +8122,9 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
    of the steps and numbers of pieces are tried, and the best is kept.
 
    Invariants: the arcs of a wire, engine or memory (ds__orbit) do not overlap on the circle.
-   Times of the schedule are targets: ds__settle and ds__predict give the final ones. The random
-   numbers have a fixed seed, so the same request gives the same plan. `work` limits the time of
-   the search.
+   Times of the schedule are targets: ds__settle_plan and ds__cost_predict give the final ones. The
+   random numbers have a fixed seed, so the same request gives the same plan. `work` limits the time
+   of the search.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -8206,7 +8213,7 @@ static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64
         before = begin = (begin + grid - 1) / grid * grid;
         for (size_t h = 0; route && h < route->hops; h++)
             if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
-                                        ds__ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
+                                        ds__cost_ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
                 return 0;
         int64_t first = -1;
         for (size_t n = 0; n < engines; n++) {
@@ -8229,7 +8236,7 @@ static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64
     }
     for (size_t h = 0; route && h < route->hops; h++) {
         ds__orbit *o = &r->orbit[route->wire[h]];
-        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__ns(bytes, t->wire[route->wire[h]]) };
+        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__cost_ns(bytes, t->wire[route->wire[h]]) };
     }
     if (rest)
         r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
@@ -8287,8 +8294,8 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
         const ds__dstep *s = &d->step[i];
         const ds__troute *route = ds__step_route(d, s);
         double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__ns(bytes, route->rate)
-                           : ds__ns(bytes * (s->from_count + 1), t->memory);
+        r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
+                           : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
         size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
                                        : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
         if (!route && r->held[i] > most)
@@ -8298,7 +8305,7 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
         if (load > most)
             most = load;
         for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__ns(bytes, t->wire[route->wire[h]]);
+            int64_t ns = ds__cost_ns(bytes, t->wire[route->wire[h]]);
             load = r->start[route->wire[h]] += ns;
             if (load > most)
                 most = load;
@@ -8310,7 +8317,7 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
     for (uint32_t i = 0; i < r->steps; i++) {
         const ds__troute *route = ds__step_route(d, &d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
+            int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
             if (r->start[route->wire[h]] < most - most / 16)
                 continue;
             if (ns > r->grid[0])
@@ -8381,10 +8388,10 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->wires = (size_t)t->wires;
     r->lines = r->wires + ranks * engines + ranks;
     size_t n = r->steps > r->lines ? r->steps : r->lines;
-    r->orbit = ds__alloc(r->lines * sizeof *r->orbit);
-    r->start = ds__alloc(4 * n * sizeof *r->start);
-    r->rank = ds__alloc(2 * n * sizeof *r->rank);
-    r->need = ds__alloc(2 * n * sizeof *r->need);
+    r->orbit = ds__host_alloc(r->lines * sizeof *r->orbit);
+    r->start = ds__host_alloc(4 * n * sizeof *r->start);
+    r->rank = ds__host_alloc(2 * n * sizeof *r->rank);
+    r->need = ds__host_alloc(2 * n * sizeof *r->need);
     if (!r->orbit || !r->start || !r->rank || !r->need)
         return 0;
     r->best = r->start + n;
@@ -8404,7 +8411,7 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
         }
         for (size_t i = 0; i < r->lines && !fill; i++)
             arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__alloc((arcs + 1) * sizeof *r->arc)))
+        if (!fill && !(r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc)))
             return 0;
         arcs = 0;
         for (size_t i = 0; i < r->lines && fill; i++) {
@@ -8416,11 +8423,11 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
 }
 
 static void ds__cycle_end(ds__cycle *r) {
-    ds__release(r->orbit);
-    ds__release(r->start);
-    ds__release(r->rank);
-    ds__release(r->need);
-    ds__release(r->arc);
+    ds__host_free(r->orbit);
+    ds__host_free(r->start);
+    ds__host_free(r->rank);
+    ds__host_free(r->need);
+    ds__host_free(r->arc);
 }
 
 /* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
@@ -8431,10 +8438,10 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     ds__cycle r;
     int ok = 0;
     memset(&r, 0, sizeof r);
-    if (!ds__emit(d, 1, 0))
+    if (!ds__pieces_emit(d, 1, 0))
         return 0;
     size_t links = d->links;
-    if (d->steps && ds__followers(d, 0) && ds__cycle_begin(&r, d)) {
+    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_begin(&r, d)) {
         int64_t least = 0;
         for (int order = 0; order < 3; order++)
             for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
@@ -8482,7 +8489,7 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
             }
         size_t slots = d->slots;
         d->slots = (size_t)(longest / r.turn) + 3;
-        ok = d->slots <= 64 && ds__emit(d, r.pieces, 0);
+        ok = d->slots <= 64 && ds__pieces_emit(d, r.pieces, 0);
         d->slots = slots;
         size_t first = 0;
         for (size_t f = 0; ok && f < d->flows; f++) {
@@ -8493,15 +8500,15 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
                 const ds__troute *route = ds__step_route(d, s);
                 s->start = r.best[first + (i - w->first) % w->each] +
                            (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done =
-                    s->start + (route ? d->t->start_ns + ds__ns((double)s->bytes, route->rate) +
-                                            route->latency_ns
-                                      : ds__memory_ns(d, s));
+                s->done = s->start +
+                          (route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
+                                       route->latency_ns
+                                 : ds__memory_ns(d, s));
                 s->key = (uint64_t)s->start;
             }
             first += w->each;
         }
-        ok = ok && ds__sort(d) && ds__settle(d) && ds__predict(d);
+        ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
     }
     ds__cycle_end(&r);
     return ok;
@@ -8511,7 +8518,7 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
 
    Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
    and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
-   draft, ds__line sorts the ranks by their distance from the root.
+   draft, ds__tree_line_make sorts the ranks by their distance from the root.
 
    Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
    parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
@@ -8550,7 +8557,7 @@ static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__grown(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }
@@ -8559,17 +8566,17 @@ static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
     return at;
 }
 
-static void ds__groups(const ds_topology *t, int level, int *group) {
+static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
     memcpy(group, t->group[level], (size_t)t->devices * sizeof *group);
 }
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
-static void ds__line(const ds__draft *d, int root, int *line) {
+static void ds__tree_line_make(const ds__draft *d, int root, int *line) {
     int near[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
-    ds__groups(d->t, 1, near);
-    ds__groups(d->t, 2, side);
+    ds__tree_groups_of(d->t, 1, near);
+    ds__tree_groups_of(d->t, 2, side);
     for (int i = 0; i < n; i++) {
         int v = (root + i) % n;
         int at = i;
@@ -8611,8 +8618,8 @@ typedef struct ds__tree_maker {
 
 /* Makes a heap of the members of a group: the parent of its entry is given. `skip`: copies that
    the entry makes to other groups. */
-static void ds__heap(const ds__tree_maker *m, const int *member, int count, int entry, int parent,
-                     int skip) {
+static void ds__tree_heap_add(const ds__tree_maker *m, const int *member, int count, int entry,
+                              int parent, int skip) {
     int arity = m->a->arity;
     int top = arity > skip ? arity - skip : 1;
     for (int i = 0; i < count; i++) {
@@ -8681,7 +8688,7 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
     } else if (m->alone) {
         parent = DS__ALONE;
     }
-    ds__heap(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
@@ -8699,8 +8706,8 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
         return at;
     }
 
-    ds__groups(d->t, a->level, group);
-    ds__line(d, root, m.line);
+    ds__tree_groups_of(d->t, a->level, group);
+    ds__tree_line_make(d, root, m.line);
     m.groups = 0;
     for (int i = 0; i < d->p; i++) {
         if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])
@@ -8911,9 +8918,9 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
 
 /* plan/flow.h - flows and lists of groups.
 
-   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__path). ds__list_tree
-   makes trees that sum in the order of the ranks, from group to group. ds__flows_leads uses
-   them for sums over many ranks.
+   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__flow_path_find).
+   ds__list_tree makes trees that sum in the order of the ranks, from group to group.
+   ds__flows_leads uses them for sums over many ranks.
 
    Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
    ds__flows_leads each group, or part of a group, has at least one lead.
@@ -8937,7 +8944,7 @@ static void ds__flow_add(ds__draft *d, ds__extent part, ds__flow flow) {
 
 /* Returns the path from the root of a tree to a node as a tree of its own, forwards or backwards.
    */
-static ptrdiff_t ds__path(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
+static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
     if (d->failed)
         return -1;
@@ -8980,7 +8987,7 @@ static int ds__list_run(const ds__draft *d, const int *group, int i, int split) 
 static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split, int *owner) {
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
-    ds__groups(d->t, a->level, group);
+    ds__tree_groups_of(d->t, a->level, group);
     ptrdiff_t at = ds__tree_new(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = a->level ? ds__list_run(d, group, i, split) : 1;
@@ -9069,8 +9076,8 @@ static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
         flow.dest = w->root;
         flow.down = ds__leads_to_root(d, flow.owner);
     } else {
-        part.begin = ds__block(w, (size_t)(j * o->each), (size_t)d->p);
-        part.end = ds__block(w, (size_t)((j + 1) * o->each), (size_t)d->p);
+        part.begin = ds__emit_block_of(w, (size_t)(j * o->each), (size_t)d->p);
+        part.end = ds__emit_block_of(w, (size_t)((j + 1) * o->each), (size_t)d->p);
         flow.dest = j * o->each;
         flow.down = ds__leads_to_blocks(d, o, j, flow.owner);
     }
@@ -9296,7 +9303,7 @@ static int ds__wants_init(ds__wants *o, ds__draft *d, const ds__algo *a) {
     o->each = what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL;
     o->sides = what == DS_ALL_REDUCE ? 2 : 1;
     size_t room = (o->rooted ? 1 : p) * (o->each ? p : 1) * (size_t)o->sides * (size_t)o->ways;
-    o->want = ds__alloc(room * sizeof *o->want);
+    o->want = ds__host_alloc(room * sizeof *o->want);
     if (!o->want)
         return 0;
     for (int j = 0; j < o->ways && !d->failed; j++)
@@ -9324,7 +9331,7 @@ static int ds__wants_improve(const ds__wants *o, const ds__pack *k) {
     double least = 1e300;
     size_t nodes = o->count * (size_t)k->n;
     int passes = o->count > 16 ? 8 : 32;
-    int *best = ds__alloc((nodes + 1) * sizeof *best);
+    int *best = ds__host_alloc((nodes + 1) * sizeof *best);
     int *tree = o->count ? d->tree + o->want[0].tree : d->tree;
     int ok = 1;
     if (o->count > 100)
@@ -9347,7 +9354,7 @@ static int ds__wants_improve(const ds__wants *o, const ds__pack *k) {
     }
     if (ok && nodes)
         memcpy(tree, best, nodes * sizeof *best);
-    ds__release(best);
+    ds__host_free(best);
     return ok;
 }
 
@@ -9359,7 +9366,7 @@ static ds__extent ds__want_block(const ds__wants *o, const ds_plan_desc *w, cons
         return (ds__extent){ 0, w->bytes };
     if (o->what == DS_ALL_TO_ALL)
         block = (size_t)n->to;
-    return (ds__extent){ ds__block(w, block, p), ds__block(w, block + 1, p) };
+    return (ds__extent){ ds__emit_block_of(w, block, p), ds__emit_block_of(w, block + 1, p) };
 }
 
 /* Returns the flow of a want whose block begins at `begin`. */
@@ -9388,14 +9395,14 @@ static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *
         break;
     case DS_ALL_TO_ALL:
         f.in = begin;
-        f.out = ds__block(d->want, (size_t)n->root, (size_t)d->p);
+        f.out = ds__emit_block_of(d->want, (size_t)n->root, (size_t)d->p);
         f.dest = n->to;
         break;
     case DS_GATHER:
         f.out = begin;
         f.owner = n->to;
         f.dest = n->root;
-        f.down = ds__path(d, n->tree, n->to, 1);
+        f.down = ds__flow_path_find(d, n->tree, n->to, 1);
         break;
     default: /* broadcast */
         break;
@@ -9425,7 +9432,7 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
 
     ds__wants wants;
     ds__pack k = { d, NULL, 0, d->p + 1 };
-    k.load = ds__alloc(((size_t)d->t->wires + 1) * sizeof *k.load);
+    k.load = ds__host_alloc(((size_t)d->t->wires + 1) * sizeof *k.load);
     k.whole = w->bytes ? (double)d->bound * 1e-9 + 1e-9 : 1;
     if (ds__wants_init(&wants, d, a) && k.load)
         ok = ds__wants_improve(&wants, &k);
@@ -9433,21 +9440,21 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
         d->failed = 1;
     if (ok)
         ds__wants_flows(&wants, d);
-    ds__release(wants.want);
-    ds__release(k.load);
+    ds__host_free(wants.want);
+    ds__host_free(k.load);
     d->ways = a->ways;
     return ok && !d->failed;
 }
 
 /* plan/flows.h - flows of an algorithm.
 
-   Turns a collective and an algorithm into flows (ds__flows), for trees, meshes, packed trees
-   and copies through the host. Grids are only checked here, since they have no flows. ds__load
-   gives the time of the busiest wire and the number of copies of one piece.
+   Turns a collective and an algorithm into flows (ds__flows_make), for trees, meshes, packed trees
+   and copies through the host. Grids are only checked here, since they have no flows.
+   ds__flows_load gives the time of the busiest wire and the number of copies of one piece.
 
-   Invariants: ds__flows discards the trees and flows of the draft first. It returns 0 if the
+   Invariants: ds__flows_make discards the trees and flows of the draft first. It returns 0 if the
    algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
-   Every tree of sums satisfies ds__in_order. ds__load counts one tree of a flow in each
+   Every tree of sums satisfies ds__in_order. ds__flows_load counts one tree of a flow in each
    direction.
    Locks: none.
    Threads: the thread that makes the plan. */
@@ -9518,7 +9525,7 @@ static int ds__flow_owners_add(ds__draft *d) {
             continue;
         ds__flow flow = { .owner = i, .dest = w->root };
         flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
-        flow.down = ds__path(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        flow.down = ds__flow_path_find(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
         ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
         k++;
     }
@@ -9533,7 +9540,7 @@ static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__ext
     int all = m->what == DS_ALL_REDUCE;
     int group[DS__TOPOLOGY_MAX];
     int turn = 0;
-    ds__groups(d->t, m->a->level, group);
+    ds__tree_groups_of(d->t, m->a->level, group);
     for (int k = 0; k < root; k++)
         turn += group[k] == group[root];
 
@@ -9553,18 +9560,18 @@ static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_
     ds__draft *d = m->d;
     const ds_plan_desc *w = d->want;
     size_t p = (size_t)d->p;
-    size_t at = ds__block(w, (size_t)v, p);
-    size_t n = ds__block(w, (size_t)v + 1, p) - at;
+    size_t at = ds__emit_block_of(w, (size_t)v, p);
+    size_t n = ds__emit_block_of(w, (size_t)v + 1, p) - at;
     ds__extent part = ds__slice_span(w, n, (size_t)j, (size_t)m->ways);
     ds__flow flow = { .in = at, .owner = root, .dest = v, .up = -1 };
-    flow.down = ds__path(d, tree, v, m->what == DS_GATHER);
+    flow.down = ds__flow_path_find(d, tree, v, m->what == DS_GATHER);
     if (m->what == DS_GATHER) {
         flow.in = 0;
         flow.out = at;
         flow.owner = v;
         flow.dest = root;
     } else if (m->what == DS_ALL_TO_ALL) {
-        flow.out = ds__block(w, (size_t)root, p);
+        flow.out = ds__emit_block_of(w, (size_t)root, p);
     }
     ds__flow_add(d, part, flow);
 }
@@ -9574,13 +9581,13 @@ static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff
     ds__draft *d = m->d;
     int deepest = 0;
     for (int v = 0; v < d->p; v++) {
-        int depth = ds__depth(d->tree + tree, v);
+        int depth = ds__emit_tree_depth(d->tree + tree, v);
         if (depth > deepest)
             deepest = depth;
     }
     for (int depth = deepest; depth >= 0; depth--)
         for (int v = 0; v < d->p && !d->failed; v++)
-            if (ds__depth(d->tree + tree, v) == depth)
+            if (ds__emit_tree_depth(d->tree + tree, v) == depth)
                 ds__flow_path_add(m, root, j, tree, v);
 }
 
@@ -9653,8 +9660,8 @@ static int ds__flow_root_add(ds__flow_maker *m, int root) {
     if (meshed && !ds__mesh_trees(d, &m->mesh, root, m->cut, tree))
         return 0;
     if (m->each) {
-        block.begin = ds__block(w, (size_t)root, p);
-        block.end = ds__block(w, (size_t)root + 1, p);
+        block.begin = ds__emit_block_of(w, (size_t)root, p);
+        block.end = ds__emit_block_of(w, (size_t)root + 1, p);
     }
     for (int j = 0; j < m->ways && !d->failed; j++) {
         ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
@@ -9707,7 +9714,7 @@ static int ds__flow_trees_add(ds__flow_maker *m) {
 }
 
 /* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
-static int ds__flows(ds__draft *d, const ds__algo *a) {
+static int ds__flows_make(ds__draft *d, const ds__algo *a) {
     int what = (int)d->want->what;
     ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
     m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
@@ -9752,7 +9759,7 @@ static void ds__load_copy(const ds__draft *d, ds__wire_loads *o, int from, int t
 
 /* Returns the time of the busiest wire for all flows, and the number of copies of a piece of
    each. `load` has room for all wires. */
-static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
+static int64_t ds__flows_load(const ds__draft *d, double *load, size_t *copies) {
     const ds_topology *t = d->t;
     ds__wire_loads loads = { load, 0, 0 };
     memset(load, 0, (size_t)t->wires * sizeof *load);
@@ -9776,15 +9783,15 @@ static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
 
 /* plan/bound.h - bound of a collective's time.
 
-   Computes bound_ns of a plan (ds__bound): the bytes over the narrowest cut of the links, and
-   the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
-   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once
-   a plan reaches the bound.
+   Computes bound_ns of a plan (ds__bound_compute): the bytes over the narrowest cut of the links,
+   and the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
+   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once a
+   plan reaches the bound.
 
    Invariants: the first part is a lower bound of every plan. The second part is an estimate:
    ranks start several copies at once, so small collectives can be faster. Ranks with the same
-   links are computed once (ds__alike). If memory is exhausted, a cut counts as 0 and no error
-   is reported.
+   links are computed once (ds__bound_alike_find). If memory is exhausted, a cut counts as 0 and no
+   error is reported.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -9861,8 +9868,8 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
     ds__net n = { t->nodes + 2, 0, NULL, NULL, NULL, NULL, NULL, NULL };
     double total = 0;
     double time = 0;
-    int *space = ds__alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
-    n.cap = ds__alloc((size_t)most * sizeof *n.cap);
+    int *space = ds__host_alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
+    n.cap = ds__host_alloc((size_t)most * sizeof *n.cap);
     for (int i = 0; i < t->devices; i++)
         total += from[i] ? 0 : need[i];
     for (int round = 0; space && n.cap && total > 0 && round < 64; round++) {
@@ -9902,13 +9909,13 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
             break;
         time = out / rate;
     }
-    ds__release(space);
-    ds__release(n.cap);
+    ds__host_free(space);
+    ds__host_free(n.cap);
     return time;
 }
 
 /* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
-static int64_t ds__alpha(const ds_topology *t) {
+static int64_t ds__bound_latency(const ds_topology *t) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
@@ -9919,7 +9926,7 @@ static int64_t ds__alpha(const ds_topology *t) {
 
 /* For each rank the first one that has the same links to the same nodes: what holds for one
    holds for both. */
-static void ds__alike(const ds_topology *t, int *as) {
+static void ds__bound_alike_find(const ds_topology *t, int *as) {
     for (int i = 0; i < t->devices; i++)
         for (as[i] = 0; as[i] < i; as[i]++) {
             int same = as[as[i]] == as[i];
@@ -9952,14 +9959,15 @@ static void ds__alike(const ds_topology *t, int *as) {
         }
 }
 
-static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *need, char *from) {
+static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, double *need,
+                                 char *from) {
     double worst = 0;
     double S = (double)w->bytes;
     int p = t->devices;
     int rounds = 0;
     int sums = w->what == DS_REDUCE || w->what == DS_GATHER;
     int as[DS__TOPOLOGY_MAX];
-    ds__alike(t, as);
+    ds__bound_alike_find(t, as);
     while (1 << rounds < p)
         rounds++;
     for (int both = 0; both < (w->what == DS_ALL_REDUCE ? 2 : 1); both++) {
@@ -9993,7 +10001,7 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
         /* and from each group to the others */
         for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) {
             int group[DS__TOPOLOGY_MAX];
-            ds__groups(t, level, group);
+            ds__tree_groups_of(t, level, group);
             for (int g = 0; g < p; g++) {
                 int n = 0;
                 int first = 0;
@@ -10012,7 +10020,8 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
         }
         worst += most;
     }
-    return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
+    return (int64_t)(worst * 1e9) +
+           rounds * ds__bound_latency(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
 
 /* plan/search.h - trying one algorithm.
@@ -10109,7 +10118,7 @@ static int ds__search_is_far(const ds__search *s) {
 /* Returns 1 if the flows of the draft cannot be faster than the best plan, or need not be. Sets
    `copies` to the number of copies of a piece. */
 static int ds__search_is_slow(ds__search *s, int id, size_t *copies) {
-    int64_t least = ds__load(&s->now, s->load, copies);
+    int64_t least = ds__flows_load(&s->now, s->load, copies);
     s->time[1][s->turn] = least;
     if (id && s->best.name && s->best.end <= s->enough)
         return 1;
@@ -10151,7 +10160,8 @@ static int ds__search_pieces(ds__search *s, int id, size_t copies, size_t k, int
             if (s->work > most)
                 return DS__SEARCH_SPENT;
         }
-        if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
+        if (!ds__pieces_emit(d, k, wave) || !ds__schedule_arrange(d) || !ds__settle_plan(d) ||
+            !ds__cost_predict(d))
             return DS__SEARCH_FAILED;
         if (d->end < *fastest)
             *fastest = d->end;
@@ -10203,7 +10213,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         return 1;
     if (asked && strcmp(asked, a->name) != 0)
         return 1;
-    if (!ds__flows(d, a))
+    if (!ds__flows_make(d, a))
         return !d->failed;
     if (ds__search_is_slow(s, id, &copies))
         return 1;
@@ -10259,9 +10269,9 @@ static int ds__loads_init(ds__loads *o, const ds__draft *d) {
     size_t p = (size_t)d->p;
     size_t wires = (size_t)d->t->wires;
     memset(o, 0, sizeof *o);
-    o->wire = ds__alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *o->wire);
-    o->inner = ds__alloc(p + 1);
-    o->made = ds__alloc(p * sizeof *o->made);
+    o->wire = ds__host_alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *o->wire);
+    o->inner = ds__host_alloc(p + 1);
+    o->made = ds__host_alloc(p * sizeof *o->made);
     if (!o->wire || !o->inner || !o->made)
         return 0;
     o->sum = o->wire + wires * DS__GUESS_LEVELS;
@@ -10270,9 +10280,9 @@ static int ds__loads_init(ds__loads *o, const ds__draft *d) {
 }
 
 static void ds__loads_deinit(ds__loads *o) {
-    ds__release(o->wire);
-    ds__release(o->inner);
-    ds__release(o->made);
+    ds__host_free(o->wire);
+    ds__host_free(o->inner);
+    ds__host_free(o->made);
 }
 
 /* Returns the level that a level counts as. */
@@ -10356,7 +10366,7 @@ static void ds__loads_node(const ds__draft *d, ds__loads *o, const ds__loads_sid
         e.level = ds__loads_level(side->height + depth - 1);
         e.from = u;
         e.to = v;
-        e.push = ds__gives(d);
+        e.push = ds__emit_gives(d);
     } else if (!o->inner[v]) {
         e.level = 0; /* an input is there from the beginning */
     }
@@ -10378,7 +10388,7 @@ static void ds__loads_tree(const ds__draft *d, ds__loads *o, const ds__loads_sid
     for (int v = 0; v <= d->p; v++) {
         if (tree[v] < 0)
             continue;
-        int depth = ds__depth(tree, v);
+        int depth = ds__emit_tree_depth(tree, v);
         if (depth > deepest)
             deepest = depth;
         ds__loads_node(d, o, side, v, depth);
@@ -10393,7 +10403,7 @@ static void ds__loads_flow(const ds__draft *d, ds__loads *o, const ds__flow *f) 
     if (f->up >= 0) {
         up.tree = d->tree + f->up;
         for (int v = 0; v <= d->p; v++) {
-            int depth = up.tree[v] < 0 ? 0 : ds__depth(up.tree, v);
+            int depth = up.tree[v] < 0 ? 0 : ds__emit_tree_depth(up.tree, v);
             if (depth > up.height)
                 up.height = depth;
         }
@@ -10537,13 +10547,13 @@ static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a,
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     ds__draft *d = &s->now;
     ds__loads o;
-    if (!ds__flows(d, &a))
+    if (!ds__flows_make(d, &a))
         return !d->failed;
     if (!ds__loads_init(&o, d)) {
         d->failed = 1;
         goto fail;
     }
-    if (d->run && !ds__emit(d, 1, 0))
+    if (d->run && !ds__pieces_emit(d, 1, 0))
         goto fail;
     if (d->run)
         ds__loads_grid(d, &o);
@@ -10573,8 +10583,8 @@ static int ds__guess_compare(const void *a, const void *b) {
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows(d, &g->algo) || !ds__emit(d, g->pieces, g->pieces > 1) || !ds__arrange(d) ||
-        !ds__lanes_in_turn(d) || !ds__predict(d))
+    if (!ds__flows_make(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
+        !ds__schedule_arrange(d) || !ds__lanes_in_turn(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;
     ds__search_best(s, id);
@@ -10672,7 +10682,7 @@ static int ds__search_all(ds__search *s) {
         int group[DS__TOPOLOGY_MAX];
         int groups = 0;
         int largest = 0;
-        ds__groups(s->now.t, level, group);
+        ds__tree_groups_of(s->now.t, level, group);
         for (int i = 0; i < p; i++) {
             int n = 0;
             int new_one = 1;
@@ -10767,19 +10777,19 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
-    ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
-    ds_plan_location *spot = ds__alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_step *step = ds__host_alloc((d->steps + 1) * sizeof *step);
+    ds_plan_location *spot = ds__host_alloc((d->spots + 1) * sizeof *spot);
     /* last: plus 1 */
-    uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
-    uint32_t *last = ds__alloc(lanes * sizeof *last);
+    uint32_t *before = ds__host_alloc((d->links + 1) * sizeof *before);
+    uint32_t *last = ds__host_alloc(lanes * sizeof *last);
     uint32_t count = 0;
-    size_t *scratch = ds__alloc(ranks * sizeof *scratch);
+    size_t *scratch = ds__host_alloc(ranks * sizeof *scratch);
     n->step = step;
     n->spot = spot;
     n->before = before;
     n->scratch = scratch;
     if (!step || !spot || !before || !last || !scratch) {
-        ds__release(last);
+        ds__host_free(last);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
     }
     if (d->spots)
@@ -10809,7 +10819,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
                 0;
         step[i].after_count = count - step[i].after;
     }
-    ds__release(last);
+    ds__host_free(last);
     n->ranks = d->p;
     n->ways = d->ways;
     n->lanes = d->lanes;
@@ -10873,17 +10883,17 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         if (t->seat[i] >= s.now.largest)
             s.now.largest = t->seat[i] + 1;
     s.now.slots = DS__PLAN_SLOTS;
-    s.load = ds__alloc(((size_t)t->wires + 1) * sizeof *s.load);
-    s.now.scratch = ds__alloc(n * sizeof *s.now.scratch);
-    s.best.scratch = ds__alloc(n * sizeof *s.best.scratch);
-    s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
-    s.out = ds__alloc(sizeof *s.out);
+    s.load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s.load);
+    s.now.scratch = ds__host_alloc(n * sizeof *s.now.scratch);
+    s.best.scratch = ds__host_alloc(n * sizeof *s.best.scratch);
+    s.now.place = ds__host_alloc(DS__PLACES * n * sizeof *s.now.place);
+    s.out = ds__host_alloc(sizeof *s.out);
     if (s.out)
         s.out->allocator = ds__allocator;
-    double *need = ds__alloc(n * sizeof *need);
-    char *from = ds__alloc(n);
+    double *need = ds__host_alloc(n * sizeof *need);
+    char *from = ds__host_alloc(n);
     ds_result r = DS_OK;
-    int64_t bound = need && from ? ds__bound(t, w, need, from) : 0;
+    int64_t bound = need && from ? ds__bound_compute(t, w, need, from) : 0;
     s.enough = w->pieces || w->algorithm ? 0 : bound;
     s.now.bound = bound;
     if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
@@ -10903,9 +10913,9 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         s.best.p = t->devices;
         r = ds__plan_fill(&s.best, s.out);
     }
-    ds__release(s.load);
-    ds__release(need);
-    ds__release(from);
+    ds__host_free(s.load);
+    ds__host_free(need);
+    ds__host_free(from);
     ds__draft_end(&s.now);
     ds__draft_end(&s.best);
     if (r == DS_OK)
@@ -10967,38 +10977,38 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
     DS__ENTER("ds_plan_write");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     size_t copies = 0;
     for (size_t i = 0; i < plan->steps; i++)
         copies += plan->step[i].from_count == 1;
-    ds__pen_print(&pen, "%s of %zu bytes over %d ranks", ds__collective_names[plan->desc.what],
-                  plan->desc.bytes, plan->ranks);
+    ds__text_writer_print(&pen, "%s of %zu bytes over %d ranks",
+                          ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
     if (plan->desc.what <= DS_REDUCE)
-        ds__pen_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
-    ds__pen_print(
+        ds__text_writer_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+    ds__text_writer_print(
         &pen,
         ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
         plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
         plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
         plan->lanes == 1 ? "" : "s");
-    ds__pen_print(&pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
-                  (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
-                  plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns
-                                     : 100.0);
+    ds__text_writer_print(
+        &pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3,
+        (double)plan->bound_ns / 1e3,
+        plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
         if (o->best[i].ns)
-            ds__pen_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n", ds__algo_names[i],
-                          (double)o->best[i].ns / 1e3, o->best[i].ways,
-                          o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
-                          o->best[i].pieces == 1 ? "" : "s");
+            ds__text_writer_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
+                                  ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
+                                  o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
+                                  o->best[i].pieces == 1 ? "" : "s");
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
 /* comm/types.h - types of a collective: lanes, regions, steps.
 
    Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
-   regions (ds__region), steps (ds__cstep), buffer locations (ds__spot) and participants
-   (ds__party). Also defines the process-wide stocks of events (ds__spares) and of streams for
+   regions (ds__region), steps (ds__cstep), buffer locations (ds__location) and participants
+   (ds__participant). Also defines the process-wide stocks of events (ds__spares) and of streams for
    plans (ds__sides_of).
 
    Policy:
@@ -11054,10 +11064,10 @@ typedef struct ds__region {
     ds_device device;
 } ds__region;
 
-typedef struct ds__spot {
+typedef struct ds__location {
     uint32_t region;
     ptrdiff_t offset;
-} ds__spot;
+} ds__location;
 
 /* Distances in elements. */
 typedef struct ds__strided {
@@ -11077,8 +11087,8 @@ typedef struct ds__cstep {
     uint32_t after;
     int watched; /* 1: it comes before a step of another lane */
     ds_event done;
-    ds__spot dst;
-    ds__spot src;
+    ds__location dst;
+    ds__location src;
     size_t width;     /* copy: bytes; reduction: elements */
     size_t height;    /* copy: rows */
     size_t dst_pitch; /* copy: bytes */
@@ -11098,7 +11108,7 @@ typedef struct ds__work {
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
-    ds__spot *spot;
+    ds__location *spot;
     ds__strided *strided;
     const void **in; /* room for the inputs of a reduction */
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
@@ -11114,22 +11124,22 @@ typedef struct ds__work {
     ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
-    ds__spot spot_first[8];
+    ds__location spot_first[8];
     const void *in_first[8];
     _Alignas(16) char first[16 << 10]; /* and all else here: enough for a dozen tensors */
 } ds__work;
 
 /* A tensor that takes part. */
-typedef struct ds__party {
+typedef struct ds__participant {
     uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
     uint32_t region;
     unsigned flags;
     ds__dims d; /* most of it are dimensions that nobody has */
-} ds__party;
+} ds__participant;
 
 /* What is to be put together, all in one order of elements: where it lies, and after which step. */
 typedef struct ds__addend {
-    ds__spot spot;
+    ds__location spot;
     uint32_t after;
 } ds__addend;
 
@@ -11160,7 +11170,7 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 /* comm/step.h - participants and the list of steps.
 
    Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
-   returns memory that lasts until ds__work_end (join.h). ds__party_open checks a tensor and
+   returns memory that lasts until ds__work_end (join.h). ds__participant_open checks a tensor and
    finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
    of a lane wait for an earlier step.
 
@@ -11168,7 +11178,7 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
    ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
-   (ds__temporary: 0).
+   (ds__step_temporary_add: 0).
    Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
@@ -11201,7 +11211,7 @@ static void *ds__work_take(ds__work *w, size_t count, size_t size) {
         bytes = (bytes + 15) & ~(size_t)15;
         if (DS__UNLIKELY(bytes > w->left)) {
             size_t room = bytes > 2 * sizeof w->first ? bytes : 2 * sizeof w->first;
-            void **chunk = ds__alloc(16 + room);
+            void **chunk = ds__host_alloc(16 + room);
             w->left = 0;
             if (chunk) {
                 *chunk = w->chunks;
@@ -11252,7 +11262,7 @@ static void ds__side_give(ds_device device, int number) {
     ds__lock_give(&ds__c.lock);
 }
 
-static const char *ds__bare(const char *what) {
+static const char *ds__name_without_prefix(const char *what) {
     return strncmp(what, "the ", 4) == 0 ? what + 4 : what;
 }
 
@@ -11278,16 +11288,18 @@ static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, i
         }
     ds__stream *s = ds__stream_pin(given);
     if (!s)
-        return ds__also(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
-                        ds__nth(ds__bare(what), index));
+        return ds__fail_append(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
+                               ds__dims_nth(ds__name_without_prefix(what), index));
     if (device.type != DS_DEVICE_HOST &&
         (s->device.type != device.type || s->device.index != device.index))
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d",
-                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
-                     ds__type_name(device.type), device.index);
+                     ds__dims_nth(ds__name_without_prefix(what), index),
+                     ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
+                     device.index);
     else if (w->lanes && w->lane[0].device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, but others are on %s:%d",
-                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
+                     ds__dims_nth(ds__name_without_prefix(what), index),
+                     ds__type_name(s->device.type), s->device.index,
                      ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
     ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
     int pinned = lane && w->lanes <= DS__PINS / 2 - 1;
@@ -11310,35 +11322,36 @@ static ds_stream ds__given_stream(const ds_comm_options *o, int64_t index) {
 }
 
 /* What devstream knows of the memory must agree with the description. */
-static ds_result ds__party_memory(const ds__dims *d, const char *what, int64_t index, int *direct) {
+static ds_result ds__participant_memory(const ds__dims *d, const char *what, int64_t index,
+                                        int *direct) {
     ds_pointer_info info;
     *direct = d->device.type != DS_DEVICE_HOST;
-    if (!d->count || !ds__known(d->first, &info))
+    if (!d->count || !ds__memory_table_find(d->first, &info))
         return DS_OK;
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
     DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
                 "%s: %td bytes at offset %td exceed the allocation of %zu bytes",
-                ds__nth(what, index), d->high - d->low, at + d->low, info.size);
+                ds__dims_nth(what, index), d->high - d->low, at + d->low, info.size);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
         (info.device.type != d->device.type || info.device.index != d->device.index))
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
                         "the device of %s is %s:%d, but its memory is on %s:%d",
-                        ds__nth(what, index), ds__type_name(d->device.type), d->device.index,
+                        ds__dims_nth(what, index), ds__type_name(d->device.type), d->device.index,
                         ds__type_name(info.device.type), info.device.index);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
         info.device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "the device of %s is the host, but its memory is on %s:%d",
-                        ds__nth(what, index), ds__type_name(info.device.type), info.device.index);
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH, "the device of %s is the host, but its memory is on %s:%d",
+            ds__dims_nth(what, index), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
 }
 
 /* A party of what p->d says. */
-static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const char *what,
-                                 int64_t index, int64_t stream_index, ds__party *p) {
+static ds_result ds__participant_enter(ds__work *w, const ds_comm_options *o, const char *what,
+                                       int64_t index, int64_t stream_index, ds__participant *p) {
     int direct;
-    ds_result r = ds__party_memory(&p->d, what, index, &direct);
+    ds_result r = ds__participant_memory(&p->d, what, index, &direct);
     if (r == DS_OK)
         r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
     if (r < 0)
@@ -11351,20 +11364,20 @@ static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const ch
     return DS_OK;
 }
 
-static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
-                                const char *what, int64_t index, int64_t stream_index, int written,
-                                ds__party *p) {
+static ds_result ds__participant_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
+                                      const char *what, int64_t index, int64_t stream_index,
+                                      int written, ds__participant *p) {
     ds_result r = ds__tensor_read(t, what, index, &p->d);
     if (r < 0)
         return r;
     (void)ds__tensor_share(t, NULL, &p->flags);
     DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
-                ds__nth(what, index));
+                ds__dims_nth(what, index));
     for (int i = 0; i < p->d.ndim && written; i++)
         DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
                     "%s has %lld elements at one address: dimension %d has the stride 0",
-                    ds__nth(what, index), (long long)p->d.shape[i], i);
-    return ds__party_enter(w, o, what, index, stream_index, p);
+                    ds__dims_nth(what, index), (long long)p->d.shape[i], i);
+    return ds__participant_enter(w, o, what, index, stream_index, p);
 }
 
 /* All parties are known: memory of the host that nobody gave a stream goes with the first lane. */
@@ -11380,7 +11393,7 @@ static ds_result ds__work_settle(ds__work *w) {
     return DS_OK;
 }
 
-static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
+static uint32_t ds__step_temporary_add(ds__work *w, uint32_t lane, size_t bytes) {
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return 0;
@@ -11390,7 +11403,8 @@ static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
 }
 
 /* A step at the end of the list; DS__NO_INDEX: no memory. */
-static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__spot dst, ds__spot src) {
+static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location dst,
+                             ds__location src) {
     ds__cstep *s = DS__MORE(w, step);
     if (!s)
         return DS__NO_INDEX;
@@ -11424,7 +11438,7 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
 
 /* Kernels of a lane can use the region. On a virtual clock they take no links, so what is
    elsewhere is copied. */
-static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
+static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
     int reach = 0;
@@ -11442,22 +11456,22 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
 
 /* comm/move.h - copies between strided tensors.
 
-   Translates a copy between two tensors of one shape into steps (ds__move, ds__move_party). The
-   copy becomes one plain copy, one copy of rows, one strided copy by a kernel, or several of
-   these. If kernels of the lane cannot use both memories, ds__move packs the elements at the
-   source, copies one block and unpacks at the destination. ds__part describes a part of a
-   participant along one dimension.
+   Translates a copy between two tensors of one shape into steps (ds__copy_add,
+   ds__copy_participant). The copy becomes one plain copy, one copy of rows, one strided copy by a
+   kernel, or several of these. If kernels of the lane cannot use both memories, ds__copy_add packs
+   the elements at the source, copies one block and unpacks at the destination. ds__party_part
+   describes a part of a participant along one dimension.
 
    Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
    strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
    because cudaMemcpy2DAsync accepts none (cudaDevAttrMaxPitch).
-   Locks: takes none and expects none; ds__reaches asks the driver for peer access.
+   Locks: takes none and expects none; ds__step_reaches asks the driver for peer access.
    Threads: caller's threads, each with its own ds__work. */
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
-    ds__spot dst;
-    ds__spot src;
+    ds__location dst;
+    ds__location src;
     uint32_t lane;
     uint32_t last; /* the last step that was made */
     size_t item;
@@ -11518,8 +11532,8 @@ static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptr
     int rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
     /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
     rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX;
-    ds__spot dst = { m->dst.region, m->dst.offset + to };
-    ds__spot src = { m->src.region, m->src.offset + from };
+    ds__location dst = { m->dst.region, m->dst.offset + to };
+    ds__location src = { m->src.region, m->src.offset + from };
     if (w->r < 0)
         return;
     if (n == 0 || (rows && (!m->kernel || m->width >= 256))) {
@@ -11561,8 +11575,9 @@ static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptr
 
 /* Copies a tensor of this shape from one place with its strides to another, on the lane, which
    is that of one of the two. The last step, or DS__NO_INDEX. */
-static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t *to, ds__spot src,
-                         const int64_t *from, int ndim, const int64_t *shape, size_t item) {
+static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__location dst, const int64_t *to,
+                             ds__location src, const int64_t *from, int ndim, const int64_t *shape,
+                             size_t item) {
     ds__moves m;
     int64_t row[DS_TENSOR_MAX_DIMS];
     int64_t count = ds__count_of(ndim, shape);
@@ -11573,7 +11588,8 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     m.src = src;
     m.lane = lane;
     m.last = DS__NO_INDEX;
-    m.kernel = m.ndim && ds__reaches(w, lane, dst.region) && ds__reaches(w, lane, src.region);
+    m.kernel =
+        m.ndim && ds__step_reaches(w, lane, dst.region) && ds__step_reaches(w, lane, src.region);
     const ds__region *d = &w->region[dst.region];
     const ds__region *s = &w->region[src.region];
     uint32_t at_dst = d->lane;
@@ -11588,12 +11604,13 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     ds__row_major(ndim, shape, row);
     ds__moves_plan(&m, ndim, shape, row, from, item);
     if (m.ndim) {
-        ds__spot packed = { ds__temporary(w, at_src, bytes), 0 };
-        ds__come_after(w, lane, ds__move(w, at_src, packed, row, src, from, ndim, shape, item));
+        ds__location packed = { ds__step_temporary_add(w, at_src, bytes), 0 };
+        ds__come_after(w, lane, ds__copy_add(w, at_src, packed, row, src, from, ndim, shape, item));
         src = packed;
     }
     ds__moves_plan(&m, ndim, shape, to, row, item);
-    ds__spot there = m.ndim ? (ds__spot){ ds__temporary(w, at_dst, bytes), 0 } : dst;
+    ds__location there =
+        m.ndim ? (ds__location){ ds__step_temporary_add(w, at_dst, bytes), 0 } : dst;
     uint32_t i = ds__step_add(w, DS__STEP_COPY, lane, there, src);
     if (i == DS__NO_INDEX)
         return i;
@@ -11602,27 +11619,28 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     if (!m.ndim)
         return i;
     ds__come_after(w, at_dst, i);
-    return ds__move(w, at_dst, dst, to, there, row, ndim, shape, item);
+    return ds__copy_add(w, at_dst, dst, to, there, row, ndim, shape, item);
 }
 
-static ds__spot ds__spot_of(const ds__party *p) {
-    return (ds__spot){ p->region, 0 };
+static ds__location ds__location_of(const ds__participant *p) {
+    return (ds__location){ p->region, 0 };
 }
 
 /* One party's tensor to another party's, which has the same shape. */
-static uint32_t ds__move_party(ds__work *w, uint32_t lane, const ds__party *to,
-                               const ds__party *from) {
-    return ds__move(w, lane, ds__spot_of(to), to->d.strides, ds__spot_of(from), from->d.strides,
-                    to->d.ndim, to->d.shape, to->d.item);
+static uint32_t ds__copy_participant(ds__work *w, uint32_t lane, const ds__participant *to,
+                                     const ds__participant *from) {
+    return ds__copy_add(w, lane, ds__location_of(to), to->d.strides, ds__location_of(from),
+                        from->d.strides, to->d.ndim, to->d.shape, to->d.item);
 }
 
-static uint32_t ds__lane_of(const ds__work *w, const ds__party *p) {
+static uint32_t ds__lane_of(const ds__work *w, const ds__participant *p) {
     return w->region[p->region].lane;
 }
 
 /* A part of a party along a dimension, which moves on by its size. */
-static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size) {
-    ds__party part;
+static ds__participant ds__party_part(const ds__participant *p, int dim, int64_t *at,
+                                      int64_t size) {
+    ds__participant part;
     part.lane = p->lane;
     part.region = p->region;
     part.flags = p->flags;
@@ -11646,9 +11664,9 @@ static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size
     return part;
 }
 
-static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
-    return (ds__spot){ part->region,
-                       part->d.count ? part->d.first - w->region[part->region].at : 0 };
+static ds__location ds__location_in(const ds__work *w, const ds__participant *part) {
+    return (ds__location){ part->region,
+                           part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
 
 /* comm/submit.h - execution of single steps.
@@ -11667,35 +11685,35 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
    Threads: caller's threads, each with its own ds__work. The kernel of ds__spread_run runs on
    workers of the CPU driver. */
 
-static char *ds__spot_at(const ds__work *w, ds__spot s) {
+static char *ds__location_at(const ds__work *w, ds__location s) {
     return w->region[s.region].at + s.offset;
 }
 
 /* The part of a step that kernels do. */
 static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_stream stream) {
-    char *dst = ds__spot_at(w, s->dst);
+    char *dst = ds__location_at(w, s->dst);
     if (s->kind == DS__STEP_PACK) {
         const ds__strided *k = &w->strided[s->strided];
-        return ds__comm_pack(stream, k->item, dst, k->dst, ds__spot_at(w, s->src), k->src, k->shape,
-                             k->ndim);
+        return ds__comm_pack(stream, k->item, dst, k->dst, ds__location_at(w, s->src), k->src,
+                             k->shape, k->ndim);
     }
     for (uint32_t i = 0; i < s->count; i++)
-        w->in[i] = ds__spot_at(w, w->spot[s->first + i]);
+        w->in[i] = ds__location_at(w, w->spot[s->first + i]);
     return ds__comm_reduce(stream, (ds_reduce_op)s->op, s->dtype, dst, w->in, s->count, s->width);
 }
 
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
-    char *dst = ds__spot_at(w, s->dst);
+    char *dst = ds__location_at(w, s->dst);
     ds_result r = DS_OK;
     switch (s->kind) {
     case DS__STEP_COPY:
-        if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r))
+        if (ds__copy_plain(l->s, dst, ds__location_at(w, s->src), s->width, &r))
             return r;
-        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__spot_at(w, s->src), s->width));
+        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__location_at(w, s->src), s->width));
     case DS__STEP_ROWS:
         return ds__copy_between(l->s, &(ds__copy_request){ .dst = dst,
-                                                           .src = ds__spot_at(w, s->src),
+                                                           .src = ds__location_at(w, s->src),
                                                            .dst_pitch = s->dst_pitch,
                                                            .src_pitch = s->src_pitch,
                                                            .width = s->width,
@@ -11715,8 +11733,8 @@ static void ds__steps_now(void *user) {
             DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 }));
             continue;
         }
-        char *dst = ds__spot_at(w, s->dst);
-        char *src = ds__spot_at(w, s->src);
+        char *dst = ds__location_at(w, s->dst);
+        char *src = ds__location_at(w, s->src);
         for (size_t row = 0; row < s->height; row++)
             memcpy(dst + row * s->dst_pitch, src + row * s->src_pitch, s->width);
     }
@@ -11759,18 +11777,18 @@ static int ds__steps_spread(ds__work *w) {
 
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
-    ds__spread_args a = { .src = ds__spot_at(w, w->step[0].src),
+    ds__spread_args a = { .src = ds__location_at(w, w->step[0].src),
                           .count = w->steps,
                           .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
-        a.dst[i] = ds__spot_at(w, w->step[i].dst);
+        a.dst[i] = ds__location_at(w, w->step[i].dst);
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__spread_kernel;
     op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
     op.u.kernel.args = &a;
     op.u.kernel.grid = NULL;
-    return ds__submit(s, &op);
+    return ds__stream_submit(s, &op);
 }
 
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the
@@ -11829,9 +11847,9 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    ds__work_run runs the list that a collective has written, and tells observers of its operands.
    ds__work_steps allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
-   frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
-   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
-   ds__event_give keep a stock of events for each device.
+   frees the temporary memory. ds__join_streams makes all lanes wait for each other.
+   ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
+   ds__event_take and ds__event_give keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
@@ -11845,7 +11863,7 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
 
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is
    that one: often no other had any. `all`: as if all had some. */
-static ds_result ds__join(const ds__work *w, int all) {
+static ds_result ds__join_streams(const ds__work *w, int all) {
     ds_result r = DS_OK;
     uint32_t last = w->steps ? w->step[w->steps - 1].lane : 0;
     for (uint32_t i = 0; i < w->lanes; i++) {
@@ -11896,7 +11914,7 @@ static ds_result ds__fork_capture(ds__work *w) {
 __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     w->forked = 0;
     ds__tls.mute++;
-    DS_IGNORE(ds__join(w, 1));
+    DS_IGNORE(ds__join_streams(w, 1));
     ds__tls.mute--;
 }
 
@@ -11916,7 +11934,7 @@ static void ds__work_end(ds__work *w) {
     while (w->chunks) {
         void **chunk = w->chunks;
         w->chunks = *chunk;
-        ds__release(chunk);
+        ds__host_free(chunk);
     }
 }
 
@@ -12022,7 +12040,7 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
         }
         list[n++] = o;
     }
-    ds__observe(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
+    ds__observer_notify(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
 }
 
 static ds_result ds__work_steps(ds__work *w) {
@@ -12081,7 +12099,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.mute += r < 0;
     if (begun)
         w->forked = 0;
-    ds_result end = begun ? ds__join(w, 0) : DS_OK;
+    ds_result end = begun ? ds__join_streams(w, 0) : DS_OK;
     ds_result noted = ran ? DS_OK : ds__note_uses(w);
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
@@ -12098,25 +12116,26 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end < 0 ? end : noted;
-    return r < 0 && part ? ds__also(r, " (part of the collective was enqueued)") : r;
+    return r < 0 && part ? ds__fail_append(r, " (part of the collective was enqueued)") : r;
 }
 
 static ds_result ds__work_run(ds__work *w) {
     if (w->r < 0 || !w->steps)
         return w->r;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__work_observe(w, DS__SEEN_BEGIN, DS_OK);
     ds_result r = ds__work_steps(w);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__work_observe(w, DS__SEEN_END, r);
     return r;
 }
 
 /* comm/result.h - checks, options and results of collectives.
 
-   Compares participants with each other (ds__same_dtype, ds__same_shape, ds__apart), creates and
-   frees the tensors of results (ds__result_make, ds__results_drop), and checks the options.
-   DS__COMM_BEGIN opens a public function; DS__COMM_READY does the same without DS__ENTER.
+   Compares participants with each other (ds__same_dtype, ds__same_shape,
+   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_make,
+   ds__results_drop), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
+   does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
    caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
@@ -12132,19 +12151,19 @@ static ds_result ds__comm_dim(int *dim, int ndim) {
     return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK;
 }
 
-static ds_result ds__same_dtype(const ds__party *p, const char *what, int64_t index,
-                                const ds__party *like) {
+static ds_result ds__same_dtype(const ds__participant *p, const char *what, int64_t index,
+                                const ds__participant *like) {
     char one[DS_DTYPE_NAME_SIZE];
     char other[DS_DTYPE_NAME_SIZE];
     DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s",
-                ds__nth(what, index), ds__dtype_name(p->d.dtype, one),
+                ds__dims_nth(what, index), ds__dtype_name(p->d.dtype, one),
                 ds__dtype_name(like->d.dtype, other));
     return DS_OK;
 }
 
 /* `except`: a dimension that may differ, or -1. */
-static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t index,
-                                const ds__party *like, int except) {
+static ds_result ds__same_shape(const ds__participant *p, const char *what, int64_t index,
+                                const ds__participant *like, int except) {
     char one[DS__SHAPE_TEXT];
     char other[DS__SHAPE_TEXT];
     int same = p->d.ndim == like->d.ndim;
@@ -12155,11 +12174,11 @@ static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t in
     ds__shape_text(p->d.ndim, p->d.shape, one, sizeof one);
     ds__shape_text(like->d.ndim, like->d.shape, other, sizeof other);
     return except < 0
-               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__nth(what, index),
-                          one, other)
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s",
+                          ds__dims_nth(what, index), one, other)
                : ds__fail(DS_ERR_INVALID_VALUE,
                           "%s has the shape %s, which differs from %s in more than dimension %d",
-                          ds__nth(what, index), one, other, except);
+                          ds__dims_nth(what, index), one, other, except);
 }
 
 static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
@@ -12170,41 +12189,42 @@ static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
 }
 
 /* 1: the same elements in the same places. */
-static int ds__same_place(const ds__party *a, const ds__party *b) {
+static int ds__same_place(const ds__participant *a, const ds__participant *b) {
     return a->d.first == b->d.first && a->d.device.type == b->d.device.type &&
            ds__same_strides(&a->d, b->d.strides);
 }
 
 /* Elements without gaps, which share bytes. */
-static int ds__collides(const ds__dims *a, const ds__dims *b) {
+static int ds__dims_collide(const ds__dims *a, const ds__dims *b) {
     return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes &&
            (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
            ds__is_dense(a) && ds__is_dense(b);
 }
 
-static ds_result ds__apart(const ds__party *a, const char *what, int64_t index, const ds__party *b,
-                           const char *other, int64_t other_index) {
+static ds_result ds__memory_check_disjoint(const ds__participant *a, const char *what,
+                                           int64_t index, const ds__participant *b,
+                                           const char *other, int64_t other_index) {
     char name[100];
-    if (!ds__collides(&a->d, &b->d))
+    if (!ds__dims_collide(&a->d, &b->d))
         return DS_OK;
-    snprintf(name, sizeof name, "%s", ds__nth(other, other_index));
-    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__nth(what, index),
+    snprintf(name, sizeof name, "%s", ds__dims_nth(other, other_index));
+    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__dims_nth(what, index),
                     name);
 }
 
 /* Parties that are written share nothing with each other. */
-static ds_result ds__all_apart(const ds__party *p, const char *what, size_t count) {
+static ds_result ds__all_apart(const ds__participant *p, const char *what, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < i && r == DS_OK; k++)
-            r = ds__apart(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
+            r = ds__memory_check_disjoint(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
     return r;
 }
 
 /* A new tensor like `like`, on a device, which takes part. */
 static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like,
                                  ds_device device, int64_t index, int64_t stream_index,
-                                 ds__party *p, ds_tensor **out) {
+                                 ds__participant *p, ds_tensor **out) {
     ds_result r =
         ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
     if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
@@ -12212,7 +12232,7 @@ static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds
     if (r == DS_OK)
         r = ds__tensor_like(
             like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
-    return r < 0 ? r : ds__party_open(w, o, *out, "result", index, stream_index, 0, p);
+    return r < 0 ? r : ds__participant_open(w, o, *out, "result", index, stream_index, 0, p);
 }
 
 static void ds__results_drop(ds_tensor **out, size_t count) {
@@ -12234,8 +12254,8 @@ static ds_result ds__comm_device(ds_device device, const char *what, int64_t ind
         *out = (ds_device){ DS_DEVICE_HOST, 0 };
         return DS_OK;
     }
-    ds_result r = ds__resolve(device, out);
-    return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
+    ds_result r = ds__device_resolve(device, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
 }
 
 static int ds__same_device(ds_device a, ds_device b) {
@@ -12245,7 +12265,7 @@ static int ds__same_device(ds_device a, ds_device b) {
 /* The lanes of all results that will be made, before the first of them is: while a stream
    captures, that is how the others know which one it is. */
 static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices,
-                                   size_t count, const ds__party *alias) {
+                                   size_t count, const ds__participant *alias) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
         ds_device device = { 0, 0 };
@@ -12273,11 +12293,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
 }
 
 /* Parties for so many tensors. */
-static ds__party *ds__parties(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__party));
+static ds__participant *ds__parties_alloc(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__participant));
 }
 
-static ds__addend *ds__addends(ds__work *w, size_t count) {
+static ds__addend *ds__addends_alloc(ds__work *w, size_t count) {
     return ds__work_take(w, count, sizeof(ds__addend));
 }
 
@@ -12287,7 +12307,7 @@ static void ds__sides_end(void) {
             ds__sides *all = ds__sides_of[b][i];
             for (int k = 0; all && k < all->count; k++)
                 ds__stream_end(all->at[k]);
-            ds__release(all);
+            ds__host_free(all);
             ds__sides_of[b][i] = NULL;
         }
 }
@@ -12339,10 +12359,10 @@ static ds_result ds__comm_setup(void) {
 /* A collective that has a topology: what the plan is to be, and where the data of each rank
    lies. */
 typedef struct ds__side {
-    ds__spot spot;
-    const ds__party *p; /* NULL: the rank has none */
-    uint32_t ready;     /* what reads it comes after this step */
-    int apart;          /* 1: in temporary memory */
+    ds__location spot;
+    const ds__participant *p; /* NULL: the rank has none */
+    uint32_t ready;           /* what reads it comes after this step */
+    int apart;                /* 1: in temporary memory */
 } ds__side;
 
 typedef struct ds__follow {
@@ -12388,7 +12408,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     ds__lock_take(&ds__c.lock);
     ds__sides *all = *at;
     ds__lock_give(&ds__c.lock);
-    if (!all && !(fresh = ds__alloc(sizeof *fresh)))
+    if (!all && !(fresh = ds__host_alloc(sizeof *fresh)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
     if (!all) {
         ds__lock_take(&ds__c.lock);
@@ -12398,7 +12418,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
         }
         all = *at;
         ds__lock_give(&ds__c.lock);
-        ds__release(fresh);
+        ds__host_free(fresh);
     }
     *out_number = -1;
     ds__tls.mute++;
@@ -12528,7 +12548,7 @@ static ds_plan_order ds__order_of(ds_dtype t, ds_reduce_op op, unsigned flags) {
 /* 1: there is a plan to be followed. each: a party on each rank; one: the single tensor, or
    NULL. bytes: S. */
 static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o, ds_collective what,
-                           const ds__party *each, size_t count, const ds__party *one,
+                           const ds__participant *each, size_t count, const ds__participant *one,
                            size_t bytes) {
     const ds_topology *t = o->topology;
     if (!t || w->r < 0 || !bytes)
@@ -12566,7 +12586,8 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o,
 
 /* A tensor that is cut into equal parts along a dimension, of which each lies in these strides
    and follows the one before: where it is, if it is so. */
-static int ds__lies(const ds__party *p, int dim, size_t parts, const int64_t *strides) {
+static int ds__part_is_contiguous(const ds__participant *p, int dim, size_t parts,
+                                  const int64_t *strides) {
     int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
     for (int i = 0; i < p->d.ndim; i++)
         if ((parts > 1 && i == dim ? n : p->d.shape[i]) != 1 && p->d.strides[i] != strides[i])
@@ -12577,34 +12598,35 @@ static int ds__lies(const ds__party *p, int dim, size_t parts, const int64_t *st
 /* Moves all parts to the temporary memory, or from there. The last step. */
 static uint32_t ds__side_move(ds__work *w, const ds__side *a, int dim, size_t parts,
                               const int64_t *strides, int back) {
-    const ds__party *p = a->p;
+    const ds__participant *p = a->p;
     uint32_t lane = ds__lane_of(w, p);
     uint32_t last = DS__NO_INDEX;
     int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
     int64_t at = 0;
     for (size_t k = 0; k < parts && w->r == DS_OK; k++) {
-        ds__party part = parts > 1 ? ds__part(p, dim, &at, n) : *p;
-        ds__spot there = ds__spot_in(w, &part);
-        ds__spot here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
-        last = back ? ds__move(w, lane, there, part.d.strides, here, strides, part.d.ndim,
-                               part.d.shape, part.d.item)
-                    : ds__move(w, lane, here, strides, there, part.d.strides, part.d.ndim,
-                               part.d.shape, part.d.item);
+        ds__participant part = parts > 1 ? ds__party_part(p, dim, &at, n) : *p;
+        ds__location there = ds__location_in(w, &part);
+        ds__location here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
+        last = back ? ds__copy_add(w, lane, there, part.d.strides, here, strides, part.d.ndim,
+                                   part.d.shape, part.d.item)
+                    : ds__copy_add(w, lane, here, strides, there, part.d.strides, part.d.ndim,
+                                   part.d.shape, part.d.item);
     }
     return last;
 }
 
-static void ds__side_open(ds__work *w, ds__side *a, const ds__party *p, int dim, size_t parts,
+static void ds__side_open(ds__work *w, ds__side *a, const ds__participant *p, int dim, size_t parts,
                           const int64_t *strides, int read) {
     a->p = p;
-    a->apart = !ds__lies(p, dim, parts, strides);
-    a->spot = a->apart ? (ds__spot){ ds__temporary(w, ds__lane_of(w, p), p->d.bytes), 0 }
-                       : ds__spot_of(p);
+    a->apart = !ds__part_is_contiguous(p, dim, parts, strides);
+    a->spot = a->apart
+                  ? (ds__location){ ds__step_temporary_add(w, ds__lane_of(w, p), p->d.bytes), 0 }
+                  : ds__location_of(p);
     if (a->apart && read)
         a->ready = ds__side_move(w, a, dim, parts, strides, 0);
 }
 
-static int ds__sums(ds_collective what) {
+static int ds__collective_is_sum(ds_collective what) {
     return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
 }
 
@@ -12615,8 +12637,8 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     const ds__side *out = &f->out[rank];
     size_t read = 0;
     size_t written = 0;
-    if (!ds__sums(f->want.what) || !in->p || !out->p || in->apart || out->apart ||
-        !ds__collides(&in->p->d, &out->p->d))
+    if (!ds__collective_is_sum(f->want.what) || !in->p || !out->p || in->apart || out->apart ||
+        !ds__dims_collide(&in->p->d, &out->p->d))
         return;
     for (size_t i = 0; i < plan->steps; i++) {
         const ds_plan_step *s = &plan->step[i];
@@ -12632,21 +12654,22 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     uint32_t lane = f->lane[rank];
     int64_t n = in->p->d.count;
     int64_t one[1] = { 1 };
-    ds__spot apart = { ds__temporary(w, lane, in->p->d.bytes), 0 };
-    in->ready = ds__move(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
+    ds__location apart = { ds__step_temporary_add(w, lane, in->p->d.bytes), 0 };
+    in->ready = ds__copy_add(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
     in->spot = apart;
 }
 
-static int ds__spot_same(const ds__work *w, ds__spot a, ds__spot b) {
+static int ds__location_same(const ds__work *w, ds__location a, ds__location b) {
     return w->region[a.region].at && w->region[b.region].at &&
-           ds__spot_at(w, a) == ds__spot_at(w, b);
+           ds__location_at(w, a) == ds__location_at(w, b);
 }
 
-static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_location at) {
+static ds__location ds__plan_location(const ds__follow *f, const uint32_t *scratch,
+                                      ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
-        return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
+        return (ds__location){ scratch[at.rank], (ptrdiff_t)at.offset };
     const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
-    return (ds__spot){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
+    return (ds__location){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
 }
 
 /* The plan's steps, at the end of the list. */
@@ -12668,9 +12691,9 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
             if (lane[r * lanes + l] == 0)
                 lane[r * lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        scratch[r] = plan->scratch[r] ? ds__temporary(w, f->lane[r], plan->scratch[r]) : 0;
+        scratch[r] = plan->scratch[r] ? ds__step_temporary_add(w, f->lane[r], plan->scratch[r]) : 0;
     if (w->r == DS_OK && plan->scratch[p]) {
-        scratch[p] = ds__temporary(w, f->lane[f->want.root], plan->scratch[p]);
+        scratch[p] = ds__step_temporary_add(w, f->lane[f->want.root], plan->scratch[p]);
         w->region[scratch[p]].device = (ds_device){ DS_DEVICE_HOST, 0 };
     }
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
@@ -12679,11 +12702,11 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         const ds_plan_step *s = &plan->step[i];
         const ds_plan_location *from = &plan->spot[s->from];
         size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
-        ds__spot dst = ds__plan_spot(f, scratch, s->to);
-        ds__spot src = ds__plan_spot(f, scratch, *from);
+        ds__location dst = ds__plan_location(f, scratch, s->to);
+        ds__location src = ds__plan_location(f, scratch, *from);
         made[i] = last[at];
         /* it is there */
-        if (s->from_count == 1 && ds__spot_same(w, dst, src))
+        if (s->from_count == 1 && ds__location_same(w, dst, src))
             continue;
         for (uint32_t k = 0; k < s->after_count; k++)
             ds__come_after(w, lane[at], made[plan->before[s->after + k]]);
@@ -12691,9 +12714,9 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         for (uint32_t k = 0; k < s->from_count; k++) {
             if (from[k].buffer == DS_PLAN_INPUT)
                 ds__come_after(w, lane[at], f->in[from[k].rank].ready);
-            ds__spot *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
+            ds__location *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
             if (one && s->from_count > 1)
-                *one = ds__plan_spot(f, scratch, from[k]);
+                *one = ds__plan_location(f, scratch, from[k]);
         }
         if (w->r < 0)
             return;
@@ -12742,7 +12765,7 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     else if ((d->item ? d->item : 1) % f->want.item)
         (void)ds__follow_not(w, f->o, "it splits elements of %zu bytes: its item is %zu",
                              f->want.item, d->item);
-    else if (d->order > f->want.order && ds__sums(d->what))
+    else if (d->order > f->want.order && ds__collective_is_sum(d->what))
         (void)ds__follow_not(w, f->o, "its sums are not in the order of the list");
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
@@ -12762,8 +12785,8 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
 
 /* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
    makes the tensor. */
-static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                uint32_t ready, const ds__party *to, size_t count) {
+static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__participant *from,
+                                uint32_t ready, const ds__participant *to, size_t count) {
     const ds_topology *t = o->topology;
     int64_t dense[DS_TENSOR_MAX_DIMS];
     ds__follow f;
@@ -12772,7 +12795,7 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
     size_t p = (size_t)t->devices;
     size_t root = ds__root_of(o, from->d.device);
     size_t left = p - 1;
-    ds__party *each = ds__parties(w, p);
+    ds__participant *each = ds__parties_alloc(w, p);
     /* whose tensor a rank has, and which rank a tensor is, plus 1 */
     size_t *index = each ? ds__work_take(w, p + count, sizeof *index) : NULL;
     if (!index)
@@ -12817,28 +12840,28 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!index[p + i] && !ds__same_place(from, &to[i])) {
             ds__come_after(w, ds__lane_of(w, &to[i]), ready);
-            ds__move_party(w, ds__lane_of(w, &to[i]), &to[i], from);
+            ds__copy_participant(w, ds__lane_of(w, &to[i]), &to[i], from);
         }
     return 1;
 }
 
 /* The source as every result wants it: without gaps. From then on it is copied as it lies; more
    than one result, and it is packed once. */
-static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                const ds__party *to, size_t count) {
+static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__participant *from,
+                                const ds__participant *to, size_t count) {
     int64_t dense[DS_TENSOR_MAX_DIMS];
     if (ds__broadcast_follow(w, o, from, DS__NO_INDEX, to, count))
         return;
-    ds__spot src = ds__spot_of(from);
+    ds__location src = ds__location_of(from);
     const int64_t *strides = from->d.strides;
     uint32_t lane = ds__lane_of(w, from);
     uint32_t packed = DS__NO_INDEX;
     if (count > 1 && !ds__is_dense(&from->d) &&
         w->region[from->region].device.type != DS_DEVICE_HOST) {
         ds__dense_like(&from->d, dense);
-        src = (ds__spot){ ds__temporary(w, lane, from->d.bytes), 0 };
-        packed = ds__move(w, lane, src, dense, ds__spot_of(from), strides, from->d.ndim,
-                          from->d.shape, from->d.item);
+        src = (ds__location){ ds__step_temporary_add(w, lane, from->d.bytes), 0 };
+        packed = ds__copy_add(w, lane, src, dense, ds__location_of(from), strides, from->d.ndim,
+                              from->d.shape, from->d.item);
         strides = dense;
     }
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
@@ -12846,22 +12869,22 @@ static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds_
         if (ds__same_place(from, &to[i]))
             continue;
         ds__come_after(w, mine, packed);
-        ds__move(w, mine, ds__spot_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
-                 to[i].d.shape, to[i].d.item);
+        ds__copy_add(w, mine, ds__location_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
+                     to[i].d.shape, to[i].d.item);
     }
 }
 
 DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *devices, size_t count,
                                    const ds_comm_options *options, ds_tensor **out) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     if (out)
         memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_broadcast");
     ds__work_begin(&w);
     DS__REQUIRE(!count || (devices && out), "%s is NULL", devices ? "out" : "devices");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     size_t made = 0;
     if (r == DS_OK)
@@ -12890,22 +12913,23 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
 DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                         size_t count, const ds_comm_options *options) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
     ds__work_begin(&w);
     DS__REQUIRE(!count || outs, "outs is NULL");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                           &to[i]);
+        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                                 &to[i]);
         if (r == DS_OK)
             r = ds__same_dtype(&to[i], "output tensor", (int64_t)i, &from);
         if (r == DS_OK)
             r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
         if (r == DS_OK && !ds__same_place(&from, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
+            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
+                                          "tensor to send", -1);
     }
     if (r == DS_OK)
         r = ds__all_apart(to, "output tensor", count);
@@ -12934,7 +12958,7 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* torch.chunk: how many pieces, and how long they are. */
-static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
+static size_t ds__chunk_count(int64_t size, size_t count, int64_t *out_length) {
     int64_t n = (int64_t)count;
     *out_length = size / n + (size % n != 0);
     return size ? (size_t)(size / *out_length + (size % *out_length != 0)) : count;
@@ -12957,7 +12981,8 @@ static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64
 
 /* By plan: parts of one size, and one on each rank; `whole` is cut, or becomes all. */
 static int ds__parts_follow(ds__work *w, const ds_comm_options *o, ds_collective what,
-                            const ds__party *whole, const ds__party *part, size_t count, int dim) {
+                            const ds__participant *whole, const ds__participant *part, size_t count,
+                            int dim) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     ds__follow f;
     if (!o->topology)
@@ -12988,7 +13013,7 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
                                  const ds_comm_options *options, ds_tensor **out,
                                  size_t *out_count) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     int64_t at = 0;
     int64_t length = 0;
     if (out)
@@ -13001,26 +13026,28 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
     /* results, and the pieces they come from */
-    ds__party *to = ds__parties(&w, 2 * count);
-    ds__party *part = to ? to + count : NULL;
+    ds__participant *to = ds__parties_alloc(&w, 2 * count);
+    ds__participant *part = to ? to + count : NULL;
     if (!to)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
+    ds_result r = ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
     if (r == DS_OK)
         r = ds__comm_dim(&dim, from.d.ndim);
     if (r == DS_OK && chunk_sizes)
         r = ds__chunk_sizes_check(chunk_sizes, count, from.d.shape[dim], dim);
-    size_t pieces = r < 0 ? 0 : chunk_sizes ? count : ds__chunks(from.d.shape[dim], count, &length);
+    size_t pieces = r < 0         ? 0
+                    : chunk_sizes ? count
+                                  : ds__chunk_count(from.d.shape[dim], count, &length);
     size_t made = 0;
     if (r == DS_OK)
         r = ds__results_lanes(&w, options, devices, pieces, &from);
     for (size_t i = 0; i < pieces && r == DS_OK; i++) {
         ds_device device = { 0, 0 };
         int64_t rest = from.d.shape[dim] - at;
-        part[made] = ds__part(&from, dim, &at,
-                              chunk_sizes     ? chunk_sizes[i]
-                              : length < rest ? length
-                                              : rest);
+        part[made] = ds__party_part(&from, dim, &at,
+                                    chunk_sizes     ? chunk_sizes[i]
+                                    : length < rest ? length
+                                                    : rest);
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
         if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device))
             r = ds__tensor_show(tensor, &part[made].d, &out[i]);
@@ -13035,9 +13062,9 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     int planned =
         r == DS_OK && made && ds__parts_follow(&w, options, DS_SCATTER, &from, to, made, dim);
     for (size_t i = 0; i < made && r == DS_OK && !planned; i++) {
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
-                 ds__spot_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
-                 to[i].d.item);
+        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
+                     ds__location_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
+                     to[i].d.item);
         r = w.r;
     }
     if (r == DS_OK)
@@ -13051,8 +13078,8 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
 }
 
 /* Tensors that together have the size of `whole` along a dimension. */
-static ds_result ds__parts_check(const ds__party *p, size_t count, const char *what,
-                                 const ds__party *whole, int dim) {
+static ds_result ds__parts_check(const ds__participant *p, size_t count, const char *what,
+                                 const ds__participant *whole, int dim) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         ds_result r = ds__same_dtype(&p[i], what, (int64_t)i, whole);
@@ -13072,20 +13099,20 @@ static ds_result ds__parts_check(const ds__party *p, size_t count, const char *w
 DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                       size_t count, int dim, const ds_comm_options *options) {
     ds__work w;
-    ds__party from;
-    ds__party part;
+    ds__participant from;
+    ds__participant part;
     int64_t at = 0;
     DS__COMM_BEGIN("ds_comm_scatter_into");
     ds__work_begin(&w);
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         r = ds__comm_dim(&dim, from.d.ndim);
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                           &to[i]);
+        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                                 &to[i]);
     if (r == DS_OK)
         r = ds__parts_check(to, count, "output tensor", &from, dim);
     if (r == DS_OK)
@@ -13093,18 +13120,20 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
     if (r == DS_OK)
         r = ds__work_settle(&w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
+        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
         if (!ds__same_place(&part, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
+            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
+                                          "tensor to send", -1);
     }
     int planned = r == DS_OK && ds__parts_follow(&w, options, DS_SCATTER, &from, to, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
+        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
         if (ds__same_place(&part, &to[i]))
             continue;
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
-                 ds__spot_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape, to[i].d.item);
+        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
+                     ds__location_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape,
+                     to[i].d.item);
         r = w.r;
     }
     if (r == DS_OK)
@@ -13115,11 +13144,12 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
 
 static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, int *dim,
-                                 ds__party *from, ds__dims *whole) {
+                                 ds__participant *from, ds__dims *whole) {
     DS__REQUIRE(count && tensors, "there are no tensors to gather");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__party_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0, &from[i]);
+        r = ds__participant_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0,
+                                 &from[i]);
     if (r == DS_OK)
         r = ds__comm_dim(dim, from[0].d.ndim);
     if (r < 0)
@@ -13152,23 +13182,26 @@ static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
 }
 
 /* The inputs go to their parts of the result, each on its own lane. */
-static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                  size_t count, int dim, const ds__party *to) {
+static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o,
+                                  const ds__participant *from, size_t count, int dim,
+                                  const ds__participant *to) {
     int64_t at = 0;
     ds_result r = ds__work_settle(w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
+        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
         if (!ds__same_place(&part, &from[i]))
-            r = ds__apart(to, "the result", -1, &from[i], "input tensor", (int64_t)i);
+            r = ds__memory_check_disjoint(to, "the result", -1, &from[i], "input tensor",
+                                          (int64_t)i);
     }
     int planned = r == DS_OK && ds__parts_follow(w, o, DS_GATHER, to, from, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
+        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
         if (ds__same_place(&part, &from[i]))
             continue;
-        ds__move(w, ds__lane_of(w, &from[i]), ds__spot_in(w, &part), to->d.strides,
-                 ds__spot_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape, to->d.item);
+        ds__copy_add(w, ds__lane_of(w, &from[i]), ds__location_in(w, &part), to->d.strides,
+                     ds__location_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape,
+                     to->d.item);
         r = w->r;
     }
     return r < 0 ? r : ds__work_run(w);
@@ -13178,14 +13211,14 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
                                 ds_device destination, const ds_comm_options *options,
                                 ds_tensor **out) {
     ds__work w;
-    ds__party to;
+    ds__participant to;
     ds__dims whole;
     if (out)
         *out = NULL;
     DS__COMM_BEGIN("ds_comm_gather");
     ds__work_begin(&w);
     DS__REQUIRE(out, "out is NULL");
-    ds__party *from = ds__parties(&w, count);
+    ds__participant *from = ds__parties_alloc(&w, count);
     if (!from)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
@@ -13204,16 +13237,16 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
 DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t count, int dim,
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
-    ds__party to;
-    ds__party like;
+    ds__participant to;
+    ds__participant like;
     DS__COMM_BEGIN("ds_comm_gather_into");
     ds__work_begin(&w);
-    ds__party *from = ds__parties(&w, count);
+    ds__participant *from = ds__parties_alloc(&w, count);
     if (!from)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__gather_open(&w, options, tensors, count, &dim, from, &like.d);
     if (r == DS_OK)
-        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
     if (r == DS_OK)
         r = ds__same_dtype(&to, "the output tensor", -1, &from[0]);
     if (r == DS_OK)
@@ -13228,7 +13261,7 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
 
    Implements ds_comm_reduce, ds_comm_reduce_add, ds_comm_reduce_add_coalesced and
    ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice and
-   ds__reducible also serve all_to_all.h.
+   ds__reduction_check also serve all_to_all.h.
 
    Invariants: inputs have one shape and one data type, lie on devices, and start at a multiple
    of the size of their numbers. On the direct path, all inputs are combined in list order by one
@@ -13239,7 +13272,7 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
-static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
+static ds_result ds__reduction_check(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
     int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) &&
                 (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
@@ -13264,22 +13297,22 @@ static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
 }
 
 /* The strides in which it is done: those of `like`, if it has no gaps. */
-static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const int64_t *strides,
-                           ds__addend *out) {
+static void ds__addends_of(ds__work *w, const ds__participant *in, size_t count,
+                           const int64_t *strides, ds__addend *out) {
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
-        const ds__party *p = &in[i];
-        out[i] = (ds__addend){ ds__spot_of(p), DS__NO_INDEX };
+        const ds__participant *p = &in[i];
+        out[i] = (ds__addend){ ds__location_of(p), DS__NO_INDEX };
         if (ds__same_strides(&p->d, strides) && w->region[p->region].direct)
             continue;
         uint32_t lane = ds__lane_of(w, p);
-        out[i].spot = (ds__spot){ ds__temporary(w, lane, p->d.bytes), 0 };
-        out[i].after = ds__move(w, lane, out[i].spot, strides, ds__spot_of(p), p->d.strides,
-                                p->d.ndim, p->d.shape, p->d.item);
+        out[i].spot = (ds__location){ ds__step_temporary_add(w, lane, p->d.bytes), 0 };
+        out[i].after = ds__copy_add(w, lane, out[i].spot, strides, ds__location_of(p), p->d.strides,
+                                    p->d.ndim, p->d.shape, p->d.item);
     }
 }
 
 /* Elements `from` to `from + size - 1` of all, on a lane, to the same place in `dst`. The step. */
-static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
+static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__location dst, const ds__addend *in,
                                  size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
                                  int64_t size) {
     size_t item = (ds_dtype_get_size)(dtype);
@@ -13288,10 +13321,10 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
     if (w->r < 0 || !size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
-        ds__spot at = { in[i].spot.region, in[i].spot.offset + offset };
+        ds__location at = { in[i].spot.region, in[i].spot.offset + offset };
         ds__come_after(w, lane, in[i].after);
-        if (!ds__reaches(w, lane, at.region)) {
-            ds__spot here = { ds__temporary(w, lane, (size_t)size * item), 0 };
+        if (!ds__step_reaches(w, lane, at.region)) {
+            ds__location here = { ds__step_temporary_add(w, lane, (size_t)size * item), 0 };
             uint32_t copy = ds__step_add(w, DS__STEP_COPY, lane, here, at);
             if (copy == DS__NO_INDEX)
                 return copy;
@@ -13300,13 +13333,14 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
             w->step[copy].height = 1;
             at = here;
         }
-        ds__spot *s = DS__MORE(w, spot);
+        ds__location *s = DS__MORE(w, spot);
         if (!s)
             return DS__NO_INDEX;
         *s = at;
     }
-    uint32_t step = ds__step_add(w, DS__STEP_REDUCE, lane,
-                                 (ds__spot){ dst.region, dst.offset + offset }, (ds__spot){ 0, 0 });
+    uint32_t step =
+        ds__step_add(w, DS__STEP_REDUCE, lane, (ds__location){ dst.region, dst.offset + offset },
+                     (ds__location){ 0, 0 });
     if (step == DS__NO_INDEX)
         return step;
     w->step[step].op = (uint8_t)op;
@@ -13320,15 +13354,15 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
 }
 
 /* All of `in` to `to`, on its lane. */
-static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__party *in,
-                             size_t count, const ds__party *to, ds_reduce_op op,
+static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__participant *in,
+                             size_t count, const ds__participant *to, ds_reduce_op op,
                              ds__addend *addends) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     uint32_t lane = ds__lane_of(w, to);
     ds__follow f;
     if (count == 1) {
         if (!ds__same_place(in, to))
-            ds__move_party(w, lane, to, in);
+            ds__copy_participant(w, lane, to, in);
         return;
     }
     ds__dense_like(&to->d, strides);
@@ -13345,33 +13379,34 @@ static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__pa
     }
     int fits = ds__same_strides(&to->d, strides) && w->region[to->region].direct;
     ds__addends_of(w, in, count, strides, addends);
-    ds__spot dst = fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(w, lane, to->d.bytes), 0 };
+    ds__location dst = fits ? ds__location_of(to)
+                            : (ds__location){ ds__step_temporary_add(w, lane, to->d.bytes), 0 };
     ds__reduce_slice(w, lane, dst, addends, count, op, to->d.dtype, 0, to->d.count);
     if (!fits)
-        ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape,
-                 to->d.item);
+        ds__copy_add(w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
+                     to->d.shape, to->d.item);
 }
 
 /* A GPU faults on a number that is not on a multiple of its size. A complex element is two
    numbers. */
-static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
+static ds_result ds__on_multiples(const ds__participant *p, const char *what, int64_t index) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
     DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
                 "%s begins at %p; a reduction needs a multiple of %zu, the element size",
-                ds__nth(what, index), (void *)p->d.first, number);
+                ds__dims_nth(what, index), (void *)p->d.first, number);
     return DS_OK;
 }
 
 /* Tensors of one shape and type. stride: from one to the next in the array. */
 static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, size_t stride,
-                                 ds_reduce_op op, ds__party *in) {
+                                 ds_reduce_op op, ds__participant *in) {
     DS__REQUIRE(count && tensors, "there are no tensors to reduce");
     DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: a single tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0,
-                           &in[i]);
+        r = ds__participant_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i,
+                                 0, &in[i]);
         if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST)
             r = ds__fail(DS_ERR_INVALID_DEVICE,
                          "input tensor at index %zu is on the host, not on a device", i);
@@ -13381,7 +13416,7 @@ static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
             r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
     }
     if (r == DS_OK)
-        r = ds__reducible(in[0].d.dtype, op);
+        r = ds__reduction_check(in[0].d.dtype, op);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
     return r;
@@ -13398,13 +13433,13 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         return r;
     DS__REQUIRE(lists < SIZE_MAX / (count + 1), "%zu lists of %zu tensors", lists, count);
     /* parties of one sum side by side */
-    ds__party *in = ds__parties(&w, (lists + 1) * count);
-    ds__party *to = in ? in + lists * count : NULL;
-    ds__addend *addends = ds__addends(&w, lists);
+    ds__participant *in = ds__parties_alloc(&w, (lists + 1) * count);
+    ds__participant *to = in ? in + lists * count : NULL;
+    ds__addend *addends = ds__addends_alloc(&w, lists);
     r = w.r;
     int alone = lists == 1 && o->flags & DS_COMM_ALIAS;
     for (size_t k = 0; k < count && r == DS_OK; k++) {
-        ds__party *p = in + k * lists;
+        ds__participant *p = in + k * lists;
         int there = 0;
         r = ds__reduce_open(&w, o, tensors + k, lists, count, op, p);
         for (size_t i = 0; i < lists && r == DS_OK; i++)
@@ -13419,7 +13454,7 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         }
     }
     for (size_t k = 0; k < count && r == DS_OK; k++) {
-        const ds__party *p = in + k * lists;
+        const ds__participant *p = in + k * lists;
         r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k])
                   : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
     }
@@ -13471,15 +13506,15 @@ DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, s
 DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
-    ds__party to;
+    ds__participant to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
     ds__work_begin(&w);
-    ds__party *in = ds__parties(&w, count);
-    ds__addend *addends = in ? ds__addends(&w, count) : NULL;
+    ds__participant *in = ds__parties_alloc(&w, count);
+    ds__addend *addends = in ? ds__addends_alloc(&w, count) : NULL;
     ds_result r =
         addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
     if (r == DS_OK)
         r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
     if (r == DS_OK)
@@ -13488,7 +13523,8 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
         r = ds__on_multiples(&to, "the output tensor", -1);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         if (!ds__same_place(&to, &in[i]))
-            r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
+            r = ds__memory_check_disjoint(&to, "the output tensor", -1, &in[i], "input tensor",
+                                          (int64_t)i);
     if (r == DS_OK)
         r = ds__work_settle(&w);
     if (r == DS_OK) {
@@ -13506,17 +13542,17 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
    writes the steps of a plan.
 
    Invariants: the input and the output at one index are on the same device, never on the host.
-   Outputs share no memory with each other, as far as ds__apart finds it. An output may share
-   memory with its own input only in the form that ds__all_overlaps accepts. On the direct path
-   of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
+   Outputs share no memory with each other, as far as ds__memory_check_disjoint finds it. An output
+   may share memory with its own input only in the form that ds__all_overlaps accepts. On the direct
+   path of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
    each round, no two copies read the same result.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* Inputs and outputs, one of each for every device. */
 typedef struct ds__all {
-    ds__party *in;
-    ds__party *out;
+    ds__participant *in;
+    ds__participant *out;
     ds__addend *addends;
     ds__addend *results;
     size_t count;
@@ -13532,8 +13568,8 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
                 : tensors ? "outs is NULL"
                           : "tensors is NULL");
     DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
-    a->in = ds__parties(&a->w, 2 * count);
-    a->addends = a->in ? ds__addends(&a->w, 2 * count) : NULL;
+    a->in = ds__parties_alloc(&a->w, 2 * count);
+    a->addends = a->in ? ds__addends_alloc(&a->w, 2 * count) : NULL;
     if (!a->addends)
         return DS_ERR_OUT_OF_MEMORY;
     a->out = a->in + count;
@@ -13541,9 +13577,9 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         int64_t n = (int64_t)i;
-        r = ds__party_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
+        r = ds__participant_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
         if (r == DS_OK)
-            r = ds__party_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
+            r = ds__participant_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
         if (r == DS_OK)
             r = ds__same_dtype(&a->in[i], "input tensor", n, &a->in[0]);
         if (r == DS_OK)
@@ -13581,25 +13617,26 @@ static ds_result ds__all_overlaps(const ds__all *a, int own) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
         for (size_t k = 0; k < a->count && r == DS_OK; k++) {
-            const ds__party *out = &a->out[i];
-            const ds__party *in = &a->in[k];
+            const ds__participant *out = &a->out[i];
+            const ds__participant *in = &a->in[k];
             if (i == k && own < 3) {
                 int64_t at = 0;
                 int64_t n = own == 1 ? out->d.shape[0] : own == 2 ? in->d.shape[0] : 0;
                 at = (int64_t)i * n;
-                ds__party part = own == 1   ? ds__part(in, 0, &at, n)
-                                 : own == 2 ? ds__part(out, 0, &at, n)
-                                            : *out;
+                ds__participant part = own == 1   ? ds__party_part(in, 0, &at, n)
+                                       : own == 2 ? ds__party_part(out, 0, &at, n)
+                                                  : *out;
                 if (ds__same_place(&part, own == 1 ? out : in))
                     continue;
             }
-            r = ds__apart(out, "output tensor", (int64_t)i, in, "input tensor", (int64_t)k);
+            r = ds__memory_check_disjoint(out, "output tensor", (int64_t)i, in, "input tensor",
+                                          (int64_t)k);
         }
     return r;
 }
 
 static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
-    ds_result r = ds__reducible(a->in[0].d.dtype, op);
+    ds_result r = ds__reduction_check(a->in[0].d.dtype, op);
     for (size_t i = 0; i < a->count && r == DS_OK; i++) {
         r = ds__on_multiples(&a->in[i], "input tensor", (int64_t)i);
         if (r == DS_OK)
@@ -13609,8 +13646,8 @@ static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
 }
 
 /* `many` is `one` so many times along dimension 0. */
-static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds__party *one,
-                               const char *other, size_t count) {
+static ds_result ds__all_sizes(const ds__participant *many, const char *what,
+                               const ds__participant *one, const char *other, size_t count) {
     int64_t n;
     DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0,
                 "tensors without dimensions cannot be split or concatenated");
@@ -13634,14 +13671,15 @@ static int ds__all_follow(ds__all *a, const ds_comm_options *o, ds_collective wh
     if (!ds__follow_open(w, &f, o, what, a->out, a->count, NULL,
                          out_parts > in_parts ? a->out[0].d.bytes : a->in[0].d.bytes))
         return 0;
-    ds__party part = in_parts == 1
-                         ? a->in[0]
-                         : ds__part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
+    ds__participant part =
+        in_parts == 1 ? a->in[0]
+                      : ds__party_part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
     if (out_parts == 1)
         part = a->out[0];
     ds__dense_like(&part.d, strides);
     f.op = op;
-    f.want.order = ds__sums(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags) : DS_ORDER_AT_ONCE;
+    f.want.order = ds__collective_is_sum(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags)
+                                               : DS_ORDER_AT_ONCE;
     for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
         ds__side_open(w, &f.in[i], &a->in[i], 0, in_parts, strides, 1);
         ds__side_open(w, &f.out[i], &a->out[i], 0, out_parts, strides, 0);
@@ -13685,8 +13723,10 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
     for (size_t i = 0; i < count && w->r == DS_OK; i++) /* where the results arise */
         a.results[i].spot =
             ds__same_strides(&a.out[i].d, strides)
-                ? ds__spot_of(&a.out[i])
-                : (ds__spot){ ds__temporary(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0 };
+                ? ds__location_of(&a.out[i])
+                : (ds__location){
+                      ds__step_temporary_add(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0
+                  };
     for (size_t i = 0; i < count && w->r == DS_OK; i++) { /* each lane does a slice of all */
         int64_t begin = ds__slice_begin(elements, i, count);
         int64_t size = ds__slice_begin(elements, i + 1, count) - begin;
@@ -13700,17 +13740,18 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
             int64_t begin = ds__slice_begin(elements, k, count);
             int64_t size = ds__slice_begin(elements, k + 1, count) - begin;
             uint32_t lane = ds__lane_of(w, &a.out[i]);
-            ds__spot dst = { a.results[i].spot.region,
-                             a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
-            ds__spot src = { a.results[k].spot.region,
-                             a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__location dst = { a.results[i].spot.region,
+                                 a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__location src = { a.results[k].spot.region,
+                                 a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
             ds__come_after(w, lane, a.results[k].after);
-            ds__move(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
+            ds__copy_add(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
         }
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!ds__same_strides(&a.out[i].d, strides))
-            ds__move(w, ds__lane_of(w, &a.out[i]), ds__spot_of(&a.out[i]), a.out[i].d.strides,
-                     a.results[i].spot, strides, a.out[i].d.ndim, a.out[i].d.shape, item);
+            ds__copy_add(w, ds__lane_of(w, &a.out[i]), ds__location_of(&a.out[i]),
+                         a.out[i].d.strides, a.results[i].spot, strides, a.out[i].d.ndim,
+                         a.out[i].d.shape, item);
     return ds__all_end(&a, r);
 }
 
@@ -13729,12 +13770,12 @@ DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_te
         for (size_t i = 0; i < count && a.w.r == DS_OK; i++) {
             size_t k = (i + turn) % count;
             int64_t at = (int64_t)k * a.in[0].d.shape[0];
-            ds__party part = ds__part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
+            ds__participant part = ds__party_part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
             if (ds__same_place(&part, &a.in[k]))
                 continue;
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &part), part.d.strides,
-                     ds__spot_of(&a.in[k]), a.in[k].d.strides, part.d.ndim, part.d.shape,
-                     part.d.item);
+            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &part),
+                         part.d.strides, ds__location_of(&a.in[k]), a.in[k].d.strides, part.d.ndim,
+                         part.d.shape, part.d.item);
         }
     return ds__all_end(&a, r);
 }
@@ -13753,36 +13794,38 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
         r = ds__all_overlaps(&a, 1);
     if (r < 0 || ds__all_follow(&a, options, DS_REDUCE_SCATTER, op, count, 1))
         return ds__all_end(&a, r);
-    ds__party *part = r == DS_OK ? ds__parties(&a.w, count) : NULL;
+    ds__participant *part = r == DS_OK ? ds__parties_alloc(&a.w, count) : NULL;
     if (r == DS_OK && !part)
         r = DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK && a.w.r == DS_OK; i++) {
         for (size_t k = 0; k < count; k++) {
             int64_t at = (int64_t)i * a.out[0].d.shape[0];
-            part[k] = ds__part(&a.in[k], 0, &at, a.out[0].d.shape[0]);
+            part[k] = ds__party_part(&a.in[k], 0, &at, a.out[0].d.shape[0]);
         }
         /* As ds__reduce_steps, but the parts begin inside of their regions. */
         int64_t strides[DS_TENSOR_MAX_DIMS];
-        const ds__party *to = &a.out[i];
+        const ds__participant *to = &a.out[i];
         uint32_t lane = ds__lane_of(&a.w, to);
         ds__dense_like(&to->d, strides);
         int fits = ds__same_strides(&to->d, strides);
         for (size_t k = 0; k < count && a.w.r == DS_OK; k++) {
-            a.addends[k] = (ds__addend){ ds__spot_in(&a.w, &part[k]), DS__NO_INDEX };
+            a.addends[k] = (ds__addend){ ds__location_in(&a.w, &part[k]), DS__NO_INDEX };
             if (ds__same_strides(&part[k].d, strides))
                 continue;
             uint32_t there = ds__lane_of(&a.w, &part[k]);
-            ds__spot packed = { ds__temporary(&a.w, there, part[k].d.bytes), 0 };
-            a.addends[k].after = ds__move(&a.w, there, packed, strides, a.addends[k].spot,
-                                          part[k].d.strides, to->d.ndim, to->d.shape, to->d.item);
+            ds__location packed = { ds__step_temporary_add(&a.w, there, part[k].d.bytes), 0 };
+            a.addends[k].after =
+                ds__copy_add(&a.w, there, packed, strides, a.addends[k].spot, part[k].d.strides,
+                             to->d.ndim, to->d.shape, to->d.item);
             a.addends[k].spot = packed;
         }
-        ds__spot dst =
-            fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(&a.w, lane, to->d.bytes), 0 };
+        ds__location dst =
+            fits ? ds__location_of(to)
+                 : (ds__location){ ds__step_temporary_add(&a.w, lane, to->d.bytes), 0 };
         ds__reduce_slice(&a.w, lane, dst, a.addends, count, op, to->d.dtype, 0, to->d.count);
         if (!fits)
-            ds__move(&a.w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim,
-                     to->d.shape, to->d.item);
+            ds__copy_add(&a.w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
+                         to->d.shape, to->d.item);
     }
     return ds__all_end(&a, r);
 }
@@ -13810,10 +13853,11 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
             size_t k = (i + turn) % count;
             int64_t to_at = (int64_t)k * n;
             int64_t from_at = (int64_t)i * n;
-            ds__party to = ds__part(&a.out[i], 0, &to_at, n);
-            ds__party from = ds__part(&a.in[k], 0, &from_at, n);
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &to), to.d.strides,
-                     ds__spot_in(&a.w, &from), from.d.strides, to.d.ndim, to.d.shape, to.d.item);
+            ds__participant to = ds__party_part(&a.out[i], 0, &to_at, n);
+            ds__participant from = ds__party_part(&a.in[k], 0, &from_at, n);
+            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &to),
+                         to.d.strides, ds__location_in(&a.w, &from), from.d.strides, to.d.ndim,
+                         to.d.shape, to.d.item);
         }
     return ds__all_end(&a, r);
 }
@@ -13837,7 +13881,7 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     if (r == DS_OK && ds__captures_open())
         r = ds__fork_capture(&w);
     if (r == DS_OK)
-        r = ds__join(&w, 1);
+        r = ds__join_streams(&w, 1);
     w.forked &= r < 0;
     ds__work_end(&w);
     return r;
@@ -13857,8 +13901,8 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
 
 /* The tensors that a buffer takes: those of the type of the first one that is left, until their
    sum reaches the size. batch[i]: 0: left. */
-static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number,
-                             size_t buffer_size, size_t *bytes) {
+static size_t ds__batch_next(const ds__participant *in, size_t count, uint32_t *batch,
+                             uint32_t number, size_t buffer_size, size_t *bytes) {
     size_t first = 0;
     size_t n = 0;
     *bytes = 0;
@@ -13875,7 +13919,7 @@ static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch,
 }
 
 /* Views of one flat tensor, which goes when they go; each like its original. */
-static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32_t *batch,
+static ds_result ds__batch_views(const ds__participant *in, size_t count, const uint32_t *batch,
                                  uint32_t number, const ds_tensor *flat, ds_tensor **out) {
     size_t at = 0;
     ds_result r = DS_OK;
@@ -13893,14 +13937,14 @@ static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32
 }
 
 /* One buffer to all devices. */
-static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__party *in,
+static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__participant *in,
                                 size_t count, const uint32_t *batch, uint32_t number, size_t n,
                                 size_t bytes, const ds_device *devices, size_t device_count,
                                 const ds_device *skip, ds_tensor **out) {
     int64_t size = (int64_t)bytes;
     int64_t one[1] = { 1 };
     int64_t dense[DS_TENSOR_MAX_DIMS];
-    ds__spot src = { 0, 0 };
+    ds__location src = { 0, 0 };
     uint32_t packed = DS__NO_INDEX;
     uint32_t home = 0;
     size_t at = 0;
@@ -13909,27 +13953,28 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         if (batch[i] != number)
             continue;
-        const ds__party *p = &in[i];
+        const ds__participant *p = &in[i];
         home = ds__lane_of(w, p);
         if (!p->d.bytes)
             continue;
         ds__dense_like(&p->d, dense);
         if (n == 1 && ds__same_strides(&p->d, dense)) { /* it is its own buffer */
-            src = ds__spot_of(p);
+            src = ds__location_of(p);
             size = (int64_t)p->d.bytes;
             break;
         }
         if (!at)
-            src = (ds__spot){ ds__temporary(w, home, bytes), 0 };
-        uint32_t step = ds__move(w, home, (ds__spot){ src.region, (ptrdiff_t)at }, dense,
-                                 ds__spot_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
+            src = (ds__location){ ds__step_temporary_add(w, home, bytes), 0 };
+        uint32_t step =
+            ds__copy_add(w, home, (ds__location){ src.region, (ptrdiff_t)at }, dense,
+                         ds__location_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
         if (step != DS__NO_INDEX)
             packed = step;
         at += (p->d.bytes + 15) & ~(size_t)15;
         r = w->r;
     }
-    ds__party *to = ds__parties(w, device_count);
-    ds__party from = { home, src.region, 0, like };
+    ds__participant *to = ds__parties_alloc(w, device_count);
+    ds__participant from = { home, src.region, 0, like };
     if (r == DS_OK)
         r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &from.d);
     size_t made = 0;
@@ -13959,7 +14004,7 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t d = 0; d < made && w->r == DS_OK; d++) {
         uint32_t lane = ds__lane_of(w, &to[d]);
         ds__come_after(w, lane, packed);
-        ds__move(w, lane, ds__spot_of(&to[d]), one, src, one, 1, &size, 1);
+        ds__copy_add(w, lane, ds__location_of(&to[d]), one, src, one, 1, &size, 1);
     }
     return w->r;
 }
@@ -13985,16 +14030,16 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
                           : "tensors");
     if (!buffer_size)
         buffer_size = (size_t)10 << 20;
-    ds__party *in = ds__parties(&w, count);
-    uint32_t *batch = in ? ds__alloc((count + 1) * sizeof *batch) : NULL;
-    ds_device *where = batch ? ds__alloc(device_count * sizeof *where) : NULL;
+    ds__participant *in = ds__parties_alloc(&w, count);
+    uint32_t *batch = in ? ds__host_alloc((count + 1) * sizeof *batch) : NULL;
+    ds_device *where = batch ? ds__host_alloc(device_count * sizeof *where) : NULL;
     ds_result r = !in     ? DS_ERR_OUT_OF_MEMORY
                   : where ? DS_OK
                           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu tensors", count);
     for (size_t i = 0; i < device_count && r == DS_OK; i++)
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &where[i]);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
+        r = ds__participant_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
         if (r == DS_OK && !ds__same_device(in[i].d.device, in[0].d.device))
             r = ds__fail(DS_ERR_DEVICE_MISMATCH,
                          "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
@@ -14029,8 +14074,8 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     if (r < 0 && out)
         ds__results_drop(out, results);
     ds__work_end(&w);
-    ds__release(where);
-    ds__release(batch);
+    ds__host_free(where);
+    ds__host_free(batch);
     return r;
 }
 

@@ -804,7 +804,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a)));
+    float s = ds__float_sqrt(-2.0f * ds__rng_log(ds__rng_above_0(a)));
     float sine;
     float cosine;
     ds__rng_turn(b, &sine, &cosine);
@@ -814,7 +814,7 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
+    double s = ds__double_sqrt(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
     double sine;
     double cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
@@ -2247,8 +2247,8 @@ static void ds__generator_free(ds__generator *g) {
     if (!g)
         return;
     ds__mutex_destroy(&g->lock);
-    ds__release(g->label);
-    ds__release(g);
+    ds__host_free(g->label);
+    ds__host_free(g);
 }
 
 /* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
@@ -2324,11 +2324,11 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
     if (r < 0)
         return r;
 
-    ds__generator *g = ds__alloc(sizeof *g);
+    ds__generator *g = ds__host_alloc(sizeof *g);
     if (g && d->label)
         g->label = ds__copy_text(d->label, 255);
     if (!g || (d->label && !g->label)) {
-        ds__release(g);
+        ds__host_free(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
     ds__mutex_init(&g->lock);
@@ -2369,7 +2369,7 @@ static void ds__rng_shutdown_graphs(void) {
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
-        ds__release(u);
+        ds__host_free(u);
     }
 }
 
@@ -2379,8 +2379,8 @@ static void ds__rng_shutdown_generators(void) {
         ds__generator *g = ds__rng.slot[i];
         if (!g)
             continue;
-        ds__warn("generator \"%s\", created at %s:%d, was not destroyed", g->label ? g->label : "",
-                 g->made.file ? g->made.file : "?", g->made.line);
+        ds__log_warn("generator \"%s\", created at %s:%d, was not destroyed",
+                     g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
     }
@@ -2400,7 +2400,7 @@ static void ds__rng_shutdown_kernels(void) {
             ds__table_kill(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
-        ds__release(ds__rng.text[i]);
+        ds__host_free(ds__rng.text[i]);
         ds__rng.text[i] = NULL;
     }
 }
@@ -2411,7 +2411,7 @@ static void ds__rng_shutdown(void) {
     ds__rng_shutdown_graphs();
     ds__rng_shutdown_generators();
     ds__rng_shutdown_kernels();
-    ds__release(ds__rng.slot);
+    ds__host_free(ds__rng.slot);
     ds__rng.slot = NULL;
     ds__rng.room = ds__rng.used = 0;
     ds__rng.ready = 0;
@@ -2511,8 +2511,8 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     uint32_t index = 0;
     while (index < ds__rng.used && ds__rng.slot[index])
         index++;
-    int fits =
-        index < DS__RNG_OWN && ds__room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+    int fits = index < DS__RNG_OWN &&
+               ds__array_make_room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
     if (fits) {
         if (index == ds__rng.used)
             ds__rng.used++;
@@ -3002,7 +3002,7 @@ static ds_result ds__rng_text_join(int which) {
         return DS_OK;
     for (size_t i = 0; parts[i]; i++)
         length += strlen(parts[i]);
-    char *to = ds__alloc(length);
+    char *to = ds__host_alloc(length);
     if (!to)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
     ds__rng.text[which] = to;
@@ -3066,7 +3066,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     op.u.kernel.args = a;
     op.u.kernel.grid = NULL;
     op.u.kernel.capture = inside;
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     ds__unpin(&ds__g.kernels, k);
     return r;
 }
@@ -3113,10 +3113,11 @@ static int ds__rng_read_failed(ds_event read) {
    u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
-    ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        e ? ds__event_record_on(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
     if (e)
         ds__event_unpin(e);
-    u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
+    u->lost.id = r == DS_OK ? 0 : ds__handle_of(&s->slot);
     if (r == DS_OK)
         u->launched = 1;
     return r;
@@ -3176,7 +3177,7 @@ static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
    which may still read them. The generator's lock is held. */
 static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
     const ds__generator *g = u->generator;
-    ds_stream stream = { ds__handle(&s->slot) };
+    ds_stream stream = { ds__handle_of(&s->slot) };
     ds__rng_args a = { .out = u->state };
     ds_kernel kernel;
     a.seed = g->seed;
@@ -3265,7 +3266,7 @@ static void ds__rng_graph_release(void *user) {
     ds__lock_give(&ds__rng.lock);
     ds__generator_drop(g);
     if (over)
-        ds__release(u);
+        ds__host_free(u);
 }
 
 /* Takes an idle object of the device; NULL: there is none. */
@@ -3285,7 +3286,7 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
 /* Creates an object with its device memory and event. */
 static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
-    ds__rng_graph *u = ds__alloc(sizeof *u);
+    ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
     ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
@@ -3294,7 +3295,7 @@ static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     if (r < 0) {
         if (state)
             DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__release(u);
+        ds__host_free(u);
         return r;
     }
     u->state = state;
@@ -3738,8 +3739,8 @@ __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__
                                                             size_t bytes, ds__stream *s,
                                                             ds_result r) {
     ds__seen_operand out = { .ptr = a->out, .bytes = bytes, .device = s->device, .writes = 1 };
-    out.stream.id = ds__handle(&s->slot);
-    ds__observe(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
+    out.stream.id = ds__handle_of(&s->slot);
+    ds__observer_notify(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
 }
 
 /* A fill that is being checked and enqueued. */
@@ -3812,7 +3813,7 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
         return DS_OK;
     if ((uintptr_t)d->out % size)
         return ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
-    ds_result r = ds__operand(d->out, q->bytes, "out", &p, &known);
+    ds_result r = ds__copy_operand_find(d->out, q->bytes, "out", &p, &known);
     if (r == DS_OK && known && p.kind == DS_MEMORY_DEVICE &&
         (p.device.type != s->device.type || p.device.index != s->device.index))
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, but the stream is on %s:%d",
@@ -3858,10 +3859,10 @@ static ds_result ds__rng_request_submit(ds__rng_request *q) {
         r = ds__rng_kernel(q->which, &w.kernel);
     if (r < 0)
         return r;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__rng_observe(DS__SEEN_BEGIN, &q->args, q->bytes, q->stream, r);
     r = ds__rng_request_put(q, &w);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__rng_observe(DS__SEEN_END, &q->args, q->bytes, q->stream, r);
     if (g->offset != before)
         g->changes++;

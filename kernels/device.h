@@ -28,8 +28,8 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__DEVICE DEVICE /* the same, in rooms of src/ that device code includes */
 #define DS__CONSTANT CONSTANT
 #define DS__ROUNDED(x) (void)0 /* contraction is off */
-#define ds__sqrt32 __nvvm_sqrt_rn_f
-#define ds__sqrt64 __nvvm_sqrt_rn_d
+#define ds__float_sqrt __nvvm_sqrt_rn_f
+#define ds__double_sqrt __nvvm_sqrt_rn_d
 #define KERNEL(name) extern "C" __attribute__((global)) void name
 /* in front of an array inside of a kernel; not initialised */
 #define SHARED static __attribute__((shared))

@@ -5518,8 +5518,8 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
 
 /* os/device_code.h - what arithmetic shared with device code needs.
 
-   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__sqrt32 and ds__sqrt64 for rooms that are
-   compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
+   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
+   are compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
    device code kernels/device.h defines all of them before it includes such a room.
 
    Invariants: a room that uses them includes nothing else but this room.
@@ -5542,7 +5542,7 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
 
 /* The square root by the processor's instruction: a builtin may call the C library, which sets
    errno. */
-static inline float ds__sqrt32(float x) {
+static inline float ds__float_sqrt(float x) {
     float r;
 #if defined(__x86_64__)
     __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
@@ -5552,7 +5552,7 @@ static inline float ds__sqrt32(float x) {
     return r;
 }
 
-static inline double ds__sqrt64(double x) {
+static inline double ds__double_sqrt(double x) {
     double r;
 #if defined(__x86_64__)
     __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));
@@ -6007,7 +6007,7 @@ DS__SEAM static int ds__os_program_ended(void) {
    Threads: any. ds__os_set_float_state concerns the calling thread only. */
 
 /* Tells the processor that the thread spins. */
-static inline void ds__pause(void) {
+static inline void ds__processor_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #else
@@ -6082,24 +6082,24 @@ typedef struct ds__lock {
     _Atomic uint32_t taken;
 } ds__lock;
 
-static inline int ds__trylock(ds__lock *lock) {
+static inline int ds__lock_try(ds__lock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
 /* Waits for the lock: spins first, then yields. */
 static void ds__lock_slow(ds__lock *lock) {
     for (int spins = 0;; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock))
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__lock_try(lock))
             return;
         if (spins < 64)
-            ds__pause();
+            ds__processor_pause();
         else
             ds__os_yield();
     }
 }
 
 static inline void ds__lock_take(ds__lock *lock) {
-    if (DS__UNLIKELY(!ds__trylock(lock)))
+    if (DS__UNLIKELY(!ds__lock_try(lock)))
         ds__lock_slow(lock);
 }
 
@@ -6695,14 +6695,14 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
    for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
-   library with their operands, graph launches, ranges, hand-over between threads. ds__observe
-   tells all observers of one such thing (ds__seen).
+   library with their operands, graph launches, ranges, hand-over between threads.
+   ds__observer_notify tells all observers of one such thing (ds__seen).
 
    Policy:
    1. Observers are set at the start of devstream and removed by ds_shutdown. Without one,
-      ds__observed is 0, and no call pays more than a test of it. Allocations and frees do not
-      even test it: while there are observers, the allocator watches every device
-      (ds__mdevice.watch).
+      ds__observer_is_set is 0, and no call pays more than a test of it. Allocations and frees do
+      not even test it: while there are observers, the allocator watches every device
+      (ds__mem_dev.watch).
    2. An observer is told of a block under the lock of its arena, so the order of what it hears is
       the order in which the block changes hands.
    3. With an observer, the table of the layer has inline_bytes 0 and declines run_together, so
@@ -6711,7 +6711,7 @@ static inline ds_site ds__site_take(ds__tls_block *t) {
    Invariants: the order of the layers is fixed, and so is that of their observers.
    Locks: an observer may run under locks of the allocator, of generators and of graphs. It takes
    only locks of its own, and calls no public function.
-   Threads: the thread on which it happens. ds__observers changes in ds__start and ds_shutdown
+   Threads: the thread on which it happens. ds__observers changes in ds__start_all and ds_shutdown
    only, while no other thread is inside of devstream. */
 
 enum {
@@ -6768,11 +6768,11 @@ static struct {
    number. */
 static _Atomic int ds__range_listeners;
 
-static inline int ds__observed(void) {
+static inline int ds__observer_is_set(void) {
     return DS__UNLIKELY(ds__observers.count != 0) != 0;
 }
 
-__attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
+__attribute__((cold, noinline)) static void ds__observer_notify(const ds__seen *what) {
     ds__seen seen = *what;
     seen.fn = ds__tls.fn;
     seen.site = ds__tls.site;
@@ -6781,22 +6781,22 @@ __attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
 }
 
 /* Reports a wait of the host to the observers; returns its result. */
-static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
-                                   ds_device device) {
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_WAIT,
-                                 .stream = stream,
-                                 .event = event,
-                                 .device = device,
-                                 .result = r });
+static inline ds_result ds__observer_notify_wait(ds_result r, ds_stream stream, ds_event event,
+                                                 ds_device device) {
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_WAIT,
+                                         .stream = stream,
+                                         .event = event,
+                                         .device = device,
+                                         .result = r });
     return r;
 }
 
 /* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or
    DS__SEEN_ACQUIRE. */
 static inline void ds__handed_over(int kind, const void *token) {
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = kind, .ptr = token });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = kind, .ptr = token });
 }
 
 /* base/bookkeeping.h - memory for the library's own records.
@@ -6811,7 +6811,7 @@ static inline void ds__handed_over(int kind, const void *token) {
 static ds_allocator ds__allocator; /* If it has no functions, calloc and free are used. */
 
 /* Returns zeroed memory, or NULL. */
-static void *ds__alloc(size_t size) {
+static void *ds__host_alloc(size_t size) {
     if (!ds__allocator.alloc_fn)
         return calloc(1, size);
     void *ptr = ds__allocator.alloc_fn(size, ds__allocator.user);
@@ -6831,13 +6831,13 @@ static void ds__release_to(const ds_allocator *allocator, void *ptr) {
         free(ptr);
 }
 
-static void ds__release(void *ptr) {
+static void ds__host_free(void *ptr) {
     ds__release_to(&ds__allocator, ptr);
 }
 
 /* base/log.h - messages to the program or to standard error.
 
-   Passes a message to the log function of ds_init, or prints it (ds__log, ds__warn).
+   Passes a message to the log function of ds_init, or prints it (ds__log_write, ds__log_warn).
 
    Invariants: a message above the level is dropped.
    Locks: none. The log function runs under all locks of the caller and must not call devstream.
@@ -6849,7 +6849,7 @@ static struct {
     void *user;
 } ds__logger;
 
-static void ds__log(ds_log_level level, int id, const char *text) {
+static void ds__log_write(ds_log_level level, int id, const char *text) {
     if ((int)level > ds__logger.level)
         return;
     if (!ds__logger.log_fn) {
@@ -6861,25 +6861,25 @@ static void ds__log(ds_log_level level, int id, const char *text) {
 }
 
 /* Reports to the log at level warning, without a code and without the thread's call site. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static void ds__log_warn(const char *format, ...) {
     char text[400];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
+    ds__log_write(DS_LOG_WARNING, 0, text);
 }
 
 /* base/error.h - error codes, error sentences and checks of arguments.
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
-   front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
+   front, and returns the code; ds__fail_append appends to that sentence. DS__REQUIRE checks an
    argument. The public functions ds_result_get_name,
    ds_result_get_text and ds_error_get_last are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
-   log at once, so text of ds__also does not appear there.
+   log at once, so text of ds__fail_append does not appear there.
    Locks: none. ds__fail invokes the user's log function under all locks that the caller holds;
    the function must not call devstream.
    Threads: any, the library's own included. */
@@ -6957,7 +6957,7 @@ __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(
     va_end(args);
     t->code = code;
     if (!t->mute)
-        ds__log(DS_LOG_ERROR, code, t->error);
+        ds__log_write(DS_LOG_ERROR, code, t->error);
     return code;
 }
 
@@ -6984,7 +6984,7 @@ static inline int ds__reserved_clear(const void *words, size_t size) {
                 DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
 
 /* Appends to the sentence of the thread's last error; returns r. */
-__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
+__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__fail_append(
     ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
@@ -6998,14 +6998,14 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
 
 /* If r is an error and the object has a label, appends the label to the sentence. Returns r. */
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
-    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
+    return r >= 0 || !label ? r : ds__fail_append(r, " (%s \"%s\")", what, label);
 }
 
 /* base/handle.h - handles and their tables.
 
    Turns a handle into the address of an object and back. A table (ds__table) has a slot for
    every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
-   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them.
+   ds__handle_of makes the public handle. base/pin.h destroys objects and reclaims them.
 
    Policy:
    1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
@@ -7033,7 +7033,7 @@ static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)
         n = longest;
-    char *copy = ds__alloc(n + 1);
+    char *copy = ds__host_alloc(n + 1);
     if (copy)
         memcpy(copy, text, n);
     return copy;
@@ -7100,7 +7100,7 @@ static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
                                             t->element);
 }
 
-static inline uint64_t ds__handle(const ds__slot *slot) {
+static inline uint64_t ds__handle_of(const ds__slot *slot) {
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
     return (word & 0xffffffff00000000u) | (slot->index + 1);
 }
@@ -7110,7 +7110,7 @@ static void ds__table_grow(ds__table *t, uint32_t c) {
     if (atomic_load_explicit(&t->chunk[c], memory_order_relaxed))
         return;
     size_t count = (size_t)DS__FIRST_CHUNK << c;
-    char *chunk = ds__alloc(count * t->element);
+    char *chunk = ds__host_alloc(count * t->element);
     for (uint32_t i = 0; chunk && i < count; i++)
         ((ds__slot *)(void *)(chunk + i * t->element))->index =
             (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
@@ -7159,18 +7159,18 @@ static void *ds__table_add(ds__table *t) {
 
    Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
    sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
-   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__bury retires an object
-   without references, and ds__table_reap reclaims retired objects.
+   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__slot_retire retires an
+   object without references, and ds__table_reclaim reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
-   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed, or
+   reclaims passes ds__barrier_run first and then reads all hazard pointers. An object is freed, or
    given to defer_fn, only without hazard pointers and without references. A thread has at most
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
    ds__callers.count is the number of threads that have a state and have not ended.
-   Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
+   Locks: ds__slot_retire and ds__table_reclaim take the table's lock, for list operations only.
    ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
-   call the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold
-   no lock that these take.
+   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_free must
+   hold no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -7233,7 +7233,7 @@ static int ds__is_pinned(const void *object) {
 }
 
 /* Makes every thread of the process pass a full barrier. */
-static void ds__barrier(void) {
+static void ds__barrier_run(void) {
     if (!atomic_load(&ds__no_membarrier))
         ds__os_barrier();
 }
@@ -7267,7 +7267,8 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
         atomic_store(at, slot);
     else
         atomic_store_explicit(at, slot, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* the processor's order comes from ds__barrier */
+    atomic_signal_fence(
+        memory_order_seq_cst); /* the processor's order comes from ds__barrier_run */
 #endif
     uint64_t word = atomic_load(&slot->word);
     if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE))
@@ -7291,9 +7292,9 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
     return ds__pin_inline(t, id);
 }
 
-/* Objects with batched_fn are reclaimed in batches of this many, because each pass of ds__reclaim
-   costs a membarrier of half a microsecond. Others count as a whole batch: ds__reclaim frees them
-   at its next call. */
+/* Objects with batched_fn are reclaimed in batches of this many, because each pass of
+   ds__retired_reclaim costs a membarrier of half a microsecond. Others count as a whole batch:
+   ds__retired_reclaim frees them at its next call. */
 #define DS__RECLAIM_BATCH 64
 
 /* Returns the share of a batch for which the object counts. The share does not change between the
@@ -7303,7 +7304,7 @@ static int ds__reclaim_share(const ds__table *t, const void *object) {
 }
 
 /* Moves a dying slot without references to the list of those to be freed. */
-static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
+static void ds__slot_retire(ds__table *t, ds__slot *slot, uint64_t word) {
     int share = ds__reclaim_share(t, slot); /* the object may be freed after the exchange */
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
@@ -7325,7 +7326,7 @@ static void ds__ref(void *object) {
 
 static void ds__unref(ds__table *t, void *object) {
     ds__slot *slot = object;
-    ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
+    ds__slot_retire(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
 }
 
 /* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
@@ -7337,7 +7338,7 @@ static int ds__table_kill(ds__table *t, void *object) {
         uint64_t dying = DS__WORD(DS__GENERATION(word), DS__DYING, DS__REFS(word) - 1);
         if (!atomic_compare_exchange_weak(&slot->word, &word, dying))
             continue;
-        ds__bury(t, slot, dying);
+        ds__slot_retire(t, slot, dying);
         return 1;
     }
     return 0;
@@ -7355,13 +7356,13 @@ static void ds__table_free(ds__table *t, ds__slot *slot) {
 }
 
 /* Frees or defers the retired objects that no thread pins. */
-static void ds__table_reap(ds__table *t) {
+static void ds__table_reclaim(ds__table *t) {
     ds__lock_take(&t->lock);
     uint32_t list = t->zombies;
     t->zombies = 0;
     ds__lock_give(&t->lock);
     if (list)
-        ds__barrier();
+        ds__barrier_run();
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
@@ -7384,7 +7385,7 @@ static void ds__table_reap(ds__table *t) {
 
 static void ds__table_destroy(ds__table *t) {
     for (int c = 0; c < 25; c++) {
-        ds__release(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
+        ds__host_free(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
         atomic_store_explicit(&t->chunk[c], NULL, memory_order_relaxed);
     }
     t->used = t->free_head = t->zombies = 0;
@@ -7745,7 +7746,7 @@ typedef struct ds__process {
 } ds__process;
 
 typedef struct ds__processes {
-    ds__process *list; /* from ds__alloc; the caller releases it */
+    ds__process *list; /* from ds__host_alloc; the caller releases it */
     size_t count;
     char unknown[512]; /* why there is no list; empty: there is one */
 } ds__processes;
@@ -7951,8 +7952,8 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
    Locks: the functions take none. `mutex` is held for all of initialisation and shutdown, driver
    calls included. `begin` is taken before capture_lock and must not be held over a wait. `lock`,
    label_lock, range_lock and mapping_lock protect short steps; no driver call is made under
-   them. ds__alloc, ds__release and ds__log call functions of the user, under all locks of the
-   caller.
+   them. ds__host_alloc, ds__host_free and ds__log_write call functions of the user, under all locks
+   of the caller.
    Threads: any thread. ds_init and ds_shutdown must not run concurrently with other calls. */
 
 enum { DS__COLD = 0, DS__READY = 1, DS__FORKED = 2 };
@@ -8051,8 +8052,8 @@ static uint64_t ds__env_number(const char *name) {
 
 /* base/text_writer.h - text in pieces to a function of the user.
 
-   ds__pen_print formats a piece of at most 1023 characters and passes it on; ds__pen_to_file is
-   such a function, which writes to a FILE.
+   ds__text_writer_print formats a piece of at most 1023 characters and passes it on;
+   ds__text_writer_to_file is such a function, which writes to a FILE.
 
    Invariants: once the user's function has returned a value other than 0 (`stopped`), it is not
    called again.
@@ -8060,15 +8061,16 @@ static uint64_t ds__env_number(const char *name) {
    are refused meanwhile (ds__tls.in_callback).
    Threads: any; the function runs on the calling thread. */
 
-typedef struct ds__pen {
+typedef struct ds__text_writer {
     ds_write_fn write_fn;
     void *user;
     int stopped;
     unsigned flags;
-} ds__pen;
+} ds__text_writer;
 
-__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen *p,
-                                                                         const char *format, ...) {
+__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__text_writer_print(ds__text_writer *p,
+                                                                                 const char *format,
+                                                                                 ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
@@ -8084,7 +8086,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
 }
 
 /* Prints text inside of a quoted string of DOT. */
-DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
+DS__SEAM static void ds__text_writer_quote(ds__text_writer *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;
     for (; *text && n < sizeof quoted - 3; text++) {
@@ -8093,10 +8095,10 @@ DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
         quoted[n++] = *text == '\n' ? ' ' : *text;
     }
     quoted[n] = 0;
-    ds__pen_print(p, "%s", quoted);
+    ds__text_writer_print(p, "%s", quoted);
 }
 
-DS__SEAM static int ds__pen_to_file(const char *text, size_t size, void *user) {
+DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void *user) {
     if (fwrite(text, 1, size, user) == size)
         return 0;
     return errno ? errno : EIO;
@@ -8171,7 +8173,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
-    ds__object *o = ds__alloc(sizeof *o);
+    ds__object *o = ds__host_alloc(sizeof *o);
     if (!o) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
         return NULL;
@@ -8198,7 +8200,7 @@ static void ds__object_drop(ds__object *o) {
     if (o->dtor_fn)
         o->dtor_fn(o->user);
     ds__tls.in_callback = outer;
-    ds__release(o);
+    ds__host_free(o);
 }
 
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
@@ -8211,17 +8213,17 @@ static void ds__node_free(ds__node *n) {
     if (n->kind == DS_NODE_KERNEL) {
         if (n->op.u.kernel.kernel)
             ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
-        ds__release((void *)(uintptr_t)n->op.u.kernel.args);
-        ds__release((void *)(uintptr_t)n->op.u.kernel.grid);
+        ds__host_free((void *)(uintptr_t)n->op.u.kernel.args);
+        ds__host_free((void *)(uintptr_t)n->op.u.kernel.grid);
     }
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
     ds__object_drop(n->payload);
     if (n->child)
         ds__body_free(n->child);
-    ds__release(n->label);
-    ds__release(n->deps);
-    ds__release(n);
+    ds__host_free(n->label);
+    ds__host_free(n->deps);
+    ds__host_free(n);
 }
 
 /* Frees a node that is not used. The payload's destructor does not run; the caller ends the
@@ -8239,7 +8241,7 @@ static ds__node *ds__no_node(ds__node *n) {
 }
 
 static void *ds__copy_bytes(const void *from, size_t size) {
-    void *to = ds__alloc(size);
+    void *to = ds__host_alloc(size);
     return to ? memcpy(to, from, size) : NULL;
 }
 
@@ -8290,7 +8292,7 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
 /* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
    or event. Returns NULL if there is no memory, and the sentence is set. */
 static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
-    ds__node *n = ds__alloc(sizeof *n);
+    ds__node *n = ds__host_alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
     n->kind = ds__node_kind_of(op->kind);
@@ -8355,20 +8357,20 @@ static ds__node *ds__node_copy(const ds__node *from) {
 
 /* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
    there is no memory, and the sentence is set. */
-static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
+static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
     void *old;
     if (count < *room)
         return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__alloc(wanted * element);
+    void *more = ds__host_alloc(wanted * element);
     if (!more) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return 0;
     }
     if (count)
         memcpy(more, old, count * element);
-    ds__release(old);
+    ds__host_free(old);
     memcpy(list, &more, sizeof more);
     *room = wanted;
     return 1;
@@ -8385,7 +8387,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -8402,7 +8404,7 @@ static uint32_t ds__next_serial(void) {
 
 /* Returns an empty body. NULL: no memory, and the sentence is set. */
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
-    ds__body *b = ds__alloc(sizeof *b);
+    ds__body *b = ds__host_alloc(sizeof *b);
     if (!b) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
@@ -8420,9 +8422,9 @@ static void ds__body_free(ds__body *b) {
         ds__node_free(b->node[i]);
     for (size_t i = 0; i < b->object_count; i++)
         ds__object_drop(b->object[i]);
-    ds__release(b->node);
-    ds__release(b->object);
-    ds__release(b);
+    ds__host_free(b->node);
+    ds__host_free(b->object);
+    ds__host_free(b);
 }
 
 /* Appends a node with its dependencies, each of which occurs once. The body owns the node then; on
@@ -8436,7 +8438,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }
-    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -8447,7 +8449,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 /* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
-    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
         return DS_ERR_OUT_OF_MEMORY;
     b->object_room = room;
     b->object[b->object_count++] = ds__object_keep(o);
@@ -8485,7 +8487,7 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
    of the body. Returns 0 if there is no memory. */
 static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
                               unsigned char *mark) {
-    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);
+    uint32_t *stack = ds__host_alloc((b->count + 1) * sizeof *stack);
     uint32_t depth = 0;
     if (!stack)
         return 0;
@@ -8502,7 +8504,7 @@ static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t c
                 stack[depth++] = n->deps[i];
             }
     }
-    ds__release(stack);
+    ds__host_free(stack);
     return 1;
 }
 
@@ -8678,7 +8680,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
         ds__table_kill(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
-    ds__release(c);
+    ds__host_free(c);
 }
 
 /* base/mapping.h - list of mappings in reserved address space.
@@ -8714,12 +8716,12 @@ static int ds__mapping_grow(void) {
     if (ds__g.mapping_count < ds__g.mapping_room)
         return 1;
     size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__alloc(room * sizeof *more);
+    ds__mapping *more = ds__host_alloc(room * sizeof *more);
     if (!more)
         return 0;
     if (ds__g.mapping_count)
         memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__release(ds__g.mappings);
+    ds__host_free(ds__g.mappings);
     ds__g.mappings = more;
     ds__g.mapping_room = room;
     return 1;
@@ -8808,7 +8810,7 @@ typedef struct ds__touched {
     char *to;
 } ds__touched;
 
-static void *ds__touch(void *range) {
+static void *ds__pages_touch(void *range) {
     const ds__touched *t = range;
     for (volatile char *at = t->from; at < t->to; at += DS__TOUCH_PAGE)
         *at = 0;
@@ -8817,7 +8819,7 @@ static void *ds__touch(void *range) {
 
 static void *ds__touch_thread(void *range) {
     ds__os_library_thread();
-    return ds__touch(range);
+    return ds__pages_touch(range);
 }
 
 /* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
@@ -8841,18 +8843,19 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
            ds__os_thread_start(&thread[started], ds__touch_thread, &part[started]) == 0)
         started++;
     for (unsigned i = started; i < n; i++)
-        ds__touch(&part[i]);
+        ds__pages_touch(&part[i]);
     while (started)
         ds__os_thread_join(thread[--started]);
 }
 
 /* base/ipc_board.h - shared-memory registries of several processes.
 
-   A process that shares events or memory has a shared-memory registry (ds__board): a page
-   (ds__sheet) of shared memory that other processes open. The page has the process's
+   A process that shares events or memory has a shared-memory registry (ds__registry): a page
+   (ds__registry_page) of shared memory that other processes open. The page has the process's
    interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with its users (export slots: ds__stake). ds__board_own creates the process's
-   own registry, ds__board_open opens that of another process, and ds__board_close closes it.
+   exported memory with its users (export slots: ds__export_slot). ds__registry_own creates the
+   process's own registry, ds__registry_open opens that of another process, and ds__registry_close
+   closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -8873,10 +8876,10 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
    another process stays open while it has users or pending operations, and while its owner lives
    if this process has a lane in it. Else each opening would take new lanes. A mark's generation
    is odd while it has an event. It rises when the event ends, and exported handles are stale.
-   Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
-   functions that change the list or a registry expect it. The fork handlers hold it across fork.
-   alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
-   lock under it.
+   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_end
+   takes it; functions that change the list or a registry expect it. The fork handlers hold it
+   across fork. alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an
+   event's lock under it.
    Threads: any thread, and the watcher thread of the CPU driver. Other processes and the CPU
    driver's workers change atomic fields of the page without the mutex. */
 
@@ -8908,7 +8911,7 @@ typedef struct ds__mark {
 
 /* The exporter's description of a piece of memory. Except for the event it is written before the
    slot opens, and it stays as it is while there is a lease. */
-typedef struct ds__stake_facts {
+typedef struct ds__export_slot_facts {
     uint64_t size;
     uint64_t offset;             /* a block's: in its segment */
     uint32_t segment;            /* a block's: the slot of its segment */
@@ -8916,17 +8919,17 @@ typedef struct ds__stake_facts {
     _Atomic uint32_t has_event;  /* a block's: `handle` is written */
     uint32_t device_type;        /* a segment's */
     unsigned char handle[64];    /* a segment's of share_export, a block's of event_export */
-} ds__stake_facts;
+} ds__export_slot_facts;
 
 /* A piece of memory. */
-typedef struct ds__stake {
+typedef struct ds__export_slot {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* the user: number << 24 | process id; 0: free */
-    ds__stake_facts facts;
-} ds__stake;
+    ds__export_slot_facts facts;
+} ds__export_slot;
 
-typedef struct ds__sheet {
+typedef struct ds__registry_page {
     uint64_t cookie;
     uint32_t layout;
     _Atomic uint32_t lanes;   /* given out */
@@ -8940,13 +8943,13 @@ typedef struct ds__sheet {
     char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
-    ds__stake stake[DS__STAKES];
-} ds__sheet;
+    ds__export_slot stake[DS__STAKES];
+} ds__registry_page;
 
 /* A board that this process has open. */
-typedef struct ds__board {
-    struct ds__board *next;
-    ds__sheet *sheet;
+typedef struct ds__registry {
+    struct ds__registry *next;
+    ds__registry_page *sheet;
     uint64_t serial; /* unique among the boards of this process */
     uint64_t cookie;
     uint64_t me;
@@ -8959,15 +8962,15 @@ typedef struct ds__board {
     /* the process's own board only: */
     uint32_t free_mark;  /* index + 1 of the first free one */
     uint32_t free_stake; /* index + 1 of the first free one */
-} ds__board;
+} ds__registry;
 
 static struct {
     ds__mutex mutex;
-    ds__board *own;
-    ds__board *others;
+    ds__registry *own;
+    ds__registry *others;
     uint64_t serials;
     int atfork;
-} ds__boards = { .mutex = DS__MUTEX_INIT };
+} ds__registries = { .mutex = DS__MUTEX_INIT };
 
 /* The content of an exported handle of the CPU driver, for an event or memory. The rest of its 64
    bytes is 0. */
@@ -8984,91 +8987,91 @@ typedef struct ds__address {
 
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
-static void ds__boards_lock(void) {
-    ds__mutex_lock(&ds__boards.mutex);
+static void ds__registries_lock(void) {
+    ds__mutex_lock(&ds__registries.mutex);
 }
 
-static void ds__boards_unlock(void) {
-    ds__mutex_unlock(&ds__boards.mutex);
+static void ds__registries_unlock(void) {
+    ds__mutex_unlock(&ds__registries.mutex);
 }
 
 /* Runs in a forked child. Closes the files, so that the child does not hold the parent's file
    locks. */
-static void ds__boards_forked(void) {
-    if (ds__boards.own) {
-        ds__os_close(ds__boards.own->fd);
-        ds__boards.own->fd = -1;
+static void ds__registries_forked(void) {
+    if (ds__registries.own) {
+        ds__os_close(ds__registries.own->fd);
+        ds__registries.own->fd = -1;
     }
-    for (ds__board *b = ds__boards.others; b; b = b->next) {
+    for (ds__registry *b = ds__registries.others; b; b = b->next) {
         ds__os_close(b->fd);
         b->fd = -1;
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
 }
 
-static void ds__board_free(ds__board *b) {
+static void ds__registry_free(ds__registry *b) {
     if (b->sheet)
         ds__os_unmap(b->sheet, sizeof *b->sheet);
     if (b->fd >= 0)
         ds__os_close(b->fd);
-    ds__release(b);
+    ds__host_free(b);
 }
 
 /* The mutex is held. */
-static ds__board *ds__board_new(int fd) {
-    ds__board *b = ds__alloc(sizeof *b);
-    if (b && !ds__boards.atfork)
-        ds__boards.atfork =
-            ds__os_at_fork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
-    if (b && ds__boards.atfork)
+static ds__registry *ds__registry_new(int fd) {
+    ds__registry *b = ds__host_alloc(sizeof *b);
+    if (b && !ds__registries.atfork)
+        ds__registries.atfork =
+            ds__os_at_fork(ds__registries_lock, ds__registries_unlock, ds__registries_forked) == 0;
+    if (b && ds__registries.atfork)
         b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
         ds__os_unmap(b->sheet, sizeof *b->sheet);
         b->sheet = NULL;
     }
     if (!b || !b->sheet) {
-        ds__release(b);
+        ds__host_free(b);
         ds__os_close(fd);
         return NULL;
     }
     b->fd = fd;
-    b->serial = ++ds__boards.serials;
+    b->serial = ++ds__registries.serials;
     return b;
 }
 
-static ds_result ds__board_short(void) {
+static ds_result ds__registry_short(void) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
 /* Returns the board of this process, which the first call creates. The mutex is held. */
-DS__SEAM static ds_result ds__board_own(ds__board **out) {
+DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
     uint64_t cookie = ds__os_cookie();
-    *out = ds__boards.own;
+    *out = ds__registries.own;
     if (*out)
         return DS_OK;
-    int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
+    int fd = ds__os_memfd(sizeof(ds__registry_page), cookie);
     if (fd < 0)
         return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
-    int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
-    ds__board *b = ds__board_new(fd);
+    int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
+    ds__registry *b = ds__registry_new(fd);
     if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
-        ds__board_free(b);
+        ds__registry_free(b);
         b = NULL;
     }
     if (!b)
-        return ds__board_short();
+        return ds__registry_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
     b->pid = b->sheet->pid = (int)ds__os_process_id();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
-    *out = ds__boards.own = b;
+    *out = ds__registries.own = b;
     return DS_OK;
 }
 
 /* Returns 1 if the process with this number on the board is alive. */
-static int ds__board_alive(const ds__board *b, uint64_t number) {
+static int ds__registry_alive(const ds__registry *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
 
@@ -9088,21 +9091,21 @@ static ds_result ds__peer_fail(int pid) {
 }
 
 /* Closes boards of other processes that are not used any more. The mutex is held. */
-static void ds__boards_tidy(void) {
-    for (ds__board **p = &ds__boards.others; *p;) {
-        ds__board *b = *p;
-        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__board_alive(b, 1))) {
+static void ds__registries_tidy(void) {
+    for (ds__registry **p = &ds__registries.others; *p;) {
+        ds__registry *b = *p;
+        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__registry_alive(b, 1))) {
             p = &b->next;
             continue;
         }
         *p = b->next;
-        ds__board_free(b);
+        ds__registry_free(b);
     }
 }
 
 /* Checks the board that another process exports, and takes a number on it, whose file lock says
    that this process lives. */
-static ds_result ds__board_enter(ds__board *b) {
+static ds_result ds__registry_enter(ds__registry *b) {
     int pid = b->pid;
     if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -9119,11 +9122,11 @@ static ds_result ds__board_enter(ds__board *b) {
     return DS_OK;
 }
 
-static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
-    int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
+static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registry **out) {
+    int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__registry_page));
     if (got < 0)
         return ds__peer_fail(pid);
-    ds__board *b = ds__board_new(got);
+    ds__registry *b = ds__registry_new(got);
     if (!b)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
                         pid);
@@ -9131,36 +9134,37 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = ds__board_enter(b);
+    ds_result r = ds__registry_enter(b);
     if (r < 0) {
-        ds__board_free(b);
+        ds__registry_free(b);
         return r;
     }
-    b->next = ds__boards.others;
-    ds__boards.others = b;
+    b->next = ds__registries.others;
+    ds__registries.others = b;
     *out = b;
     return DS_OK;
 }
 
 /* Opens the board of the process that exported a handle. That process must be alive. The caller
-   ends with ds__board_close. The mutex is held. */
-DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
+   ends with ds__registry_close. The mutex is held. */
+DS__SEAM static ds_result ds__registry_open(int pid, int fd, uint64_t cookie, ds__registry **out) {
     ds_result r = DS_OK;
-    if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
+    if (pid == (int)ds__os_process_id() ||
+        (ds__registries.own && ds__registries.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use the exported object");
-    ds__boards_tidy();
-    ds__board *b = ds__boards.others;
+    ds__registries_tidy();
+    ds__registry *b = ds__registries.others;
     while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
         b = b->next;
     if (!b)
-        r = ds__board_join(pid, fd, cookie, &b);
-    if (r == DS_OK && !ds__board_alive(b, 1)) {
+        r = ds__registry_join(pid, fd, cookie, &b);
+    if (r == DS_OK && !ds__registry_alive(b, 1)) {
         errno = ENOENT;
         r = ds__peer_fail(pid);
     }
     if (r < 0) {
-        ds__boards_tidy();
+        ds__registries_tidy();
         return r;
     }
     b->users++;
@@ -9169,25 +9173,25 @@ DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__b
 }
 
 /* The mutex is held. */
-DS__SEAM static void ds__board_close(ds__board *b) {
+DS__SEAM static void ds__registry_close(ds__registry *b) {
     b->users--;
-    ds__boards_tidy();
+    ds__registries_tidy();
 }
 
 /* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
    held. */
-DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
-    ds__board *b = ds__boards.own;
+DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
+    ds__registry *b = ds__registries.own;
     if (b && b->serial == serial)
         return b;
-    for (b = ds__boards.others; b && b->serial != serial;)
+    for (b = ds__registries.others; b && b->serial != serial;)
         b = b->next;
     return b;
 }
 
 /* Takes a lane of the board for this process. The mutex is held. */
-DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
-    ds__sheet *s = b->sheet;
+DS__SEAM static ds_result ds__registry_lane(ds__registry *b, uint32_t *out) {
+    ds__registry_page *s = b->sheet;
     uint32_t i = atomic_load(&s->lanes);
     do {
         if (i >= DS__LANES)
@@ -9195,9 +9199,9 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
                             "%d streams have recorded events of process %d, the maximum", DS__LANES,
                             b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
+    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
-        return ds__board_short();
+        return ds__registry_short();
     atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
     b->has_lane = 1;
     *out = i;
@@ -9205,7 +9209,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 }
 
 /* Takes an event slot on the board of this process. The mutex is held. */
-DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
+DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
@@ -9215,8 +9219,9 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
-        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
-            return ds__board_short();
+        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, mark) + i * sizeof *m,
+                                  sizeof *m))
+            return ds__registry_short();
         atomic_fetch_add(&b->sheet->marks, 1);
     }
     atomic_fetch_add(&m->generation, 1);
@@ -9225,13 +9230,13 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
 }
 
 /* Returns 1 if the slot has the event of this generation. */
-DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
+DS__SEAM static int ds__registry_has_event(const ds__registry *b, uint32_t i, uint32_t generation) {
     return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
            atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
 /* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
-DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
+DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
     ds__mark *m = &b->sheet->mark[i];
     atomic_fetch_add(&m->generation, 1);
     atomic_store(&m->word, 0);
@@ -9240,17 +9245,17 @@ DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
 }
 
 /* At shutdown, when all operations are over. */
-static void ds__boards_end(void) {
-    ds__boards_lock();
-    while (ds__boards.others) {
-        ds__board *b = ds__boards.others;
-        ds__boards.others = b->next;
-        ds__board_free(b);
+static void ds__registries_end(void) {
+    ds__registries_lock();
+    while (ds__registries.others) {
+        ds__registry *b = ds__registries.others;
+        ds__registries.others = b->next;
+        ds__registry_free(b);
     }
-    if (ds__boards.own)
-        ds__board_free(ds__boards.own);
-    ds__boards.own = NULL;
-    ds__boards_unlock();
+    if (ds__registries.own)
+        ds__registry_free(ds__registries.own);
+    ds__registries.own = NULL;
+    ds__registries_unlock();
 }
 
 /* base/memory_table.h - table of all known memory ranges.
@@ -9330,7 +9335,7 @@ static int ds__range_find(const void *ptr, ds__found *out) {
     for (;;) {
         uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
         if (version & 1) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
@@ -9383,7 +9388,7 @@ static void ds__range_move(ds__range *to, ds__range *from) {
    still use the old array, so it is kept until ds_shutdown. ds__g.range_lock is held. */
 static ds__ranges *ds__range_grow(ds__ranges *r, size_t count) {
     size_t room = r ? 2 * r->room : 64;
-    ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+    ds__ranges *more = ds__host_alloc(sizeof *more + room * sizeof more->at[0]);
     if (!more)
         return NULL;
     more->room = room;
@@ -9448,7 +9453,7 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
 
 /* Describes the memory of a pointer. Returns 0 if devstream neither allocated nor registered the
    memory; the description is that of pageable memory then. */
-static int ds__known(const void *ptr, ds_pointer_info *out) {
+static int ds__memory_table_find(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;
@@ -9736,11 +9741,11 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    uint64_t capture;   /* recorded in the capture with this number */
-    uint32_t *deps;     /* recorded in a capture: it stands for these nodes of its graph */
-    uint32_t dep_count; /* how many `deps` has */
-    ds__board *board;   /* shared between processes: where it stands */
-    uint64_t word;      /* what `stream` and `upto` stand for */
+    uint64_t capture;    /* recorded in the capture with this number */
+    uint32_t *deps;      /* recorded in a capture: it stands for these nodes of its graph */
+    uint32_t dep_count;  /* how many `deps` has */
+    ds__registry *board; /* shared between processes: where it stands */
+    uint64_t word;       /* what `stream` and `upto` stand for */
     uint32_t mark;
     uint32_t generation;
     int imported;
@@ -9936,7 +9941,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
 
 __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
     ds_result code, const char *format, ...) {
-    ds__cpu_failure *f = ds__alloc(sizeof *f);
+    ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)
         return &ds__cpu_no_memory;
     va_list args;
@@ -10005,7 +10010,7 @@ static void ds__cpu_fail_stream(ds__cpu_stream *s, ds__cpu_failure *f, uint64_t 
 /* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
    shutdown only. */
 static void *ds__cpu_raw(size_t size) {
-    void **raw = ds__alloc(size + 128);
+    void **raw = ds__host_alloc(size + 128);
     if (!raw)
         return NULL;
     ds__lock_take(&ds__cpu.raw_lock);
@@ -10377,7 +10382,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
            memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) {
+        if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {
@@ -10683,7 +10688,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
         if (ds__cpu.no_spin)
             break;
         if (spins < 200) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         if (!start)
@@ -10998,12 +11003,12 @@ static void ds__cpu_kernel_failed(ds__cpu_stream *s, const ds__op *op, int statu
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
-        ds__os_thread *more = ds__alloc((size_t)room * sizeof *more);
+        ds__os_thread *more = ds__host_alloc((size_t)room * sizeof *more);
         if (!more)
             return;
         if (ds__cpu.host_thread)
             memcpy(more, ds__cpu.host_thread, (size_t)ds__cpu.host_threads * sizeof *more);
-        ds__release(ds__cpu.host_thread);
+        ds__host_free(ds__cpu.host_thread);
         ds__cpu.host_thread = more;
         ds__cpu.host_room = room;
     }
@@ -11617,7 +11622,7 @@ static void *ds__cpu_worker_main(void *arg) {
         uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
         for (uint32_t i = 0;
              i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
-            ds__pause();
+            ds__processor_pause();
         ds__cpu_stream *s = ds__cpu_pop_ready();
         if (s) {
             ds__cpu_unpoll_fresh(w);
@@ -11645,7 +11650,7 @@ static void *ds__cpu_worker_main(void *arg) {
         else if (!spinning && !ds__cpu.no_spin)
             atomic_fetch_sub(&ds__cpu.spinners, 1);
         if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         if (spinning) {
@@ -11891,7 +11896,7 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
             spun = ds__now_ns();
             continue;
         }
-        ds__pause();
+        ds__processor_pause();
         if (spins % 16 != 15)
             continue;
         uint64_t now = ds__now_ns();
@@ -11972,7 +11977,7 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
             if (help && spins % 4 == 0 &&
                 atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
                 ds__cpu_help(s, upto);
-            ds__pause();
+            ds__processor_pause();
         }
     }
     atomic_fetch_add_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
@@ -12112,7 +12117,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         return 0;
     if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
         return 0;
-    if (!ds__trylock(&s->put_lock))
+    if (!ds__lock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
@@ -12187,7 +12192,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
 /* The inline rule for several streams: while their put locks are held nothing can become
    pending. 0: it cannot be held now, or something is. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
-    if (ds__cpu_watched(s) || !ds__trylock(&s->put_lock))
+    if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
         return 0;
     int idle =
         atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
@@ -12561,9 +12566,9 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
         ds__lock_give(&d->lock);
         if (count <= room)
             break;
-        ds__release(list);
+        ds__host_free(list);
         room = count + 16;
-        list = ds__alloc(room * sizeof *list);
+        list = ds__host_alloc(room * sizeof *list);
         if (!list) {
             count = SIZE_MAX;
             break;
@@ -12594,7 +12599,7 @@ static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeo
     if (count == SIZE_MAX)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
     int over = ds__cpu_wait_all(list, count, timeout_ns);
-    ds__release(list);
+    ds__host_free(list);
     return over ? DS_OK : DS_NOT_READY;
 }
 
@@ -12692,7 +12697,7 @@ static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
     ds__cpu_event_unshare(e);
     ds__cpu_stamp_give(e->stamp);
-    ds__release(e->deps);
+    ds__host_free(e->deps);
     e->stamp = NULL;
     e->deps = NULL;
     e->capture = 0;
@@ -12746,7 +12751,7 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     if (DS__UNLIKELY(captured))
         ds__lock_give(&ds__g.capture_lock);
     ds__cpu_stamp_give(old);
-    ds__release(deps);
+    ds__host_free(deps);
 }
 
 /* A record without timing is the number of the stream's last operation; with timing, or when
@@ -12870,7 +12875,7 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
    cpu/event.h and cpu/watcher.h use both.
 
    Policy:
-   1. The latest record of such an event is in the shared-memory registry (ds__board) of the
+   1. The latest record of such an event is in the shared-memory registry (ds__registry) of the
       event's owner. It consists of a lane and a number. They mean all work up to that number of
       a stream in some process.
    2. A record is an operation of its own. It writes to the lane how far its stream has come.
@@ -12894,7 +12899,7 @@ static ds_result ds__cpu_event_elapsed(void *start, void *end, double *out_ms) {
 struct ds__cpu_lane {
     struct ds__cpu_lane *next; /* in the list of the stream */
     struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__board *board;          /* while there is one with this serial */
+    ds__registry *board;       /* while there is one with this serial */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
@@ -12906,7 +12911,7 @@ struct ds__cpu_proxy {
     ds__cpu_stream stream;
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
-    ds__board *board;
+    ds__registry *board;
     uint64_t serial;
     uint64_t base;   /* added to the lane's numbers */
     uint64_t wanted; /* the highest number that somebody waits for */
@@ -12922,7 +12927,7 @@ static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
 }
 
 /* The lane of a stream on a board; NULL: there is none yet. The mutex is held. */
-static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b) {
+static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
     ds__cpu_lane *l = s->shared;
     while (l && l->serial != b->serial)
         l = l->next;
@@ -12930,18 +12935,18 @@ static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b
 }
 
 /* The mutex is held. */
-static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane **out) {
+static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
     uint32_t index = 0;
-    ds_result r = ds__board_lane(b, &index);
+    ds_result r = ds__registry_lane(b, &index);
     if (r < 0)
         return r;
     ds__cpu_lane *l = s->shared;
     /* one of a board that is closed can be used again */
-    while (l && ds__board_of(l->serial))
+    while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
         if (!(l = ds__cpu_raw(sizeof *l)))
-            return ds__board_short();
+            return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
         l->all = ds__cpu.lanes;
@@ -12960,12 +12965,12 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane
 /* The lane for a record of the event on the stream; counts the operation that will be put there. */
 static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
     ds_result r = DS_OK;
-    ds__boards_lock();
+    ds__registries_lock();
     if (!(*out = ds__cpu_lane_of(s, e->board)))
         r = ds__cpu_lane_make(s, e->board, out);
     if (r == DS_OK)
         atomic_fetch_add(&e->board->pending, 1);
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
@@ -12976,7 +12981,7 @@ static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
 
 /* The stream has come to a record. */
 static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__sheet *sheet = l->board->sheet;
+    ds__registry_page *sheet = l->board->sheet;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -13000,7 +13005,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     uint64_t who = atomic_load(&at->who);
     uint64_t done = p->base + atomic_load(&at->done);
     /* what it did before it ended counts */
-    if (done < upto && !ds__board_alive(p->board, who >> 24))
+    if (done < upto && !ds__registry_alive(p->board, who >> 24))
         done = p->base + atomic_load(&at->done);
     else
         who = 0;
@@ -13037,11 +13042,11 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
 }
 
 /* The proxy of a lane. The mutex is held. */
-static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **out) {
+static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
     for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
-        if (!p->is_watched && !p->stream.had_failure && !ds__board_of(p->serial))
+        if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
     if ((*out = p) != NULL)
         return DS_OK;
@@ -13053,7 +13058,7 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
         atomic_store(&p->stream.state, DS__CPU_COUNTS);
     }
     if (!p)
-        return ds__board_short();
+        return ds__registry_short();
     p->board = b;
     p->serial = b->serial;
     p->lane = lane;
@@ -13071,8 +13076,8 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
    processes.
 
    Invariants: a watched proxy holds one user of its registry and one waiter of its page
-   (ds__sheet) until it has passed `wanted`. Proxies of one registry are adjacent in the list
-   `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
+   (ds__registry_page) until it has passed `wanted`. Proxies of one registry are adjacent in the
+   list `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
    death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
    lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
@@ -13084,7 +13089,7 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
-    const ds__board *last = NULL;
+    const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
         /* before the lane is looked at */
@@ -13095,7 +13100,7 @@ static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
             *next = p->next_watched;
             p->is_watched = 0;
             atomic_fetch_sub(&p->board->sheet->waiters, 1);
-            ds__board_close(p->board);
+            ds__registry_close(p->board);
             continue;
         }
         if (p->board != last && count < room)
@@ -13113,13 +13118,13 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
-    ds__boards_lock();
+    ds__registries_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
         if (atomic_load(&ds__cpu.watch_quit))
             break;
         unsigned count = ds__cpu_watch_lanes(list + 1, 32);
-        ds__boards_unlock();
+        ds__registries_unlock();
         /* nothing tells of a death */
         nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap;
         seen = word;
@@ -13128,9 +13133,9 @@ static void *ds__cpu_watcher_main(void *unused) {
             ds__futex_wait_any(list, count + 1, nap);
         else
             ds__futex_wait(&ds__cpu.watch_word, word, DS__FOREVER);
-        ds__boards_lock();
+        ds__registries_lock();
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return NULL;
 }
 
@@ -13168,25 +13173,25 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
 static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto) {
     if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY)
         return DS_OK;
-    ds__boards_lock();
+    ds__registries_lock();
     ds_result r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)on, upto);
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 static void ds__cpu_watcher_end(void) {
     if (!ds__cpu.watcher_started)
         return;
-    ds__boards_lock();
+    ds__registries_lock();
     atomic_store(&ds__cpu.watch_quit, 1);
-    ds__boards_unlock();
+    ds__registries_unlock();
     ds__cpu_wake_watcher();
     ds__os_thread_join(ds__cpu.watcher);
     ds__cpu.watcher_started = 0;
 }
 
 /* What the event's word says, as a token of this process. The mutex is held. */
-static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *out) {
+static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
     uint32_t lane = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
     out->upto = 0;
@@ -13219,7 +13224,7 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
     ds_result r = DS_OK;
     ds__cpu_token t;
     ds__mark *m = &e->board->sheet->mark[e->mark];
-    ds__boards_lock();
+    ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
     if (atomic_load(&m->generation) != e->generation) {
         r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->board->pid);
@@ -13247,13 +13252,13 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
                 r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
         }
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 /* The stream has been given a record of the event, which is this operation of it. */
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
-    ds__boards_lock();
+    ds__registries_lock();
     uint64_t word =
         (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
     ds__lock_take(&e->lock);
@@ -13264,7 +13269,7 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
     ds__mark *m = &e->board->sheet->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
-    ds__boards_unlock();
+    ds__registries_unlock();
 }
 
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
@@ -13284,7 +13289,7 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
 
 static ds_result ds__cpu_event_import(int device, const unsigned char *handle, void **out) {
     ds__address a;
-    ds__board *b = NULL;
+    ds__registry *b = NULL;
     unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
     memcpy(same, &a, sizeof a);
@@ -13298,16 +13303,16 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
-    ds__boards_lock();
-    r = ds__board_open(a.pid, a.fd, a.cookie, &b);
-    if (r == DS_OK && !ds__board_has_mark(b, a.index, a.generation)) {
-        ds__board_close(b);
+    ds__registries_lock();
+    r = ds__registry_open(a.pid, a.fd, a.cookie, &b);
+    if (r == DS_OK && !ds__registry_has_event(b, a.index, a.generation)) {
+        ds__registry_close(b);
         b = NULL;
         r = ds__fail(DS_ERR_INVALID_HANDLE,
                      "process %d has no event %u of generation %u; it may have destroyed the event",
                      a.pid, a.index, a.generation);
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     ds__cpu_event *e = *out;
     if (r < 0) {
         ds__cpu_event_destroy(e);
@@ -13324,28 +13329,28 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
 
 /* Gives an event of this process its mark. */
 static ds_result ds__cpu_event_share(ds__cpu_event *e) {
-    ds__board *b;
-    ds__boards_lock();
-    ds_result r = ds__board_own(&b);
+    ds__registry *b;
+    ds__registries_lock();
+    ds_result r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__board_mark(b, &e->mark);
+        r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
         e->board = b;
         e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 static void ds__cpu_event_unshare(ds__cpu_event *e) {
     if (!e->board)
         return;
-    ds__boards_lock();
+    ds__registries_lock();
     if (e->imported)
-        ds__board_close(e->board);
+        ds__registry_close(e->board);
     else
-        ds__board_unmark(e->board, e->mark);
-    ds__boards_unlock();
+        ds__registry_event_remove(e->board, e->mark);
+    ds__registries_unlock();
     e->board = NULL;
     e->imported = 0;
     e->word = 0;
@@ -13386,7 +13391,7 @@ static void ds__cpu_watch_legacy(int device, int more) {
 /* The stream's nodes become these, or these too. 0: no memory. */
 static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
     uint32_t before = set ? 0 : s->dep_count;
-    uint32_t *list = ds__alloc((before + count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((before + count + 1) * sizeof *list);
     uint32_t n = 0;
     if (!list) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
@@ -13401,7 +13406,7 @@ static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t coun
         if (k == n)
             list[n++] = deps[i];
     }
-    ds__release(s->deps);
+    ds__host_free(s->deps);
     s->deps = list;
     s->dep_count = n;
     return 1;
@@ -13418,7 +13423,7 @@ static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
 
 static void ds__cpu_leave_capture(ds__cpu_stream *s) {
     s->capture = NULL;
-    ds__release(s->deps);
+    ds__host_free(s->deps);
     s->deps = NULL;
     s->dep_count = 0;
     atomic_store(&s->watch, 0);
@@ -13472,7 +13477,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
     uint32_t found = UINT32_MAX;
-    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark))
         *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
     else
@@ -13480,7 +13485,7 @@ static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
             for (uint32_t i = 0; i < s->dep_count && found == UINT32_MAX; i++)
                 if (!mark[s->deps[i]])
                     found = s->deps[i];
-    ds__release(mark);
+    ds__host_free(mark);
     return found;
 }
 
@@ -13596,7 +13601,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
                                         int set) {
     ds__cpu_stream *s = stream;
     ds__capture *c;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     ds__lock_take(&ds__g.capture_lock);
@@ -13610,7 +13615,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
         r = DS_ERR_OUT_OF_MEMORY;
     ds__lock_give(&ds__g.capture_lock);
-    ds__release(list);
+    ds__host_free(list);
     return r;
 }
 
@@ -13765,7 +13770,7 @@ static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c,
 /* The event stands for the stream's nodes; no node is made. */
 static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c,
                                         ds__cpu_event *e) {
-    uint32_t *deps = ds__alloc((s->dep_count + 1u) * sizeof *deps);
+    uint32_t *deps = ds__host_alloc((s->dep_count + 1u) * sizeof *deps);
     if (!deps)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (s->dep_count)
@@ -13780,7 +13785,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
     e->stamp = NULL;
     ds__lock_give(&e->lock);
     ds__cpu_stamp_give(stamp);
-    ds__release(old);
+    ds__host_free(old);
     return DS_OK;
 }
 
@@ -13900,14 +13905,14 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
 /* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
    also if there is no memory to find out. The lock is held. */
 static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
-    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     int joined = mark != NULL;
     for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
         if (m != s)
             joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
     for (uint32_t i = 0; i < s->dep_count && joined; i++)
         joined = mark[s->deps[i]];
-    ds__release(mark);
+    ds__host_free(mark);
     return joined;
 }
 
@@ -14039,7 +14044,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -14050,7 +14055,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -14062,7 +14067,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         /* another node before the child's, which its roots come after */
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -14085,13 +14090,13 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
 
 /* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
 static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
-    uint32_t *start = ds__alloc((x->flats + 2u) * sizeof *start);
+    uint32_t *start = ds__host_alloc((x->flats + 2u) * sizeof *start);
     uint32_t edges = 0;
-    uint32_t *order = ds__alloc((x->flats + 1u) * sizeof *order);
+    uint32_t *order = ds__host_alloc((x->flats + 1u) * sizeof *order);
     uint32_t n = 0;
     for (uint32_t i = 0; i < x->flats; i++)
         edges += x->flat[i].dep_count;
-    uint32_t *successor = ds__alloc((edges + 1u) * sizeof *successor);
+    uint32_t *successor = ds__host_alloc((edges + 1u) * sizeof *successor);
     *out_order = order;
     if (start && order && successor) {
         for (uint32_t i = 0; i < x->flats; i++) {
@@ -14112,14 +14117,14 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
                 if (--x->flat[successor[k]].left == 0)
                     order[n++] = successor[k];
     }
-    ds__release(start);
-    ds__release(successor);
+    ds__host_free(start);
+    ds__host_free(successor);
     return n == x->flats && start && order && successor;
 }
 
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -14171,9 +14176,9 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint64_t *seen = NULL;
     int done = ds__cpu_flatten(x, x->body, UINT32_MAX) && ds__cpu_sort(x, &order);
     if (done) {
-        tail = ds__alloc((x->flats + 1u) * sizeof *tail);
-        seen = ds__alloc((x->flats + 1u) * sizeof *seen);
-        x->operations = ds__alloc((x->flats + 1u) * sizeof *x->operations);
+        tail = ds__host_alloc((x->flats + 1u) * sizeof *tail);
+        seen = ds__host_alloc((x->flats + 1u) * sizeof *seen);
+        x->operations = ds__host_alloc((x->flats + 1u) * sizeof *x->operations);
         done = tail && seen && x->operations;
     }
     for (uint32_t i = 0; i < x->flats && done; i++) {
@@ -14189,18 +14194,18 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
         done = ds__cpu_place(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
-        ds__release(x->flat[i].deps);
+        ds__host_free(x->flat[i].deps);
         x->flat[i].deps = NULL;
     }
-    ds__release(order);
-    ds__release(tail);
-    ds__release(seen);
+    ds__host_free(order);
+    ds__host_free(tail);
+    ds__host_free(seen);
     return done;
 }
 
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
-    x->lane = ds__alloc((x->lanes + 1u) * sizeof *x->lane);
-    x->base = ds__alloc((x->lanes + 1u) * sizeof *x->base);
+    x->lane = ds__host_alloc((x->lanes + 1u) * sizeof *x->lane);
+    x->base = ds__host_alloc((x->lanes + 1u) * sizeof *x->base);
     if (!x->lane || !x->base)
         return 0;
     for (uint32_t i = 0; i < x->flats; i++) {
@@ -14218,7 +14223,7 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     uint32_t idle = DS__CPU_IDLE;
     while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) {
         idle = DS__CPU_IDLE;
-        ds__pause();
+        ds__processor_pause();
     }
     x->gate_base = atomic_load(&x->gate->submitted);
     return 1;
@@ -14246,9 +14251,9 @@ static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     for (size_t i = 0; i < p->objects; i++)
         ds__object_drop(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
-        ds__release(p->block[i]);
-    ds__release(p->object);
-    ds__release(p);
+        ds__host_free(p->block[i]);
+    ds__host_free(p->object);
+    ds__host_free(p);
 }
 
 /* The operation of a node as a lane has it, without a kernel's arguments. */
@@ -14339,8 +14344,8 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
 
 static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     uint32_t flats = 0;
-    ds__cpu_plan *p = ds__alloc(sizeof *p + x->lanes * sizeof p->block[0]);
-    size_t *at = ds__alloc((x->lanes + 1u) * sizeof *at);
+    ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
+    size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
     int done = p && at;
     if (p)
         atomic_store(&p->users, 1);
@@ -14353,20 +14358,20 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
                 done = 0;
             else
                 p->block[i] =
-                    ds__alloc(offsetof(ds__cpu_block, data) + at[i] +
-                              sizeof(ds__op)); /* reading an operation whole stays inside */
+                    ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] +
+                                   sizeof(ds__op)); /* reading an operation whole stays inside */
             done = done && p->block[i];
             at[i] = 0;
         }
         size_t objects = ds__cpu_objects_of(x->body, NULL);
         if (done && objects)
-            done = (p->object = ds__alloc(objects * sizeof *p->object)) != NULL;
+            done = (p->object = ds__host_alloc(objects * sizeof *p->object)) != NULL;
         if (done)
             p->objects = ds__cpu_objects_of(x->body, p->object);
         if (done)
             ds__cpu_plan_fill(x, p, at, 1);
     }
-    ds__release(at);
+    ds__host_free(at);
     if (!done) {
         ds__cpu_plan_drop(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
@@ -14392,13 +14397,13 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
     }
     ds__cpu_plan_drop(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
-        ds__release(x->flat[i].deps);
-    ds__release(x->flat);
-    ds__release(x->entry);
-    ds__release(x->lane);
-    ds__release(x->base);
-    ds__release(x->operations);
-    ds__release(x);
+        ds__host_free(x->flat[i].deps);
+    ds__host_free(x->flat);
+    ds__host_free(x->entry);
+    ds__host_free(x->lane);
+    ds__host_free(x->base);
+    ds__host_free(x->operations);
+    ds__host_free(x);
 }
 
 static void ds__cpu_exec_destroy(void *exec) {
@@ -14408,7 +14413,7 @@ static void ds__cpu_exec_destroy(void *exec) {
 static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
                                            void **out) {
     (void)graph;
-    ds__cpu_exec *x = ds__alloc(sizeof *x);
+    ds__cpu_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     atomic_store(&x->users, 1);
@@ -14522,10 +14527,10 @@ static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
         ds__cpu_stamp_give(run->stamp[i]);
     ds__cpu_plan_drop(run->plan);
-    ds__release(run->stamp);
-    ds__release(run->shared);
-    ds__release(run->token);
-    ds__release(run);
+    ds__host_free(run->stamp);
+    ds__host_free(run->shared);
+    ds__host_free(run->token);
+    ds__host_free(run);
     ds__cpu_exec_drop(x);
 }
 
@@ -14534,9 +14539,9 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
     const ds__cpu_exec *x = run->exec;
     uint32_t record = 0;
     uint32_t wait = 0;
-    if (x->records && !(run->stamp = ds__alloc(x->records * sizeof *run->stamp)))
+    if (x->records && !(run->stamp = ds__host_alloc(x->records * sizeof *run->stamp)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    if (x->waits && !(run->token = ds__alloc(x->waits * sizeof *run->token)))
+    if (x->waits && !(run->token = ds__host_alloc(x->waits * sizeof *run->token)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     /* in the order of ds__cpu_plan_fill, which numbers them */
     for (uint32_t i = 0; i < x->entries; i++) {
@@ -14555,7 +14560,7 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
             if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take()))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
             if (e->board && !run->shared &&
-                !(run->shared = ds__alloc(x->records * sizeof *run->shared)))
+                !(run->shared = ds__host_alloc(x->records * sizeof *run->shared)))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
             if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e,
                                                   &run->shared[record])) < 0)
@@ -14596,7 +14601,7 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_plan_make(x);
     if (r < 0)
         return r;
-    ds__cpu_launch *run = ds__alloc(sizeof *run);
+    ds__cpu_launch *run = ds__host_alloc(sizeof *run);
     if (!run)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     run->exec = x;
@@ -14620,13 +14625,13 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
             ds__cpu_stamp_give(run->stamp[i]);
         for (uint32_t i = 0; run->shared && i < x->records; i++)
             ds__cpu_lane_unused(run->shared[i]);
-        ds__release(stamps);
+        ds__host_free(stamps);
         ds__cpu_launch_drop(run);
         return r;
     }
     if (x->records)
         ds__cpu_launch_record(x, x->launches, stamps);
-    ds__release(stamps);
+    ds__host_free(stamps);
     x->launches++;
     return DS_OK;
 }
@@ -15057,14 +15062,14 @@ typedef struct ds__cpu_share {
 
 /* Takes the entry out, if it is there; take 0: leaves it. */
 static ds__cpu_share *ds__cpu_share_find(const void *base, int take) {
-    ds__boards_lock();
+    ds__registries_lock();
     ds__cpu_share **p = &ds__cpu.shares;
     while (*p && (*p)->base != base)
         p = &(*p)->next;
     ds__cpu_share *s = *p;
     if (s && take)
         *p = s->next;
-    ds__boards_unlock();
+    ds__registries_unlock();
     return s;
 }
 
@@ -15080,7 +15085,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     int fd = size <= (size_t)1 << 60 ? ds__os_memfd(size, cookie) : -1;
     void *base = fd >= 0 && ds__os_memfd_reserve(fd, 0, size) ? ds__os_memfd_map(fd, size) : NULL;
     if (base)
-        s = ds__alloc(sizeof *s);
+        s = ds__host_alloc(sizeof *s);
     if (!s) {
         if (base)
             ds__os_unmap(base, size);
@@ -15092,10 +15097,10 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     s->size = size;
     s->cookie = cookie;
     s->fd = fd;
-    ds__boards_lock();
+    ds__registries_lock();
     s->next = ds__cpu.shares;
     ds__cpu.shares = s;
-    ds__boards_unlock();
+    ds__registries_unlock();
     *out = base;
     return DS_OK;
 }
@@ -15106,7 +15111,7 @@ static void ds__cpu_share_release(int device, void *base, size_t size) {
         return;
     ds__os_unmap(base, size);
     ds__os_close(s->fd);
-    ds__release(s);
+    ds__host_free(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
 }
 
@@ -15287,7 +15292,7 @@ static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
     memset(out, 0, sizeof *out);
     if (!used)
         return DS_OK;
-    out->list = ds__alloc(sizeof *out->list);
+    out->list = ds__host_alloc(sizeof *out->list);
     if (!out->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processes");
     out->list[0] = (ds__process){ ds__os_process_id(), used };
@@ -15464,8 +15469,8 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     size_t hops = 0;
     for (size_t i = 0; i < routes; i++)
         hops += f->route[i].hops;
-    char *at = ds__alloc(sizeof *f + f->links * sizeof(double) + routes * sizeof(ds_cpu_route) +
-                         hops * sizeof(int));
+    char *at = ds__host_alloc(sizeof *f + f->links * sizeof(double) +
+                              routes * sizeof(ds_cpu_route) + hops * sizeof(int));
     if (!at)
         return NULL;
     ds_cpu_fabric *copy = (ds_cpu_fabric *)(void *)at;
@@ -15499,7 +15504,7 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
-    ds__release(fabric);
+    ds__host_free(fabric);
     fabric = NULL;
     ds__cpu_kept = NULL;
     if (!desc)
@@ -15573,12 +15578,12 @@ static ds_result ds__cpu_start(void) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
-    ds__cpu.device = ds__alloc(n * sizeof *ds__cpu.device);
-    ds__cpu.worker = ds__alloc((size_t)workers * sizeof *ds__cpu.worker);
+    ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
+    ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
     if (desc->peer_access)
-        ds__cpu.peers = ds__alloc(n * n);
+        ds__cpu.peers = ds__host_alloc(n * n);
     if (desc->fabric &&
-        (ds__cpu.link_free = ds__alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+        (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
@@ -15644,42 +15649,42 @@ static void ds__cpu_stop(void) {
     while (ds__cpu.raw) {
         void **raw = ds__cpu.raw;
         ds__cpu.raw = raw[0];
-        ds__release(raw);
+        ds__host_free(raw);
     }
     while (ds__cpu.failures) {
         ds__cpu_failure *f = ds__cpu.failures;
         ds__cpu.failures = f->next;
-        ds__release(f);
+        ds__host_free(f);
     }
-    ds__release(ds__cpu.host_thread);
-    ds__release(ds__cpu.peers);
-    ds__release(ds__cpu.link_free);
-    ds__release(ds__cpu.worker);
-    ds__release(ds__cpu.device);
+    ds__host_free(ds__cpu.host_thread);
+    ds__host_free(ds__cpu.peers);
+    ds__host_free(ds__cpu.link_free);
+    ds__host_free(ds__cpu.worker);
+    ds__host_free(ds__cpu.device);
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
 /* Notes all pending work; NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
-    ds__cpu_pending *mark = ds__alloc(sizeof *mark);
+    ds__cpu_pending *mark = ds__host_alloc(sizeof *mark);
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
         if (n == 0) {
-            ds__release(one); /* the work that it was for ended meanwhile */
+            ds__host_free(one); /* the work that it was for ended meanwhile */
             continue;
         }
         ds__cpu_pending *more = NULL;
         if (n != SIZE_MAX)
-            more = ds__alloc(sizeof *more + (mark->count + n) * sizeof *one);
+            more = ds__host_alloc(sizeof *more + (mark->count + n) * sizeof *one);
         if (more) {
             if (mark->count)
                 memcpy(more->token, mark->token, mark->count * sizeof *one);
             memcpy(more->token + mark->count, one, n * sizeof *one);
             more->count = mark->count + n;
         }
-        ds__release(one);
-        ds__release(mark);
+        ds__host_free(one);
+        ds__host_free(mark);
         mark = more;
     }
     return mark;
@@ -15697,7 +15702,7 @@ static int ds__cpu_passed(void **mark) {
             return 0;
         m->count--;
     }
-    ds__release(m);
+    ds__host_free(m);
     *mark = NULL;
     return 1;
 }
@@ -16775,8 +16780,8 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
     int code = DS__NVML_TOO_SMALL;
     for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
         unsigned count = room;
-        ds__nvml_process *list = ds__alloc(room * sizeof *list);
-        out->list = list ? ds__alloc(room * sizeof *out->list) : NULL;
+        ds__nvml_process *list = ds__host_alloc(room * sizeof *list);
+        out->list = list ? ds__host_alloc(room * sizeof *out->list) : NULL;
         code = out->list ? n->processes(handle, &count, list) : DS__NVML_TOO_SMALL;
         for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
             const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
@@ -16784,10 +16789,10 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
             out->list[k].bytes = n->old ? old->bytes : list[k].bytes;
             out->count = k + 1;
         }
-        ds__release(list);
+        ds__host_free(list);
         if (code == 0)
             break;
-        ds__release(out->list);
+        ds__host_free(out->list);
         out->list = NULL;
         room = count > room ? count + 16 : 2 * room;
     }
@@ -16898,9 +16903,9 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
         if (count <= room)
             return events;
         ds__cuda_unlock_for_events();
-        ds__release(events);
+        ds__host_free(events);
         room = count;
-        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
+        if (!(events = ds__host_alloc(room * sizeof(cudaEvent_t)))) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
             return NULL;
         }
@@ -16955,7 +16960,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
         ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
     }
     ds__cuda_leave(&scope);
-    ds__release(events);
+    ds__host_free(events);
     return r;
 }
 
@@ -16990,7 +16995,7 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
         if (r != DS_NOT_READY || passed >= timeout_ns)
             return r;
         if (passed < 20000) {
-            ds__pause();
+            ds__processor_pause();
         } else {
             uint64_t left = timeout_ns - passed;
             uint64_t ns = nap < left ? nap : left;
@@ -17076,7 +17081,7 @@ static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flag
 
 /* The object of a stream; NULL: no memory, and the sentence is set. */
 static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
-    ds__cuda_stream *s = ds__alloc(sizeof *s);
+    ds__cuda_stream *s = ds__host_alloc(sizeof *s);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
         return NULL;
@@ -17110,7 +17115,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->priority = *priority;
     if (r < 0) {
         ds__mutex_destroy(&s->staging);
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     if (kind != DS__STREAM_LEGACY)
@@ -17214,7 +17219,7 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
     ds__mutex_destroy(&s->staging);
-    ds__release(s);
+    ds__host_free(s);
 }
 
 /* Ends the native stream of an unwrapped object, if its new owner has ended meanwhile. */
@@ -17303,7 +17308,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
         ds__mutex_destroy(&s->staging);
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     *out = s;
@@ -17356,7 +17361,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     cudaEvent_t event = NULL;
     if (before && before->device == device)
         return DS_OK;
-    ds__cuda_event *e = ds__alloc(sizeof *e);
+    ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -17365,7 +17370,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
         ds__cuda_leave(&scope);
     }
     if (r < 0) {
-        ds__release(e);
+        ds__host_free(e);
         return r;
     }
     e->event = event;
@@ -17382,7 +17387,7 @@ static void ds__cuda_event_destroy(void *event) {
         ds__cuda_enter_or_not(&scope, e->device);
         ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
         ds__cuda_leave(&scope);
-        ds__release(e);
+        ds__host_free(e);
         e = older;
     }
 }
@@ -17475,7 +17480,7 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     cudaEvent_t event = NULL;
     ds__cuda_scope scope;
     memcpy(&handle, bytes, sizeof handle);
-    ds__cuda_event *e = ds__alloc(sizeof *e);
+    ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -17487,7 +17492,7 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
         ds__cuda_leave(&scope);
     }
     if (r < 0) {
-        ds__release(e);
+        ds__host_free(e);
         return r;
     }
     e->event = event;
@@ -17552,7 +17557,7 @@ static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
         ds__cuda_run_host(h, status != cudaSuccess);
         if (!embedded)
-            ds__release(h);
+            ds__host_free(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
@@ -17599,7 +17604,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
                                       uint64_t stream, int blocks) {
     ds__cuda_scope scope;
     int capturing = 0;
-    ds__cuda_host *h = ds__alloc(sizeof *h);
+    ds__cuda_host *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     h->fn = fn;
@@ -17619,7 +17624,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
         ds__cuda_leave(&scope);
     }
     if (r < 0 || capturing)
-        ds__release(h);
+        ds__host_free(h);
     return r;
 }
 
@@ -17721,14 +17726,14 @@ static void ds__cuda_host_work(void *user) {
 }
 
 static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
-    ds__op *copy = ds__alloc(sizeof *copy);
+    ds__op *copy = ds__host_alloc(sizeof *copy);
     if (!copy)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0,
+    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__host_free, 0,
                                        (op->flags & DS__OP_BLOCKS) != 0);
     if (r < 0) {
-        ds__release(copy);
+        ds__host_free(copy);
         return r;
     }
     return op->flags & DS__OP_BLOCKS
@@ -17783,7 +17788,7 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
             ds__cuda.stages = stage->next;
         ds__lock_give(&ds__cuda.host_lock);
         if (!stage) {
-            if (!(stage = ds__alloc(sizeof *stage)))
+            if (!(stage = ds__host_alloc(sizeof *stage)))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
             enum cudaStreamCaptureMode mode;
             int relaxed = ds__cuda_relax(scope, &mode);
@@ -17791,7 +17796,7 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
                                  (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
             ds__cuda_unrelax(scope, relaxed, mode);
             if (r < 0) {
-                ds__release(stage);
+                ds__host_free(stage);
                 return r;
             }
         }
@@ -17815,7 +17820,7 @@ static void ds__cuda_staged_drop(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
     ds__cuda_stage_drop(w->stage);
-    ds__release(w);
+    ds__host_free(w);
 }
 
 static void ds__cuda_piece_run(void *user) {
@@ -17904,12 +17909,12 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds__cuda_scope scope;
     if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
-    ds__cuda_staged *w = ds__alloc(sizeof *w + across * down * sizeof w->piece[0]);
+    ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) {
-        ds__release(w);
+        ds__host_free(w);
         return r;
     }
     int capturing = 0;
@@ -17920,13 +17925,13 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
                      "capture continues");
     if (r < 0) {
         ds__cuda_leave(&scope);
-        ds__release(w);
+        ds__host_free(w);
         return r;
     }
     ds__mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
-        ds__release(w);
+        ds__host_free(w);
     } else {
         w->stage = s->stage;
         atomic_store(&w->users, 1);
@@ -18117,7 +18122,7 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
 
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
-    if (!ds__known(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
+    if (!ds__memory_table_find(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
         return DS__CUDA_ASK;
     return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index
                                                                                : DS__CUDA_HOST;
@@ -18201,11 +18206,11 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
         m = m->next;
     if (!m) {
         int code;
-        if (!(m = ds__alloc(sizeof *m)))
+        if (!(m = ds__host_alloc(sizeof *m)))
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
         if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__alloc(k->cuda.image_size + 1))) {
-                ds__release(m);
+            if (!(text = ds__host_alloc(k->cuda.image_size + 1))) {
+                ds__host_free(m);
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
             }
             image = memcpy(text, image, k->cuda.image_size);
@@ -18213,16 +18218,16 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
         code = ds__cuda_load_image(image, log, sizeof log, &m->module);
         if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
             code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        ds__release(text);
+        ds__host_free(text);
         if (code) {
-            ds__release(m);
+            ds__host_free(m);
             ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
             log[sizeof log - 1] = 0;
             for (char *c = log; *c; c++)
                 if (*c == '\n')
                     *c = ' ';
-            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
-                            log);
+            return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name,
+                                   *log ? ": " : "", log);
         }
         m->image = k->cuda.image;
         m->device = scope->device;
@@ -18250,8 +18255,8 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
     }
     if (!code)
         return DS_OK;
-    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s",
-                 k->cuda.entry, k->name);
+    r = ds__fail_append(ds__cuda_fail(scope, call, code),
+                        "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
     if (--f->module->users == 0) { /* nothing can run it */
         ds__cuda_module **p = &ds__cuda.modules;
         while (*p != f->module)
@@ -18266,7 +18271,7 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->native);
-    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
+    if (!f && !(f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->native, f);
     f += scope->device;
@@ -18337,7 +18342,7 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
             f[i].module->users--;
     ds__mutex_unlock(&ds__cuda.mutex);
     atomic_store(&kernel->native, NULL);
-    ds__release(f);
+    ds__host_free(f);
 }
 
 /* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
@@ -18370,7 +18375,7 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
         list = m->next;
         DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
         (void)code; /* after a failure of the device nothing can be unloaded */
-        ds__release(m);
+        ds__host_free(m);
     }
     ds__cuda_unrelax(scope, relaxed, mode);
 }
@@ -18426,7 +18431,8 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
             atomic_store(&f->shared, bytes);
     }
     ds__mutex_unlock(&ds__cuda.mutex);
-    return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
+    return r < 0 ? ds__fail_append(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes)
+                 : r;
 }
 
 static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s,
@@ -18458,7 +18464,7 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
     }
     return DS__LIKELY(code == 0)
                ? DS_OK
-               : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
+               : ds__fail_append(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
 }
 
 /* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */
@@ -18644,15 +18650,15 @@ typedef struct ds__cuda_task {
 static void ds__cuda_task_end(void *user) {
     ds__cuda_task *h = user;
     ds__object_drop(h->payload);
-    ds__release(h);
+    ds__host_free(h);
 }
 
 /* Of a host node, or a copy or fill of host memory; NULL: no memory, and the sentence is set. */
 static ds__object *ds__cuda_task_new(const ds__node *n) {
-    ds__cuda_task *h = ds__alloc(sizeof *h);
+    ds__cuda_task *h = ds__host_alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
     if (!o) {
-        ds__release(h);
+        ds__host_free(h);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
         return NULL;
     }
@@ -18678,7 +18684,7 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
@@ -18704,7 +18710,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
         ds__object_drop(list->at[i].object);
-    ds__release(list->at);
+    ds__host_free(list->at);
     memset(list, 0, sizeof *list);
 }
 
@@ -18991,7 +18997,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
             r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
     }
-    ds__release(events);
+    ds__host_free(events);
     return r;
 }
 
@@ -19055,7 +19061,7 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
 #else
     size_t size = sizeof(cudaGraphNode_t);
 #endif
-    if (!(*out = ds__alloc(*count * size)))
+    if (!(*out = ds__host_alloc(*count * size)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
 #if CUDART_VERSION >= 13000
     r = DS__RT(*scope, cudaGraphNodeGetDependencies,
@@ -19082,7 +19088,7 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
         if (on != UINT32_MAX && !ds__node_depend(n, on))
             r = DS_ERR_OUT_OF_MEMORY;
     }
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -19092,7 +19098,7 @@ static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t gra
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
     if (r < 0 || !*count)
         return r;
-    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t))))
+    if (!(*out = ds__host_alloc(*count * sizeof(cudaGraphNode_t))))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
@@ -19135,7 +19141,7 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     for (size_t i = first; i < count && r == DS_OK; i++)
         if (all[i])
             r = ds__cuda_append_unknown(b, all[i]);
-    ds__release(all);
+    ds__host_free(all);
     for (uint32_t i = before; i < b->count && r == DS_OK; i++)
         r = ds__cuda_read_after(scope, b, i);
     return r;
@@ -19278,7 +19284,7 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
                                      : "cuGraphKernelNodeSetParams",
                               code);
     }
-    return r < 0 ? ds__also(r, " (kernel %s)", k->name) : r;
+    return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
 static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {
@@ -19438,12 +19444,12 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
         ds__cuda_leave(&scope);
     }
     ds__cuda_own_end(&g->owns);
-    ds__release(g);
+    ds__host_free(g);
 }
 
 static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
-    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -19452,7 +19458,7 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
         ds__cuda_leave(&scope);
     }
     if (r < 0)
-        ds__release(g);
+        ds__host_free(g);
     else
         *out = g;
     return r;
@@ -19495,7 +19501,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
 
 /* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
 static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
-    cudaGraphNode_t *list = ds__alloc((2u * (size_t)b->count + 1) * sizeof *list);
+    cudaGraphNode_t *list = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *list);
     for (uint32_t i = 0; list && i < b->count; i++)
         list[i] = ds__cuda_native(b->node[i]);
     if (!list)
@@ -19515,7 +19521,7 @@ static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *f
             ds__cuda_graph_end(b->native, b->device.index);
         b->native = g;
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 
@@ -19580,7 +19586,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     ds__cuda_graph *g = b->native;
     ds__node *n = b->node[index];
     cudaGraphNode_t node = NULL;
-    cudaGraphNode_t *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
+    cudaGraphNode_t *after = ds__host_alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
     if (!after)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies",
                         (unsigned)n->dep_count);
@@ -19594,7 +19600,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK)
         r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -19605,7 +19611,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
     ds_result r = ds__cuda_usable(b);
     if (r < 0)
         return r;
-    cudaGraphNode_t *ends = ds__alloc(2 * count * sizeof *ends);
+    cudaGraphNode_t *ends = ds__host_alloc(2 * count * sizeof *ends);
     if (!ends)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
     for (size_t i = 0; i < count; i++) {
@@ -19618,7 +19624,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
                              count);
         ds__cuda_leave(&scope);
     }
-    ds__release(ends);
+    ds__host_free(ends);
     return r;
 }
 
@@ -19643,7 +19649,7 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     /* a picture only: made when it is needed */
     if (!old)
         return DS_OK;
-    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     cudaGraphNode_t *nodes = ds__cuda_natives(from);
     ds_result r = g && nodes ? ds__cuda_usable(from)
                              : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes",
@@ -19660,9 +19666,9 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
         to->native = g;
     else if (g) {
         ds__cuda_own_end(&g->owns);
-        ds__release(g);
+        ds__host_free(g);
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 
@@ -19778,7 +19784,7 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     for (size_t i = 0; i < count && r == DS_OK; i++)
         for (uint32_t k = 0; k < n->dep_count; k++)
             found += after[i] == nodes[n->deps[k]];
-    ds__release(after);
+    ds__host_free(after);
     if (r == DS_OK && (count != n->dep_count || found != count))
         r = ds__fail(DS_ERR_UNSUPPORTED,
                      "node %u of the new child graph has other dependencies than the present child",
@@ -19816,7 +19822,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
         else if (r == DS_OK)
             r = ds__cuda_is_empty(scope, nodes[i]);
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 
@@ -19923,7 +19929,7 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     if (k->next)
         k->next->previous = k->previous;
     /* before the lock is given: then the driver may stop, and the allocator be another one */
-    ds__release(k);
+    ds__host_free(k);
     ds__lock_give(&ds__cuda.host_lock);
 }
 
@@ -19933,7 +19939,7 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     *out = NULL;
     if (!owns->count)
         return DS_OK;
-    ds__cuda_keep *k = ds__alloc(sizeof *k + owns->count * sizeof k->object[0]);
+    ds__cuda_keep *k = ds__host_alloc(sizeof *k + owns->count * sizeof k->object[0]);
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     for (; k->count < owns->count; k->count++)
@@ -19992,14 +19998,14 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
         ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
     ds__cuda_leave(&scope);
     if (x->now_node != x->kept_node)
-        ds__release(x->now_node);
-    ds__release(x->kept_node);
-    ds__release(x->off);
-    ds__release(x->on);
+        ds__host_free(x->now_node);
+    ds__host_free(x->kept_node);
+    ds__host_free(x->off);
+    ds__host_free(x->on);
     ds__cuda_own_end(&x->owns);
     if (x->held)
         ds__body_free(x->held);
-    ds__release(x);
+    ds__host_free(x);
 }
 
 static void ds__cuda_exec_destroy(void *exec) {
@@ -20080,14 +20086,14 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     ds_result r = ds__cuda_usable(b);
     if (r < 0)
         return r;
-    ds__cuda_exec *x = ds__alloc(sizeof *x);
+    ds__cuda_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     x->device = b->device.index;
     x->count = b->count;
     x->kept_node = x->now_node = ds__cuda_natives(b);
-    x->off = ds__alloc(b->count + 1u);
-    x->on = ds__alloc(b->count + 1u);
+    x->off = ds__host_alloc(b->count + 1u);
+    x->on = ds__host_alloc(b->count + 1u);
     for (uint32_t i = 0; i < b->count && x->on; i++)
         x->on[i] = (unsigned char)b->node[i]->device.index;
     if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_all(&x->owns, b))
@@ -20151,7 +20157,7 @@ static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, 
     if (nodes) {
         if (x->now != x->kept) {
             ds__cuda_ignore(scope, cudaGraphDestroy(x->now));
-            ds__release(x->now_node);
+            ds__host_free(x->now_node);
         }
         x->now = graph;
         x->now_node = nodes;
@@ -20181,7 +20187,7 @@ static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_r
         r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
         ds__cuda_own_end(&owns);
-        ds__release(nodes);
+        ds__host_free(nodes);
         return r;
     }
     if (x->kept)
@@ -20201,7 +20207,7 @@ static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_r
     if (r < 0 && clone)
         ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
     if (r < 0 || !clone)
-        ds__release(nodes);
+        ds__host_free(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;
@@ -20221,11 +20227,11 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "node %u cannot be set: CUDA cannot clone the graph of the executable",
                         (unsigned)index);
-    if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes)))
+    if (!(nodes = ds__host_alloc((x->count + 1u) * sizeof *nodes)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
-        ds__release(nodes);
+        ds__host_free(nodes);
         return r;
     }
     if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE))
@@ -20250,7 +20256,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     if (r < 0 && graph)
         ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
     if (r < 0)
-        ds__release(nodes);
+        ds__host_free(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;
@@ -20945,9 +20951,9 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
                                         size_t count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    ds__cuda_graph *g = c->into ? c->body->native : ds__alloc(sizeof *g);
-    ds__cuda_origin *o = ds__alloc(sizeof *o);
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    ds__cuda_graph *g = c->into ? c->body->native : ds__host_alloc(sizeof *g);
+    ds__cuda_origin *o = ds__host_alloc(sizeof *o);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     ds_result r = g && o && after ? ds__cuda_on(&scope, s)
                                   : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (r == DS_OK) {
@@ -20957,10 +20963,10 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
         ds__cuda_leave(&scope);
     }
     if (r < 0 && !c->into)
-        ds__release(g);
+        ds__host_free(g);
     if (r < 0)
-        ds__release(o);
-    ds__release(after);
+        ds__host_free(o);
+    ds__host_free(after);
     return r;
 }
 
@@ -20981,7 +20987,7 @@ static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     ((ds__cuda_graph *)c->body->native)->capture = NULL;
     c->origin = NULL;
     ds__capture_unlist(c);
-    ds__release(o);
+    ds__host_free(o);
     return streams;
 }
 
@@ -21116,7 +21122,7 @@ static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda
                                      ds__body *b, ds_graph_node *out, size_t room,
                                      size_t *out_count) {
     size_t count = now->count < room ? now->count : room;
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     if (!after)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     if (count)
@@ -21129,7 +21135,7 @@ static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda
         else
             out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
     }
-    ds__release(after);
+    ds__host_free(after);
     if (r == DS_OK)
         *out_count = now->count;
     return r;
@@ -21158,7 +21164,7 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
 static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__body *b, const ds_graph_node *nodes, size_t count,
                                        int set) {
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     ds_result r = after ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t index = (uint32_t)nodes[i].id - 1;
@@ -21170,7 +21176,7 @@ static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cu
     }
     if (r == DS_OK)
         r = ds__cuda_set_after(scope, s, after, count, set);
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -21263,9 +21269,10 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     if (!ended)
-        ds__warn("capture #%llu remains open in CUDA: only the thread that began it can end it, "
-                 "and devstream does not own its stream",
-                 (unsigned long long)c->id);
+        ds__log_warn(
+            "capture #%llu remains open in CUDA: only the thread that began it can end it, "
+            "and devstream does not own its stream",
+            (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }
 
@@ -21324,8 +21331,8 @@ __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope 
     cudaError_t code = cudaMemGetInfo(&avail, &total);
     ds__cuda_unrelax(scope, relaxed, mode);
     if (code == cudaSuccess)
-        ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free", size,
-                 avail, total);
+        ds__fail_append(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free",
+                        size, avail, total);
     ds__cuda_ignore(scope, code);
 }
 
@@ -21434,7 +21441,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
         if (code)
             r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
         if (r == DS_ERR_OUT_OF_MEMORY)
-            ds__also(r, "; %zu bytes of address space were requested", size);
+            ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);
@@ -22007,7 +22014,7 @@ static void ds__cuda_stop(void) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
         ds__cuda_ignore(&scope, cudaFreeHost(stage->memory));
-        ds__release(stage);
+        ds__host_free(stage);
     }
 }
 
@@ -22139,20 +22146,20 @@ static ds__thread *ds__thread_state(void);
    Invariants: if a function fails, it stores the sentence (base/error.h), its outputs are 0 or
    NULL, and nothing has happened, unless its comment says more.
    Locks: callers hold none that a driver call or a function of the user's may need.
-   Threads: any, with a state (ds__enter). Handles are pinned or found valid by the callee. */
+   Threads: any, with a state (ds__api_enter). Handles are pinned or found valid by the callee. */
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* The first step of a public function: records the call site, starts devstream if needed, and
-   refuses calls that are not permitted. ds__enter_inline is for hot paths. */
-static ds_result ds__enter(const char *fn);
-static inline ds_result ds__enter_inline(const char *fn);
+   refuses calls that are not permitted. ds__api_enter_inline is for hot paths. */
+static ds_result ds__api_enter(const char *fn);
+static inline ds_result ds__api_enter_inline(const char *fn);
 
-#define DS__ENTER(fn)                    \
-    do {                                 \
-        ds_result ds__r = ds__enter(fn); \
-        if (DS__UNLIKELY(ds__r < 0))     \
-            return ds__r;                \
+#define DS__ENTER(fn)                        \
+    do {                                     \
+        ds_result ds__r = ds__api_enter(fn); \
+        if (DS__UNLIKELY(ds__r < 0))         \
+            return ds__r;                    \
     } while (0)
 
 /* Calls a public function inside of the user's call. Errors name the user's call and its site. */
@@ -22176,13 +22183,13 @@ static ds_result ds__sync_tell(const char *format, ...);
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /* Replaces a zeroed device by the current one, and refuses one that does not exist. */
-static ds_result ds__resolve(ds_device device, ds_device *out);
+static ds_result ds__device_resolve(ds_device device, ds_device *out);
 
-#define DS__RESOLVE(device)                             \
-    do {                                                \
-        ds_result ds__r = ds__resolve(device, &device); \
-        if (DS__UNLIKELY(ds__r < 0))                    \
-            return ds__r;                               \
+#define DS__RESOLVE(device)                                    \
+    do {                                                       \
+        ds_result ds__r = ds__device_resolve(device, &device); \
+        if (DS__UNLIKELY(ds__r < 0))                           \
+            return ds__r;                                      \
     } while (0)
 
 /* Appends the label of the device to the sentence of an error; returns the result. */
@@ -22203,7 +22210,7 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
 /* Returns the legacy stream of a device. */
-static ds_result ds__legacy(ds_device device, ds_stream *out);
+static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out);
 /* Returns the thread's current stream of a device, at first the default stream. */
 static ds_result ds__stream_current(ds_device device, ds_stream *out);
 /* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
@@ -22211,7 +22218,7 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
 /* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
 static ds__op ds__op_make(int kind);
 /* Enqueues an operation. */
-static inline ds_result ds__submit(ds__stream *s, const ds__op *op);
+static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op);
 /* Makes a stream wait for the work that another stream has now. */
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
@@ -22224,7 +22231,7 @@ static inline void ds__event_unpin(ds__event *e);
 /* Records an event on a stream; kind: DS__OP_RECORD, with flags. The first record that succeeds
    binds the event to the stream's device. */
 static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind);
-static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind);
+static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kind);
 /* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
    not invalidate a capture that begins meanwhile. */
 static ds_result ds__event_record_outside(ds_event event, ds_stream stream);
@@ -22291,8 +22298,8 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what);
 
 /* Looks up the memory of an operand of `span` bytes and checks that it stays inside of its
    allocation. *known 0: devstream does not know the memory. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
-                             int *known);
+static ds_result ds__copy_operand_find(const void *ptr, size_t span, const char *what,
+                                       ds_pointer_info *out, int *known);
 
 /* A copy of rows. Pitches and width are in bytes. */
 typedef struct ds__copy_request {
@@ -22412,7 +22419,7 @@ static ds_result ds__fault_parse(const char *text) {
 
    Invariants: the order of the layers is that of DS__LAYERS, from the driver to the program,
    whatever the order in the list. A layer that is not in the list costs nothing.
-   Locks: called in ds__start and ds_init, with ds__g.mutex.
+   Locks: called in ds__start_all and ds_init, with ds__g.mutex.
    Threads: the one that starts devstream. */
 
 /* More layers; a test program defines the macro before it includes the implementation. */
@@ -22479,9 +22486,9 @@ static void ds__layers_observe(unsigned layers) {
 
 /* core/init.h - lazy initialisation and the entry of public calls.
 
-   Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
-   applies the layers to the driver tables. DS__ENTER (ds__enter, ds__enter_inline) is the first
-   step of nearly every public function. It records the call site, starts devstream if needed,
+   Starts devstream at the first call (ds__start_all), keeps the configuration of ds_init, and
+   applies the layers to the driver tables. DS__ENTER (ds__api_enter, ds__api_enter_inline) is the
+   first step of nearly every public function. It records the call site, starts devstream if needed,
    and refuses calls that are not permitted.
 
    Invariants: ds__g.state is DS__COLD until a start succeeds, then DS__READY until ds_shutdown.
@@ -22489,18 +22496,18 @@ static void ds__layers_observe(unsigned layers) {
    DS__FORKED unless it was cold. ds__g.epoch differs after each start, so handles and thread
    states of an earlier one are stale. A CUDA driver that fails to start only leaves a reason in
    the backend report; if the CPU driver fails, the start fails.
-   Locks: ds__g.mutex is held over ds__start, including the drivers' probe and start functions,
+   Locks: ds__g.mutex is held over ds__start_all, including the drivers' probe and start functions,
    and while ds_init keeps the configuration. The user's log function may run under the mutex.
-   The fast path of ds__enter takes no lock.
+   The fast path of ds__api_enter takes no lock.
    Threads: any thread may make the first call. Inside of a host function, callback, destructor,
-   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__fork_handle
    runs in the child of a fork. */
 
-static int ds__ordinals(void) {
+static int ds__device_ordinal_count(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
 }
 
-static void ds__forked(void) {
+static void ds__fork_handle(void) {
     atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED);
 }
 
@@ -22524,8 +22531,8 @@ static ds_result ds__start_drivers(unsigned layers) {
         else
             snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
     }
-    ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
-    ds__g.label = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.label);
+    ds__g.legacy = ds__host_alloc((size_t)(ds__device_ordinal_count() + 1) * sizeof *ds__g.legacy);
+    ds__g.label = ds__host_alloc((size_t)(ds__device_ordinal_count() + 1) * sizeof *ds__g.label);
     if (!ds__g.legacy || !ds__g.label)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
@@ -22603,7 +22610,7 @@ static ds_result ds__start_handlers(void) {
     if (error)
         return ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (!ds__g.atfork) {
-        ds__os_at_fork(NULL, NULL, ds__forked);
+        ds__os_at_fork(NULL, NULL, ds__fork_handle);
         ds__g.atfork = 1;
     }
     return DS_OK;
@@ -22611,7 +22618,7 @@ static ds_result ds__start_handlers(void) {
 
 /* Starts devstream; ds__g.mutex is held. On failure the state stays cold, and the next call tries
    again. */
-static ds_result ds__start(void) {
+static ds_result ds__start_all(void) {
     unsigned layers;
     ds_result r = ds__start_config(&layers);
     if (r < 0)
@@ -22626,8 +22633,8 @@ static ds_result ds__start(void) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();
-        ds__release(ds__g.legacy);
-        ds__release(ds__g.label);
+        ds__host_free(ds__g.legacy);
+        ds__host_free(ds__g.label);
         ds__g.legacy = NULL;
         ds__g.label = NULL;
         return r;
@@ -22637,7 +22644,7 @@ static ds_result ds__start(void) {
     return DS_OK;
 }
 
-__attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
+__attribute__((noinline, cold)) static ds_result ds__api_enter_slow(ds__tls_block *t) {
     if (t->epoch != ds__g.epoch)
         ds__tls_forget(t); /* the objects of before ds_shutdown are freed */
     if (t->in_callback)
@@ -22651,7 +22658,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
     ds_result r = DS_OK;
     ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
-        r = ds__start();
+        r = ds__start_all();
         if (r == DS_OK)
             atomic_store(&ds__g.state, DS__READY);
     }
@@ -22663,19 +22670,19 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 
 /* The first step of a public function: records the call site, starts devstream if needed, and
    refuses calls that are not permitted. */
-static inline ds_result ds__enter_inline(const char *fn) {
+static inline ds_result ds__api_enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
     t->site = ds__site_take(t);
     if (DS__UNLIKELY(t->in_callback ||
                      atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch))
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     return DS_OK;
 }
 
-__attribute__((noinline)) static ds_result ds__enter(const char *fn) {
-    return ds__enter_inline(fn);
+__attribute__((noinline)) static ds_result ds__api_enter(const char *fn) {
+    return ds__api_enter_inline(fn);
 }
 
 DSDEF int(ds_version_get)(void) {
@@ -22722,7 +22729,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     t->fn = "ds_init";
     t->site = ds__site_take(t);
     if (t->in_callback)
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     static const ds_init_desc none;
     if (!desc)
         desc = &none;
@@ -22742,7 +22749,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         return r;
     /* before the lock: in a forked child it may never be released */
     if (atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) != DS__COLD)
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
@@ -22761,20 +22768,20 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
 /* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
 
    Holds the current streams and the pushed frames of each thread that calls devstream, behind its
-   current device and hazard pointers (ds__thread_state). ds__reclaim frees the states of
-   ended threads and the destroyed objects that no call uses any more. ds__ordinal and
+   current device and hazard pointers (ds__thread_state). ds__retired_reclaim frees the states of
+   ended threads and the destroyed objects that no call uses any more. ds__device_ordinal and
    ds__driver_of map a device to its index over all drivers and to its driver table.
 
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
-   ds__callers.list from its creation until ds__reclaim or ds_shutdown frees it. While its thread
-   lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
-   kernels that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
-   ds__reclaim returns at once.
+   ds__callers.list from its creation until ds__retired_reclaim or ds_shutdown frees it. While its
+   thread lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
+   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed kernels
+   that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
+   ds__retired_reclaim returns at once.
    Locks: ds__callers.lock guards the list of threads. No other lock is taken, and no driver call or
-   user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
-   and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
-   then returns at once.
+   user code runs under it. ds__retired_reclaim expects no lock from its caller, because it calls
+   drivers and the user's destructors. A caller that holds one sets ds__tls.upper_locked;
+   ds__retired_reclaim then returns at once.
    Threads: any calling thread. ds__thread_ends runs on an ending thread (ds__os_thread_key) and
    calls no driver. */
 
@@ -22802,7 +22809,7 @@ struct ds__thread {
     size_t frame_room;
 };
 
-static int ds__ordinal(ds_device d) {
+static int ds__device_ordinal(ds_device d) {
     return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index;
 }
 
@@ -22830,7 +22837,7 @@ static void ds__thread_ends(void *thread) {
 
 /* Frees the state of an ended thread and drops its references to streams. */
 static void ds__thread_free(ds__thread *t) {
-    for (int i = 0; i < ds__ordinals(); i++) {
+    for (int i = 0; i < ds__device_ordinal_count(); i++) {
         ds__stream_drop(t->current[i]);
         ds__stream_end(t->own[i]);
     }
@@ -22839,11 +22846,11 @@ static void ds__thread_free(ds__thread *t) {
         ds__stream_drop(t->frame[i].previous);
         ds__stream_drop(t->frame[i].pushed);
     }
-    ds__release(t->current);
-    ds__release(t->own);
-    ds__release(t->frame);
+    ds__host_free(t->current);
+    ds__host_free(t->own);
+    ds__host_free(t->frame);
     ds__modules_thread_end(t->caller.module);
-    ds__release(t);
+    ds__host_free(t);
 }
 
 /* Frees the states of ended threads, and the streams that only they used. */
@@ -22865,7 +22872,7 @@ static void ds__reclaim_threads(void) {
     while (ended) {
         ds__thread *t = (ds__thread *)(void *)ended;
         ended = t->caller.next;
-        for (int i = 0; i < ds__ordinals(); i++)
+        for (int i = 0; i < ds__device_ordinal_count(); i++)
             if (t->own[i].id)
                 ds__modules_stream_end(
                     (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
@@ -22875,21 +22882,22 @@ static void ds__reclaim_threads(void) {
 
 /* Frees the states of ended threads and the objects that were destroyed. Called where objects are
    created and destroyed and after waits, not on hot paths. */
-static void ds__reclaim(void) {
+static void ds__retired_reclaim(void) {
     int dead = atomic_load_explicit(&ds__dead, memory_order_acquire);
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
-    /* a thread without a state has no pins; ds__enter drops a state of before ds_shutdown */
+    /* a thread without a state has no pins; ds__api_enter drops a state of before ds_shutdown */
     if (!ds__tls.thread)
         return;
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();
-        ds__table_reap(&ds__g.execs);
-        ds__table_reap(&ds__g.graphs); /* objects that refer to kernels and events before these */
-        ds__table_reap(&ds__g.events);
-        ds__table_reap(&ds__g.kernels);
-        ds__table_reap(&ds__g.streams);
+        ds__table_reclaim(&ds__g.execs);
+        ds__table_reclaim(
+            &ds__g.graphs); /* objects that refer to kernels and events before these */
+        ds__table_reclaim(&ds__g.events);
+        ds__table_reclaim(&ds__g.kernels);
+        ds__table_reclaim(&ds__g.streams);
     }
     ds__kernel_collect();
 }
@@ -22899,18 +22907,18 @@ static ds__thread *ds__thread_state(void) {
     ds__tls_block *tls = &ds__tls;
     if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch))
         return tls->thread;
-    ds__reclaim();
-    size_t n = (size_t)ds__ordinals() + 1;
-    ds__thread *t = ds__alloc(sizeof *t);
+    ds__retired_reclaim();
+    size_t n = (size_t)ds__device_ordinal_count() + 1;
+    ds__thread *t = ds__host_alloc(sizeof *t);
     if (t) {
-        t->current = ds__alloc(n * sizeof *t->current);
-        t->own = ds__alloc(n * sizeof *t->own);
+        t->current = ds__host_alloc(n * sizeof *t->current);
+        t->own = ds__host_alloc(n * sizeof *t->own);
     }
     if (!t || !t->current || !t->own || ds__os_thread_key_set(ds__g.key, t) != 0) {
         if (t) {
-            ds__release(t->current);
-            ds__release(t->own);
-            ds__release(t);
+            ds__host_free(t->current);
+            ds__host_free(t->own);
+            ds__host_free(t);
         }
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;
@@ -22960,7 +22968,7 @@ __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_
                         what);
     snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
     if (ds__g.desc.log_fn)
-        ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
+        ds__log_write(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
     else if (ds__tls.site.file)
         fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
     else
@@ -23075,7 +23083,7 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     if (atomic_load(&ds__g.state) == DS__READY && !t->in_hook) { /* else the log is not known yet */
         ds_site outer = t->site;
         t->site = site;
-        ds__log(DS_LOG_ERROR, code, t->error);
+        ds__log_write(DS_LOG_ERROR, code, t->error);
         t->site = outer;
     }
     return code;
@@ -23089,8 +23097,8 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
     e->line = site.file ? site.line : 0;
     e->thread = ds__thread_number();
     e->time_ns = ds__now_ns();
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
         if (atomic_load(&ds__notes.hook) != w) {
@@ -23399,7 +23407,7 @@ DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
         if (spins < 64)
-            ds__pause();
+            ds__processor_pause();
         else
             ds__os_yield();
     }
@@ -23467,9 +23475,9 @@ static void ds__ranges_end(void) {
 
 /* core/device.h - devices: resolution, text form, current device.
 
-   Checks and completes the device arguments of all public functions (ds__resolve, DS__RESOLVE).
-   Lists backends and devices, converts devices to and from text, and sets, pushes and pops the
-   current device of a thread.
+   Checks and completes the device arguments of all public functions (ds__device_resolve,
+   DS__RESOLVE). Lists backends and devices, converts devices to and from text, and sets, pushes and
+   pops the current device of a thread.
 
    Invariants: a resolved device exists, has type CUDA or CPU, and is neither the host nor
    DS_DEVICE_CURRENT. Pushes of devices and of streams share one stack of frames for each thread;
@@ -23479,7 +23487,7 @@ static void ds__ranges_end(void) {
    Threads: any. The current device and the frames belong to the calling thread. */
 
 /* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
-static ds_result ds__resolve(ds_device device, ds_device *out) {
+static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
                     device.index);
@@ -23528,7 +23536,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
 }
 
 DSDEF int(ds_backend_is_available)(ds_device_type type) {
-    if (ds__enter("ds_backend_is_available") < 0)
+    if (ds__api_enter("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -23647,7 +23655,7 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
         index = t->caller.device.type == d->type ? t->caller.device.index : 0;
     }
     d->index = (int32_t)index;
-    return ds__resolve(*d, d);
+    return ds__device_resolve(*d, d);
 }
 
 DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
@@ -23684,7 +23692,7 @@ DSDEF ds_result(ds_device_get_current)(ds_device *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
-    return ds__resolve(ds_device_current(), out);
+    return ds__device_resolve(ds_device_current(), out);
 }
 
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
@@ -23705,14 +23713,14 @@ DSDEF ds_result(ds_device_set_current)(ds_device device) {
 static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;
-        ds__frame *more = ds__alloc(room * sizeof *more);
+        ds__frame *more = ds__host_alloc(room * sizeof *more);
         if (!more) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame");
             return NULL;
         }
         if (t->frames)
             memcpy(more, t->frame, t->frames * sizeof *more);
-        ds__release(t->frame);
+        ds__host_free(t->frame);
         t->frame = more;
         t->frame_room = room;
     }
@@ -23761,13 +23769,13 @@ DSDEF ds_result(ds_device_pop)(void) {
 
 DSDEF ds_scope(ds_device_scope_enter)(ds_device device) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
+    if (ds__api_enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
         scope.pushed = scope.once = 1;
     return scope;
 }
 
 DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK)
+    if (scope->pushed && ds__api_enter("ds_device_scope_leave") == DS_OK)
         DS_IGNORE(ds__device_pop());
     scope->pushed = 0;
 }
@@ -23789,9 +23797,10 @@ __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_devic
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
     ds__lock_take(&ds__g.label_lock);
-    snprintf(name, sizeof name, "%s", ds__g.label[ds__ordinal(device)]);
+    snprintf(name, sizeof name, "%s", ds__g.label[ds__device_ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
-    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name)
+    return name[0] ? ds__fail_append(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index,
+                                     name)
                    : r;
 }
 
@@ -23878,7 +23887,8 @@ DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->device_synchronize(device.index);
-    return ds__waited(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return ds__observer_notify_wait(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 },
+                                    device);
 }
 
 DSDEF ds_result(ds_device_reset)(ds_device device) {
@@ -23923,7 +23933,7 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
-    snprintf(out, size, "%s", ds__g.label[ds__ordinal(device)]);
+    snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
     return DS_OK;
 }
@@ -23932,7 +23942,8 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
-    snprintf(ds__g.label[ds__ordinal(device)], sizeof *ds__g.label, "%s", label ? label : "");
+    snprintf(ds__g.label[ds__device_ordinal(device)], sizeof *ds__g.label, "%s",
+             label ? label : "");
     ds__lock_give(&ds__g.label_lock);
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;
@@ -23947,8 +23958,8 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
    Threads: any. */
 
 /* Reads a value, or two. */
-static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
-                            unsigned *out_second) {
+static ds_result ds__sensor_read(ds_device device, int sensor, unsigned *out_first,
+                                 unsigned *out_second) {
     unsigned value[2] = { 0, 0 };
     ds_result r = ds__driver_of(device)->device_sensor(device.index, sensor, value);
     if (r < 0)
@@ -23968,7 +23979,7 @@ DSDEF ds_result(ds_device_get_utilization)(ds_device device, unsigned *out_gpu_p
         *out_memory_percent = 0;
     DS__ENTER("ds_device_get_utilization");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
+    return ds__sensor_read(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
 DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsius) {
@@ -23977,7 +23988,7 @@ DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsi
     DS__ENTER("ds_device_get_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
+    return ds__sensor_read(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
 DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliwatts) {
@@ -23986,7 +23997,7 @@ DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliw
     DS__ENTER("ds_device_get_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
+    return ds__sensor_read(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
 DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz,
@@ -23997,7 +24008,7 @@ DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz
         *out_memory_mhz = 0;
     DS__ENTER("ds_device_get_clock_rate");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
+    return ds__sensor_read(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }
 
 /* core/stream.h - streams: creation, owners, destruction.
@@ -24013,7 +24024,7 @@ DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz
    Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
    ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
    caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
-   Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
+   Threads: any. ds__stream_free runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
    release function there. */
 
 __attribute__((noinline)) static ds__stream *ds__stream_pin(ds_stream handle) {
@@ -24046,7 +24057,7 @@ static void ds__stream_free(void *object) {
         s->release_fn(s->user);
         ds__tls.in_callback = outer;
     }
-    ds__release(s->label);
+    ds__host_free(s->label);
 }
 
 static int ds__stream_batched(const void *object) {
@@ -24077,7 +24088,7 @@ static void ds__stream_end(ds_stream handle) {
 
 /* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
@@ -24100,7 +24111,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
 
 /* Undoes ds__stream_add before the handle is returned. */
 static void ds__stream_discard(ds__stream *s) {
-    ds_stream h = { ds__handle(&s->slot) };
+    ds_stream h = { ds__handle_of(&s->slot) };
     ds__stream_end(h);
 }
 
@@ -24117,7 +24128,7 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
         ds__stream_discard(s);
         return r;
     }
-    out->id = ds__handle(&s->slot);
+    out->id = ds__handle_of(&s->slot);
     if (label)
         ds__tell_stream_label(s, label);
     return DS_OK;
@@ -24198,7 +24209,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         }
     }
     ds__stream_unpin(s);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -24271,8 +24282,8 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
         r = ds__stream_error(s, r);
     ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
-    ds__reclaim();
-    return ds__waited(r, stream, (ds_event){ 0 }, device);
+    ds__retired_reclaim();
+    return ds__observer_notify_wait(r, stream, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_stream_query)(ds_stream stream) {
@@ -24286,7 +24297,7 @@ DSDEF ds_result(ds_stream_query)(ds_stream stream) {
 }
 
 DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_stream_synchronize");
+    ds_result r = ds__api_enter_inline("ds_stream_synchronize");
     if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK)
         r = ds__sync_watch_stream(stream);
     return DS__UNLIKELY(r < 0) ? r : ds__stream_sync(stream, DS__FOREVER);
@@ -24304,19 +24315,20 @@ DSDEF ds_result(ds_stream_synchronize_for)(ds_stream stream, uint64_t timeout_ns
 
 /* core/stream_default.h - legacy, per-thread and default streams.
 
-   Returns the legacy stream of a device (ds__legacy) or the calling thread's own stream of the
-   device (ds__per_thread). ds__default returns the one that the process uses by default.
+   Returns the legacy stream of a device (ds__stream_legacy_get) or the calling thread's own stream
+   of the device (ds__per_thread). ds__stream_default_get returns the one that the process uses by
+   default.
 
    Invariants: there is at most one legacy stream for each device, and one per-thread stream for
    each thread and device. Both are created at first use. A legacy stream lives until
    ds_shutdown; a per-thread stream lives until ds__thread_free frees its thread's state.
-   Locks: ds__legacy holds ds__g.mutex, also over the driver's stream_create. Nothing is
-   reclaimed under the mutex (ds__tls.upper_locked), because ds__legacy may be called under locks
-   that reclaiming takes.
+   Locks: ds__stream_legacy_get holds ds__g.mutex, also over the driver's stream_create. Nothing is
+   reclaimed under the mutex (ds__tls.upper_locked), because ds__stream_legacy_get may be called
+   under locks that reclaiming takes.
    Threads: any. Per-thread streams stand in the state of the calling thread. */
 
-static ds_result ds__legacy(ds_device device, ds_stream *out) {
-    ds_stream *slot = &ds__g.legacy[ds__ordinal(device)];
+static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out) {
+    ds_stream *slot = &ds__g.legacy[ds__device_ordinal(device)];
     ds_result r = DS_OK;
     /* created once; callers can keep the handle, so a lock is acceptable here */
     ds__mutex_lock(&ds__g.mutex);
@@ -24336,7 +24348,7 @@ static ds_result ds__per_thread(ds_device device, ds_stream *out) {
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_stream *slot = &t->own[ds__ordinal(device)];
+    ds_stream *slot = &t->own[ds__device_ordinal(device)];
     ds_result r =
         slot->id ? DS_OK : ds__stream_new(device, DS__STREAM_PER_THREAD, 0, 0, NULL, slot);
     if (r == DS_OK)
@@ -24344,8 +24356,9 @@ static ds_result ds__per_thread(ds_device device, ds_stream *out) {
     return r;
 }
 
-static ds_result ds__default(ds_device device, ds_stream *out) {
-    return ds__g.per_thread_default ? ds__per_thread(device, out) : ds__legacy(device, out);
+static ds_result ds__stream_default_get(ds_device device, ds_stream *out) {
+    return ds__g.per_thread_default ? ds__per_thread(device, out)
+                                    : ds__stream_legacy_get(device, out);
 }
 
 DSDEF ds_result(ds_stream_get_legacy)(ds_device device, ds_stream *out) {
@@ -24354,7 +24367,7 @@ DSDEF ds_result(ds_stream_get_legacy)(ds_device device, ds_stream *out) {
     DS__ENTER("ds_stream_get_legacy");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    return ds__legacy(device, out);
+    return ds__stream_legacy_get(device, out);
 }
 
 DSDEF ds_result(ds_stream_get_per_thread)(ds_device device, ds_stream *out) {
@@ -24372,7 +24385,7 @@ DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
     DS__ENTER("ds_stream_get_default");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    return ds__default(device, out);
+    return ds__stream_default_get(device, out);
 }
 
 /* core/stream_wrap.h - wrapped native streams: wrap, export, unwrap.
@@ -24390,13 +24403,15 @@ DSDEF ds_result(ds_stream_get_default)(ds_device device, ds_stream *out) {
 
 /* Fills a stream object that wraps a native handle. The handles 0 and 1 name the legacy stream, 2
    the per-thread stream of the calling thread. */
-static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
+static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ownership,
+                                 ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;
     s->borrowed = 1; /* until the driver has accepted the handle */
     if (n <= 2) {
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
-        ds_result r = n == 2 ? ds__per_thread(s->device, &base) : ds__legacy(s->device, &base);
+        ds_result r =
+            n == 2 ? ds__per_thread(s->device, &base) : ds__stream_legacy_get(s->device, &base);
         if (r < 0)
             return r;
         ds__stream *b = ds__stream_pin(base);
@@ -24431,14 +24446,14 @@ static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership owner
     ds__stream *s = ds__stream_add(device, NULL);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__wrap(native, ownership, s);
+    ds_result r = ds__stream_wrap(native, ownership, s);
     if (r < 0) {
         ds__stream_discard(s);
         return r;
     }
     s->release_fn = release_fn;
     s->user = user;
-    out->id = ds__handle(&s->slot);
+    out->id = ds__handle_of(&s->slot);
     return DS_OK;
 }
 
@@ -24446,13 +24461,13 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
                                 void (*release_fn)(void *user), void *user, ds_stream *out) {
     if (out)
         out->id = 0;
-    ds_result r = ds__enter("ds_stream_wrap");
+    ds_result r = ds__api_enter("ds_stream_wrap");
     if (r == DS_OK)
         r = ds__wrap_new(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
-static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
+static ds_result ds__stream_export(ds__stream *s, ds_stream_native *out) {
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -24460,7 +24475,7 @@ static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
     /* handle 0 */
     if (s->kind == DS__STREAM_LEGACY || s->of_legacy)
         return DS_OK;
-    ds_stream own = t->own[ds__ordinal(s->device)];
+    ds_stream own = t->own[ds__device_ordinal(s->device)];
     if (own.id &&
         ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native ==
             s->native) {
@@ -24481,7 +24496,7 @@ DSDEF ds_result(ds_stream_export)(ds_stream stream, ds_stream_native *out) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__export(s, out);
+    ds_result r = ds__stream_export(s, out);
     ds__stream_unpin(s);
     return r;
 }
@@ -24502,7 +24517,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "the stream has %d owners; ds_stream_unwrap needs exactly 1", one);
     if (r == DS_OK) {
-        r = ds__export(s, out);
+        r = ds__stream_export(s, out);
         if (r < 0)
             atomic_store(&s->owners, 1);
     }
@@ -24512,7 +24527,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         ds__stream_kill(s);
     }
     ds__stream_unpin(s);
-    ds__reclaim(); /* the release function of a wrapper runs now */
+    ds__retired_reclaim(); /* the release function of a wrapper runs now */
     return r;
 }
 
@@ -24520,7 +24535,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
    has_room: the caller gave memory for the answer. */
 static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int has_room,
                                           ds_result *r) {
-    *r = ds__enter(fn);
+    *r = ds__api_enter(fn);
     if (*r < 0)
         return NULL;
     ds__stream *s = ds__stream_pin(stream);
@@ -24629,14 +24644,14 @@ DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
     char *former = s->label;
     s->label = copy;
     ds__lock_give(&ds__g.label_lock);
-    ds__release(former);
+    ds__host_free(former);
     ds__tell_stream_label(s, label);
     ds__stream_unpin(s);
     return DS_OK;
 }
 
 DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
-    if (ds__enter("ds_stream_equal") < 0)
+    if (ds__api_enter("ds_stream_equal") < 0)
         return 0;
     ds__stream *x = ds__pin(&ds__g.streams, a.id);
     ds__stream *y = ds__pin(&ds__g.streams, b.id);
@@ -24651,24 +24666,24 @@ DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
 
 /* core/current_stream.h - current stream of a thread: use, push, pop, scopes.
 
-   Sets and returns the current stream of the calling thread for each device (ds__current,
-   ds__use). Pushes and pops streams together with the current device (ds__stream_push,
+   Sets and returns the current stream of the calling thread for each device (ds__current_get,
+   ds__current_set). Pushes and pops streams together with the current device (ds__stream_push,
    ds__stream_pop), with optional waits between the old and the new stream.
 
    Invariants: a slot of t->current is zero or holds a reference to its stream; zero stands for
    the default stream. Each frame holds references of its own to the streams in it. A push that
    fails leaves the current device and the stack as they were.
-   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__legacy). Waits are
-   enqueued without a lock.
+   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__stream_legacy_get). Waits
+   are enqueued without a lock.
    Threads: any. Slots and frames belong to the calling thread. */
 
 /* Returns the thread's current stream of a device, at first the default stream. The slot keeps its
    reference. */
-static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
-    ds_stream *slot = &t->current[ds__ordinal(device)];
+static ds_result ds__current_get(ds__thread *t, ds_device device, ds_stream *out) {
+    ds_stream *slot = &t->current[ds__device_ordinal(device)];
     if (!slot->id) {
         ds_stream s = { 0 };
-        ds_result r = ds__default(device, &s);
+        ds_result r = ds__stream_default_get(device, &s);
         if (r < 0)
             return r;
         /* a default stream: it outlives the slot */
@@ -24681,7 +24696,7 @@ static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
 
 static ds_result ds__stream_current(ds_device device, ds_stream *out) {
     ds__thread *t = ds__thread_state();
-    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+    return t ? ds__current_get(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
 DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
@@ -24694,7 +24709,7 @@ DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
 }
 
 /* With DS_PUSH_STRICT: refuses a stream that is not of the current device. */
-static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
+static ds_result ds__current_check_strict(ds__thread *t, ds__stream *s, unsigned flags) {
     if (!(flags & DS_PUSH_STRICT) ||
         (s->device.type == t->caller.device.type && s->device.index == t->caller.device.index))
         return DS_OK;
@@ -24705,14 +24720,15 @@ static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
 
 /* Makes a pinned stream and its device current. The slot takes a reference; *out_previous gets the
    slot's former reference, which the caller drops. */
-static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
-    ds_result r = ds__strict(t, s, flags);
+static ds_result ds__current_set(ds__thread *t, ds__stream *s, unsigned flags,
+                                 ds_stream *out_previous) {
+    ds_result r = ds__current_check_strict(t, s, flags);
     if (r == DS_OK)
-        r = ds__current(t, s->device, out_previous);
+        r = ds__current_get(t, s->device, out_previous);
     if (r < 0)
         return r;
     ds__ref(s);
-    t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
+    t->current[ds__device_ordinal(s->device)].id = ds__handle_of(&s->slot);
     t->caller.device = s->device;
     return DS_OK;
 }
@@ -24729,7 +24745,7 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_stream previous = { 0 };
-    ds_result r = ds__use(t, s, flags, &previous);
+    ds_result r = ds__current_set(t, s, flags, &previous);
     ds__stream_unpin(s);
     if (r < 0)
         return r;
@@ -24754,15 +24770,15 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_stream before;
-    ds_result r = ds__strict(t, s, f->flags);
+    ds_result r = ds__current_check_strict(t, s, f->flags);
     if (r == DS_OK && (f->flags & DS_PUSH_WAIT_PREV)) {
-        r = ds__current(t, s->device, &before);
+        r = ds__current_get(t, s->device, &before);
         if (r == DS_OK)
             r = ds__wait_stream(stream, before);
     }
     f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
     if (r == DS_OK)
-        r = ds__use(t, s, f->flags, &f->previous);
+        r = ds__current_set(t, s, f->flags, &f->previous);
     if (r == DS_OK) {
         ds__ref(s); /* the frame's */
         f->pushed = stream;
@@ -24787,7 +24803,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
     f->device = t->caller.device;
-    ds_stream entry = t->current[ds__ordinal(t->caller.device)];
+    ds_stream entry = t->current[ds__device_ordinal(t->caller.device)];
     if (stream.id) {
         ds_result r = ds__frame_use_stream(t, f, stream, entry);
         if (r < 0)
@@ -24800,8 +24816,8 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
 }
 
 /* Puts a stream back into a slot, which takes the caller's reference. */
-static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
-    ds_stream *slot = &t->current[ds__ordinal(device)];
+static void ds__current_restore(ds__thread *t, ds_device device, ds_stream stream) {
+    ds_stream *slot = &t->current[ds__device_ordinal(device)];
     ds__stream_drop(*slot);
     *slot = stream;
 }
@@ -24820,11 +24836,12 @@ static ds_result ds__stream_pop(void) {
     ds_result r = DS_OK;
     t->caller.device = f.device;
     if (f.kind == DS__FRAME_STREAM)
-        ds__restore(t, f.stream_device, f.previous);
-    ds__restore(t, f.device, f.entry);
+        ds__current_restore(t, f.stream_device, f.previous);
+    ds__current_restore(t, f.device, f.entry);
     if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) {
         ds_stream back = { 0 };
-        r = ds__current(t, f.stream_device, &back); /* the slot may have been empty at the push */
+        r = ds__current_get(t, f.stream_device,
+                            &back); /* the slot may have been empty at the push */
         if (r == DS_OK)
             r = ds__wait_stream(back, f.pushed);
     }
@@ -24844,13 +24861,13 @@ DSDEF ds_result(ds_stream_pop)(void) {
 
 DSDEF ds_scope(ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
+    if (ds__api_enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
         scope.pushed = scope.once = 1;
     return scope;
 }
 
 DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK)
+    if (scope->pushed && ds__api_enter("ds_stream_scope_leave") == DS_OK)
         DS_IGNORE(ds__stream_pop());
     scope->pushed = 0;
 }
@@ -24858,13 +24875,14 @@ DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
 /* core/submit.h - stream work: operations and their way to the driver.
 
    Makes an operation with the call site of the current call (ds__op_make) and hands an operation
-   to the stream's driver (ds__submit). All stream work of the core goes through ds__submit.
+   to the stream's driver (ds__stream_submit). All stream work of the core goes through
+   ds__stream_submit.
 
-   Invariants: ds__op_make leaves the union `u` uninitialised. ds__submit may return a positive
-   result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   Invariants: ds__op_make leaves the union `u` uninitialised. ds__stream_submit may return a
+   positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
-   references until ds__submit returns. */
+   references until ds__stream_submit returns. */
 
 static ds__op ds__op_make(int kind) { /* and flags << 8 */
     ds__op op;
@@ -24876,15 +24894,15 @@ static ds__op ds__op_make(int kind) { /* and flags << 8 */
     return op;
 }
 
-static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
+static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op) {
     ds_result r = s->driver->submit(s->native, op);
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }
 
 /* core/event.h - events: creation, records, waits of streams.
 
-   Creates and destroys events, records events on streams (ds__record), and makes streams wait
-   for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
+   Creates and destroys events, records events on streams (ds__event_record_on), and makes streams
+   wait for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
    device of its first successful record (ds__event_claim, ds__event_settle).
 
    Invariants: e->device is -1 until a call claims the event for a device. If the call fails and
@@ -24895,7 +24913,7 @@ static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
    record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
-   pointers protect the event and the stream. ds__event_free runs in ds__reclaim or in
+   pointers protect the event and the stream. ds__event_free runs in ds__retired_reclaim or in
    ds_shutdown. */
 
 static ds__event *ds__event_pin(ds_event handle) {
@@ -24915,7 +24933,7 @@ static void ds__event_free(void *object) {
     void *native = atomic_load(&e->native);
     if (native)
         e->driver->event_destroy(native);
-    ds__release(e->label);
+    ds__host_free(e->label);
 }
 
 /* An interprocess event is released at once, since other processes notice its release. */
@@ -24935,14 +24953,14 @@ static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out)
     char *copy = label ? ds__copy_text(label, 255) : NULL;
     ds__event *e = label && !copy ? NULL : ds__table_add(&ds__g.events);
     if (!e) {
-        ds__release(copy);
+        ds__host_free(copy);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     }
     e->flags = flags;
     e->label = copy;
     e->made = ds__tls.site;
     atomic_store(&e->device, -1);
-    out->id = ds__handle(&e->slot);
+    out->id = ds__handle_of(&e->slot);
     return DS_OK;
 }
 
@@ -24961,7 +24979,7 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
         return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
-    ds__reclaim();
+    ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
@@ -25015,7 +25033,7 @@ static void ds__event_settle(ds__event *e, int succeeded) {
 }
 
 /* The first record that succeeds binds the event to its device. */
-static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
+static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kind) {
     int first = !atomic_load_explicit(&e->settled, memory_order_acquire) ||
                 atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
@@ -25023,9 +25041,9 @@ static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
         if (DS__LIKELY(r == DS_OK))
-            atomic_store_explicit(&e->recorded_on, ds__handle(&s->slot), memory_order_relaxed);
+            atomic_store_explicit(&e->recorded_on, ds__handle_of(&s->slot), memory_order_relaxed);
         if (DS__UNLIKELY(first))
             ds__event_settle(e, r == DS_OK);
     }
@@ -25042,7 +25060,7 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s))
         ds__stream_pin(stream);
-    ds_result r = s ? ds__record(e, s, kind) : DS_ERR_INVALID_HANDLE;
+    ds_result r = s ? ds__event_record_on(e, s, kind) : DS_ERR_INVALID_HANDLE;
     if (s)
         ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
@@ -25060,7 +25078,7 @@ DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream str
 }
 
 DSDEF ds_result(ds_event_record)(ds_event event, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_event_record");
+    ds_result r = ds__api_enter_inline("ds_event_record");
     return DS__UNLIKELY(r < 0) ? r : ds__event_record(event, stream, DS__OP_RECORD);
 }
 
@@ -25081,7 +25099,7 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
     ds_result r = ds__event_new(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
-        r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
+        r = e ? ds__event_record_on(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
         if (r < 0 && e)
             ds__table_kill(&ds__g.events, e);
         if (e)
@@ -25114,16 +25132,17 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
         return ds__stream_error(s, r);
     ds__stream_text(s, waits, sizeof waits);
     if (o)
-        return ds__also(r, " (wait of %s for %s)", waits, ds__stream_text(o, other, sizeof other));
+        return ds__fail_append(r, " (wait of %s for %s)", waits,
+                               ds__stream_text(o, other, sizeof other));
     uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
     ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
     if (recorder) {
         ds__stream_text(recorder, other, sizeof other);
         ds__stream_unpin(recorder);
     }
-    return ds__also(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
-                    e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
-                    handle ? other : "");
+    return ds__fail_append(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+                           e->label ? e->label : "", e->label ? "\"" : "",
+                           handle ? " recorded on " : "", handle ? other : "");
 }
 
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
@@ -25170,7 +25189,7 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
 }
 
 DSDEF ds_result(ds_stream_wait_event)(ds_stream stream, ds_event event) {
-    ds_result r = ds__enter_inline("ds_stream_wait_event");
+    ds_result r = ds__api_enter_inline("ds_stream_wait_event");
     return DS__UNLIKELY(r < 0) ? r : ds__wait_event(stream, event, DS__OP_WAIT);
 }
 
@@ -25209,7 +25228,7 @@ DSDEF ds_result(ds_stream_wait_stream)(ds_stream stream, ds_stream other) {
 /* core/event_sync.h - events: queries, host waits, timing, sharing.
 
    Queries events, waits for events on the host, measures the time between two events
-   (ds__elapsed), and exports and imports interprocess events.
+   (ds__event_elapsed), and exports and imports interprocess events.
 
    Invariants: an event without a native event is complete. An imported event is settled on its
    device and cannot be exported again.
@@ -25224,8 +25243,9 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
-    ds__reclaim();
-    return ds__waited(r, (ds_stream){ 0 }, event, (ds_device){ DS_DEVICE_CURRENT, 0 });
+    ds__retired_reclaim();
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, event,
+                                    (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_event_query)(ds_event event) {
@@ -25266,7 +25286,7 @@ DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
 }
 
 /* Checks in torch's order and returns the time between two pinned events. */
-static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
+static ds_result ds__event_elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
     int64_t da = atomic_load(&a->device);
@@ -25297,7 +25317,7 @@ DSDEF ds_result(ds_event_get_elapsed_ms)(ds_event start, ds_event end, double *o
     if (!a)
         return DS_ERR_INVALID_HANDLE;
     ds__event *b = ds__event_pin(end);
-    ds_result r = b ? ds__elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
+    ds_result r = b ? ds__event_elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
     if (b)
         ds__event_unpin(b);
     ds__event_unpin(a);
@@ -25403,14 +25423,14 @@ DSDEF ds_result(ds_event_import)(ds_device device, const ds_ipc_event_handle *ha
 
 /* core/memory.h - memory: look-up, entry into the table, release.
 
-   Answers what is known of a pointer (ds__known, ds__ask), enters new memory into the memory
-   table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   Answers what is known of a pointer (ds__memory_table_find, ds__pointer_find), enters new memory
+   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_end).
    ds__memory_end_all releases the remaining memory at shutdown.
 
    Invariants: memory leaves the table before its release waits, so only one of two concurrent
    releases succeeds. If the wait fails, the memory is entered again and nothing was released.
-   ds__ask expects an answer of ds__known in *out and overwrites it only if the CUDA driver is
-   there.
+   ds__pointer_find expects an answer of ds__memory_table_find in *out and overwrites it only if the
+   CUDA driver is there.
    Locks: none is held over a driver call. ds__space_end holds ds__g.mapping_lock to read the
    list of mappings and drops it around each space_unmap.
    Threads: any. ds__memory_end_all expects that no other thread is inside of devstream. */
@@ -25421,7 +25441,7 @@ static int ds__host_backend(void) {
 }
 
 /* Describes memory that devstream did not allocate; only cudart may know it. */
-static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
+static ds_result ds__pointer_find(const void *ptr, ds_pointer_info *out) {
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
@@ -25453,7 +25473,7 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_device device = { DS_DEVICE_HOST, 0 };
     if (f->kind == DS_MEMORY_DEVICE)
         device = (ds_device){ (int32_t)ds__g.backend[f->backend].type, f->device };
-    return ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
@@ -25509,12 +25529,12 @@ static void ds__memory_end_all(void) {
         else
             DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
-    ds__release(ds__g.mappings);
+    ds__host_free(ds__g.mappings);
     ds__g.mappings = NULL;
     ds__g.mapping_count = ds__g.mapping_room = 0;
     while (r) {
         ds__ranges *older = r->older;
-        ds__release(r);
+        ds__host_free(r);
         r = older;
     }
     atomic_store(&ds__g.mapping_taken, 0);
@@ -25611,7 +25631,7 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
-        ds__warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
+        ds__log_warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
@@ -25693,7 +25713,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
-    return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 /* Opens a segment of another process by the 64 bytes of share_export. */
@@ -25846,12 +25866,12 @@ DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
-    return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
+    return ds__memory_table_find(ptr, out) ? DS_OK : ds__pointer_find(ptr, out);
 }
 
 static ds_result ds__device_of(const void *ptr, ds_device *out) {
     ds_pointer_info info;
-    ds_result r = ds__known(ptr, &info) ? DS_OK : ds__ask(ptr, &info);
+    ds_result r = ds__memory_table_find(ptr, &info) ? DS_OK : ds__pointer_find(ptr, &info);
     if (r == DS_OK)
         *out = info.device;
     return r;
@@ -25868,7 +25888,7 @@ DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
 DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
     ds_scope scope = { 0, 0 };
     ds_device device = { 0, 0 };
-    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
+    if (ds__api_enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
         return scope;
     if (device.type == DS_DEVICE_HOST)
         device.type = DS_DEVICE_CURRENT;
@@ -25893,7 +25913,7 @@ DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
    on a worker or a waiting thread, and calls the CUDA driver there. */
 
 /* Returns the bytes from the first row to the end of the last one. 0: more than a size_t holds. */
-static size_t ds__span(size_t pitch, size_t width, size_t height) {
+static size_t ds__copy_span(size_t pitch, size_t width, size_t height) {
     size_t span;
     return __builtin_mul_overflow(height - 1, pitch, &span) ||
                    __builtin_add_overflow(span, width, &span)
@@ -25914,17 +25934,17 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
     DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
                 "%s: the memory of %zu bytes at %p was already freed", what, span, ptr);
     ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
-    return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
+    return r == DS_OK ? r : ds__fail_append(r, " (%s, %zu bytes)", what, span);
 }
 
 /* Looks up the memory of an operand and checks that it stays inside of its allocation. *known 0:
    devstream does not know the memory, and *out describes pageable memory. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
-                             int *known) {
+static ds_result ds__copy_operand_find(const void *ptr, size_t span, const char *what,
+                                       ds_pointer_info *out, int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
     DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes exceed the address space",
                 what, span);
-    *known = ds__known(ptr, out);
+    *known = ds__memory_table_find(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
     DS__REQUIRE(!*known || span <= out->size - offset,
                 "%s: %zu bytes at offset %zu exceed the allocation of %zu bytes", what, span,
@@ -25933,8 +25953,8 @@ static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_
 }
 
 /* Returns the place of an operand, DS__AT_*, for a stream of the driver. */
-static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known,
-                          unsigned flags) {
+static unsigned ds__copy_place_of(const ds__driver *driver, const ds_pointer_info *p, int known,
+                                  unsigned flags) {
     if (!known)
         return DS__AT_UNKNOWN;
     if (p->kind == DS_MEMORY_DEVICE)
@@ -25988,7 +26008,7 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args_size = sizeof *copy;
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     if (r == DS_OK && (copy->flags & DS__OP_BLOCKS))
         r = ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER));
     return r;
@@ -26006,13 +26026,13 @@ typedef struct ds__copy_ends {
 /* Looks both operands up in the memory table and checks that they stay inside of their
    allocations. */
 static ds_result ds__copy_ends_find(const ds__copy_request *c, ds__copy_ends *e) {
-    size_t dst_span = ds__span(c->dst_pitch, c->width, c->height);
-    size_t src_span = ds__span(c->src_pitch, c->width, c->height);
+    size_t dst_span = ds__copy_span(c->dst_pitch, c->width, c->height);
+    size_t src_span = ds__copy_span(c->src_pitch, c->width, c->height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
 
-    ds_result r = ds__operand(c->dst, dst_span, "dst", &e->to, &e->to_known);
+    ds_result r = ds__copy_operand_find(c->dst, dst_span, "dst", &e->to, &e->to_known);
     if (r == DS_OK)
-        r = ds__operand(c->src, src_span, "src", &e->from, &e->from_known);
+        r = ds__copy_operand_find(c->src, src_span, "src", &e->from, &e->from_known);
     return r;
 }
 
@@ -26028,11 +26048,11 @@ static int ds__copy_ends_matter(const ds__driver *driver, const ds__copy_request
 static ds_result ds__copy_ends_ask(const ds__copy_request *c, ds__copy_ends *e) {
     ds_result r = DS_OK;
     if (!e->to_known) {
-        r = ds__ask(c->dst, &e->to);
+        r = ds__pointer_find(c->dst, &e->to);
         e->to_known = 1;
     }
     if (r == DS_OK && !e->from_known) {
-        r = ds__ask(c->src, &e->from);
+        r = ds__pointer_find(c->src, &e->from);
         e->from_known = 1;
     }
     return r;
@@ -26070,8 +26090,9 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__cop
                  (e.from_known && e.from.kind == DS_MEMORY_PAGEABLE);
     int rows = c->dst_pitch != c->width || c->src_pitch != c->width; /* else it is one row */
     op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
-    op->places = (uint16_t)(ds__place(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
-                            ds__place(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
+    op->places =
+        (uint16_t)(ds__copy_place_of(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
+                   ds__copy_place_of(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
     op->u.copy.dst = c->dst;
     op->u.copy.src = c->src;
     op->u.copy.dst_pitch = c->dst_pitch;
@@ -26103,7 +26124,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
     if (r < 0)
         return r;
     return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
-                                                                    : ds__submit(s, &op);
+                                                                    : ds__stream_submit(s, &op);
 }
 
 /* Returns the place of known memory, DS__AT_*, for a stream of the backend. */
@@ -26136,12 +26157,12 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     op.u.copy.src = src;
     op.u.copy.dst_pitch = op.u.copy.src_pitch = op.u.copy.width = size;
     op.u.copy.height = 1;
-    *out = ds__submit(s, &op);
+    *out = ds__stream_submit(s, &op);
     return 1;
 }
 
 DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_copy");
+    ds_result r = ds__api_enter_inline("ds_copy");
     if (DS__UNLIKELY(r < 0))
         return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -26236,12 +26257,12 @@ static inline ds_result ds__fill_check(const ds__fill_request *f) {
 static inline ds_result ds__fill_find(const ds__driver *driver, const ds__fill_request *f,
                                       ds_pointer_info *to) {
     int known = 0;
-    size_t span = ds__span(f->pitch, f->width * f->value_size, f->height);
+    size_t span = ds__copy_span(f->pitch, f->width * f->value_size, f->height);
     ds_result r = DS__LIKELY(span)
-                      ? ds__operand(f->ptr, span, "ptr", to, &known)
+                      ? ds__copy_operand_find(f->ptr, span, "ptr", to, &known)
                       : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
     if (r == DS_OK && !known)
-        r = ds__ask(f->ptr, to);
+        r = ds__pointer_find(f->ptr, to);
     if (r < 0)
         return r;
     if (to->kind == DS_MEMORY_DEVICE && to->device.type != (int32_t)driver->type)
@@ -26270,7 +26291,7 @@ static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, const ds__fil
     op->u.fill.height = rows ? f->height : 1;
     op->u.fill.value = f->value;
     op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
-    op->places = (uint16_t)(ds__place(driver, &to, 1, f->flags) << DS__OP_DST);
+    op->places = (uint16_t)(ds__copy_place_of(driver, &to, 1, f->flags) << DS__OP_DST);
     return DS_OK;
 }
 
@@ -26284,7 +26305,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
     if (r == DS_OK && fill->width && fill->height)
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
@@ -26339,7 +26360,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     op.u.host.dtor_fn = dtor_fn;
     op.u.host.stream = stream.id;
     ds__handed_over(DS__SEEN_RELEASE, user);
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
@@ -26360,7 +26381,7 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
 
 DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
                                             ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_stream_launch_host_func");
+    ds_result r = ds__api_enter("ds_stream_launch_host_func");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -26368,7 +26389,7 @@ DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, voi
 
 DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
                                         ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_stream_add_callback");
+    ds_result r = ds__api_enter("ds_stream_add_callback");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -26377,7 +26398,7 @@ DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, voi
 /* core/kernel.h - kernels: creation, loading, launches.
 
    Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
-   launches them on streams (ds__launch), and destroys them.
+   launches them on streams (ds__kernel_launch), and destroys them.
 
    Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
    has finished that was pending when no call could launch it any more. ds__kernel_defer puts
@@ -26406,8 +26427,8 @@ static void ds__kernel_free(void *object) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
             ds__g.driver[b]->kernel_destroy(k);
-    ds__release((void *)(uintptr_t)k->name);
-    ds__release(k->params);
+    ds__host_free((void *)(uintptr_t)k->name);
+    ds__host_free(k->params);
 }
 
 /* Takes over a destroyed kernel that no call uses any more. */
@@ -26431,7 +26452,7 @@ static int ds__kernel_work_over(void) {
 /* Frees the deferred kernels that no pending work uses. */
 static void ds__kernel_collect(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
-        !ds__trylock(&ds__kernel_state.collecting))
+        !ds__lock_try(&ds__kernel_state.collecting))
         return;
     for (;;) {
         if (!ds__kernel_state.waiting)
@@ -26532,7 +26553,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     k->cuda = desc->cuda;
     k->made = ds__tls.site;
     if (desc->param_count)
-        k->params = ds__alloc(desc->param_count * sizeof *k->params);
+        k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
         ds__table_kill(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
@@ -26543,7 +26564,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
         if (desc->params[i].kind >= DS_PARAM_FIRST)
             k->params[i].offset = 0;
     }
-    out->id = ds__handle(&k->slot);
+    out->id = ds__handle_of(&k->slot);
     return DS_OK;
 }
 
@@ -26552,7 +26573,7 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
         out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
-    ds__reclaim();
+    ds__retired_reclaim();
     return ds__kernel_new(desc, out);
 }
 
@@ -26574,13 +26595,13 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
     int killed = ds__table_kill(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
-    ds__reclaim();
+    ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
 /* Enqueues a kernel; no items: only checks. */
-static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
-                            size_t args_size, ds_stream stream) {
+static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid *grid,
+                                   const void *args, size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     /* again, for the sentence */
     if (DS__UNLIKELY(!s)) {
@@ -26603,7 +26624,7 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         op.u.kernel.args_size = args_size;
         op.u.kernel.args = args;
         op.u.kernel.grid = grid;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     }
     if (DS__LIKELY(k != NULL))
         ds__unpin_inline(&ds__g.kernels, k);
@@ -26613,8 +26634,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
 
 DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *args,
                                   size_t args_size, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_kernel_launch");
-    return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
+    ds_result r = ds__api_enter_inline("ds_kernel_launch");
+    return DS__UNLIKELY(r < 0) ? r
+                               : ds__kernel_launch(kernel, items, NULL, args, args_size, stream);
 }
 
 /* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
@@ -26646,10 +26668,10 @@ DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, co
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
     if (DS__LIKELY(r == DS_OK))
-        return ds__launch(kernel, items, grid, args, args_size, stream);
+        return ds__kernel_launch(kernel, items, grid, args, args_size, stream);
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (k) {
-        r = ds__also(r, " (kernel %s)", k->name);
+        r = ds__fail_append(r, " (kernel %s)", k->name);
         ds__unpin(&ds__g.kernels, k);
     }
     return r;
@@ -26667,15 +26689,15 @@ DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, co
    the nodes also needs the capture lock (ds__graph_share).
    Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
    never held together. The driver's graph_clone runs under the graph's lock. The user's
-   destructors do not: ds__reclaim runs before a lock is taken or after it is given back.
+   destructors do not: ds__retired_reclaim runs before a lock is taken or after it is given back.
    Threads: any; calls with the same graph run one after the other. ds__graph_free and
-   ds__exec_free run in ds__reclaim or in ds_shutdown. */
+   ds__exec_free run in ds__retired_reclaim or in ds_shutdown. */
 
 static void ds__graph_free(void *object) {
     ds__graph *g = object;
     if (g->body)
         ds__body_free(g->body);
-    ds__release(g->label);
+    ds__host_free(g->label);
 }
 
 static void ds__exec_free(void *object) {
@@ -26684,7 +26706,7 @@ static void ds__exec_free(void *object) {
         x->driver->exec_destroy(x->native);
     if (x->body)
         ds__body_free(x->body);
-    ds__release(x->label);
+    ds__host_free(x->label);
 }
 
 /* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
@@ -26804,7 +26826,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     DS__REQUIRE_RESERVED("ds_graph_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__body *b = ds__body_new(ds__driver_of(device), device);
     if (!b)
         return DS_ERR_OUT_OF_MEMORY;
@@ -26816,7 +26838,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     ds__graph *g = ds__graph_add(b, desc->label);
     if (!g)
         return DS_ERR_OUT_OF_MEMORY;
-    out->id = ds__handle(&g->slot);
+    out->id = ds__handle_of(&g->slot);
     return DS_OK;
 }
 
@@ -26831,7 +26853,7 @@ DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     else if (!ds__table_kill(&ds__g.graphs, g))
         r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
     r = ds__graph_give(g, r);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -26850,7 +26872,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         out->id = 0;
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds__reclaim(); /* never under a lock: the user's destructors may run */
+    ds__retired_reclaim(); /* never under a lock: the user's destructors may run */
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -26862,7 +26884,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         r = ds__body_clone(g->body, &b);
     ds__graph *clone = b ? ds__graph_add(b, g->label) : NULL;
     if (clone)
-        out->id = ds__handle(&clone->slot);
+        out->id = ds__handle_of(&clone->slot);
     else if (r == DS_OK)
         r = DS_ERR_OUT_OF_MEMORY;
     return ds__graph_give(g, r);
@@ -26907,7 +26929,7 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
     if (k->grid) {
         ds_result r = ds__grid_items(k->grid, out);
         if (r < 0)
-            return ds__also(r, " (kernel %s)", kernel->name);
+            return ds__fail_append(r, " (kernel %s)", kernel->name);
     }
     DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
     return DS_OK;
@@ -27137,7 +27159,7 @@ static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, si
                                      uint32_t *list) {
     ds__body *b = g->body;
     int shared = ds__graph_share(g);
-    unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
+    unsigned char *seen = list ? ds__host_alloc(b->count + 1u) : NULL;
     ds_result r =
         seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -27146,7 +27168,7 @@ static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, si
             r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is listed twice", i);
     }
     ds__graph_unshare(shared);
-    ds__release(seen);
+    ds__host_free(seen);
     return r;
 }
 
@@ -27172,7 +27194,7 @@ static ds_result ds__graph_add_node(ds__graph *g, ds__node *n, uint32_t *list, s
 static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
                                   const ds_graph_node *deps, size_t count, ds_graph_node *out) {
     ds__node *n = NULL;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     ds_result r = ds__graph_find_deps(g, deps, count, list);
     if (r == DS_OK)
         r = ds__node_of_desc(g->body, desc, child, &n);
@@ -27181,7 +27203,7 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
         if (r < 0)
             ds__node_refuse(n, child);
     }
-    ds__release(list);
+    ds__host_free(list);
     return r;
 }
 
@@ -27199,7 +27221,7 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
     ds__body *child = NULL;
     if (out)
         out->id = 0;
-    ds_result r = ds__enter("ds_graph_add");
+    ds_result r = ds__api_enter("ds_graph_add");
     if (r == DS_OK && count && !dependencies)
         r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
     if (r == DS_OK)
@@ -27224,13 +27246,13 @@ static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
     DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s already depends on %s",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
-    unsigned char *mark = ds__alloc(b->count);
+    unsigned char *mark = ds__host_alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
-        ds__release(mark);
+        ds__host_free(mark);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory during the cycle check");
     }
     int cycle = mark[to];
-    ds__release(mark);
+    ds__host_free(mark);
     DS__REQUIRE(!cycle, "%s cannot depend on %s, which depends on it",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
@@ -27252,7 +27274,7 @@ static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_
         if (r == DS_OK && !ds__node_depend(b->node[t], f))
             r = DS_ERR_OUT_OF_MEMORY;
         if (r < 0) {
-            r = ds__also(r, " (pair %zu)", done);
+            r = ds__fail_append(r, " (pair %zu)", done);
             break;
         }
     }
@@ -27341,7 +27363,7 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
     out->priority = n->priority;
     switch (n->kind) {
     case DS_NODE_KERNEL:
-        out->u.kernel.kernel.id = ds__handle(&op->u.kernel.kernel->slot);
+        out->u.kernel.kernel.id = ds__handle_of(&op->u.kernel.kernel->slot);
         out->u.kernel.items = op->u.kernel.items;
         out->u.kernel.grid = op->u.kernel.grid;
         out->u.kernel.args = op->u.kernel.args;
@@ -27369,7 +27391,7 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
-        out->u.event.id = ds__handle(&op->u.event.object->slot);
+        out->u.event.id = ds__handle_of(&op->u.event.object->slot);
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_CHILD:
@@ -27510,7 +27532,7 @@ static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index
 DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
-    ds_result r = ds__enter("ds_graph_set_node");
+    ds_result r = ds__api_enter("ds_graph_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
@@ -27563,7 +27585,7 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
 }
 
 DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_graph_attach");
+    ds_result r = ds__api_enter("ds_graph_attach");
     if (r == DS_OK)
         r = ds__graph_attach(graph, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -27581,14 +27603,15 @@ DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn)
    refused.
    Threads: any. The user's function runs on the calling thread. */
 
-static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
+static void ds__dot_kernel(ds__text_writer *p, const ds__op *op) {
     const ds__kernel *k = op->u.kernel.kernel;
-    ds__pen_print(p, "\\n%zu item%s", op->u.kernel.items, op->u.kernel.items == 1 ? "" : "s");
+    ds__text_writer_print(p, "\\n%zu item%s", op->u.kernel.items,
+                          op->u.kernel.items == 1 ? "" : "s");
     if (op->u.kernel.grid)
-        ds__pen_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0],
-                      op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
-                      op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
-                      op->u.kernel.grid->block[2]);
+        ds__text_writer_print(p, "\\ngrid %ux%ux%u block %ux%ux%u", op->u.kernel.grid->grid[0],
+                              op->u.kernel.grid->grid[1], op->u.kernel.grid->grid[2],
+                              op->u.kernel.grid->block[0], op->u.kernel.grid->block[1],
+                              op->u.kernel.grid->block[2]);
     for (size_t i = 0; i < k->param_count; i++) {
         const ds_param *a = &k->params[i];
         static const char *const kinds[] = { "value", "read", "written", "read and written",
@@ -27597,7 +27620,7 @@ static void ds__dot_kernel(ds__pen *p, const ds__op *op) {
         if (a->kind >= DS_PARAM_FIRST)
             continue;
         memcpy(&value, (const char *)op->u.kernel.args + a->offset, a->size < 8 ? a->size : 8);
-        ds__pen_print(p, "\\n[%zu] %s %#llx", i, kinds[a->kind], (unsigned long long)value);
+        ds__text_writer_print(p, "\\n[%zu] %s %#llx", i, kinds[a->kind], (unsigned long long)value);
     }
 }
 
@@ -27607,33 +27630,34 @@ static const char *ds__dot_shape(ds_node_kind kind) {
     return kind == DS_NODE_HOST ? "hexagon" : "ellipse";
 }
 
-static void ds__dot_copy(ds__pen *p, const ds__op *op) {
-    ds__pen_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
-                  op->u.copy.height, op->u.copy.width);
+static void ds__dot_copy(ds__text_writer *p, const ds__op *op) {
+    ds__text_writer_print(p, "\\n%p <- %p\\n%zu x %zu bytes", op->u.copy.dst, op->u.copy.src,
+                          op->u.copy.height, op->u.copy.width);
 }
 
-static void ds__dot_fill(ds__pen *p, const ds__op *op) {
-    ds__pen_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
-                  (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
-                  op->u.fill.value_size);
+static void ds__dot_fill(ds__text_writer *p, const ds__op *op) {
+    ds__text_writer_print(p, "\\n%p <- %#x\\n%zu x %zu x %zu bytes", op->u.fill.dst,
+                          (unsigned)op->u.fill.value, op->u.fill.height, op->u.fill.width,
+                          op->u.fill.value_size);
 }
 
-static void ds__dot_host(ds__pen *p, const ds__op *op) {
+static void ds__dot_host(ds__text_writer *p, const ds__op *op) {
     void *fn = NULL;
     memcpy(&fn, &op->u.host.fn, sizeof fn);
-    ds__pen_print(p, "\\n%p(%p)", fn, op->u.host.user);
+    ds__text_writer_print(p, "\\n%p(%p)", fn, op->u.host.user);
 }
 
-static void ds__dot_event(ds__pen *p, const ds__op *op) {
-    ds__pen_print(p, "\\n%#llx ", (unsigned long long)ds__handle(&op->u.event.object->slot));
-    ds__pen_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
+static void ds__dot_event(ds__text_writer *p, const ds__op *op) {
+    ds__text_writer_print(p, "\\n%#llx ",
+                          (unsigned long long)ds__handle_of(&op->u.event.object->slot));
+    ds__text_writer_quote(p, op->u.event.object->label ? op->u.event.object->label : "");
 }
 
 /* Writes the details of a node if the flags ask for those of its kind. */
-static void ds__dot_details(ds__pen *p, const ds__node *n) {
+static void ds__dot_details(ds__text_writer *p, const ds__node *n) {
     static const struct {
         unsigned flag;
-        void (*write_fn)(ds__pen *p, const ds__op *op);
+        void (*write_fn)(ds__text_writer *p, const ds__op *op);
     } details[] = { [DS_NODE_KERNEL] = { DS_DOT_KERNEL, ds__dot_kernel },
                     [DS_NODE_COPY] = { DS_DOT_COPY, ds__dot_copy },
                     [DS_NODE_FILL] = { DS_DOT_FILL, ds__dot_fill },
@@ -27648,70 +27672,72 @@ static void ds__dot_details(ds__pen *p, const ds__node *n) {
 }
 
 /* Writes the handle of a node, its device, priority and call site. */
-static void ds__dot_handle(ds__pen *p, const ds__body *b, uint32_t index) {
+static void ds__dot_handle(ds__text_writer *p, const ds__body *b, uint32_t index) {
     const ds__node *n = b->node[index];
     const ds__op *op = &n->op;
-    ds__pen_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
-                  ds__type_name(n->device.type), n->device.index);
+    ds__text_writer_print(p, "\\n%#llx, %s:%d", (unsigned long long)ds__node_handle(b, index).id,
+                          ds__type_name(n->device.type), n->device.index);
     if (n->priority)
-        ds__pen_print(p, ", priority %d", n->priority);
+        ds__text_writer_print(p, ", priority %d", n->priority);
     if (op->file) {
-        ds__pen_print(p, "\\n");
-        ds__pen_quote(p, ds__short_path(op->file));
-        ds__pen_print(p, ":%u", (unsigned)op->line);
+        ds__text_writer_print(p, "\\n");
+        ds__text_writer_quote(p, ds__short_path(op->file));
+        ds__text_writer_print(p, ":%u", (unsigned)op->line);
     }
 }
 
-static void ds__dot_node(ds__pen *p, const ds__body *b, uint32_t index, const char *prefix) {
+static void ds__dot_node(ds__text_writer *p, const ds__body *b, uint32_t index,
+                         const char *prefix) {
     const ds__node *n = b->node[index];
-    ds__pen_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
-                  ds__dot_shape(n->kind), ds__node_names[n->kind]);
+    ds__text_writer_print(p, "\"%s%u\" [shape=%s, label=\"%s", prefix, (unsigned)index,
+                          ds__dot_shape(n->kind), ds__node_names[n->kind]);
     if (n->kind == DS_NODE_KERNEL) {
-        ds__pen_print(p, " ");
-        ds__pen_quote(p, n->op.u.kernel.kernel->name);
+        ds__text_writer_print(p, " ");
+        ds__text_writer_quote(p, n->op.u.kernel.kernel->name);
     }
     if (n->label) {
-        ds__pen_print(p, "\\n");
-        ds__pen_quote(p, n->label);
+        ds__text_writer_print(p, "\\n");
+        ds__text_writer_quote(p, n->label);
     }
     ds__dot_details(p, n);
     if (p->flags & (DS_DOT_VERBOSE | DS_DOT_HANDLES))
         ds__dot_handle(p, b, index);
-    ds__pen_print(p, "\"];\n");
+    ds__text_writer_print(p, "\"];\n");
 }
 
-static void ds__dot_body(ds__pen *p, const ds__body *b, const char *prefix) {
+static void ds__dot_body(ds__text_writer *p, const ds__body *b, const char *prefix) {
     for (uint32_t i = 0; i < b->count && !p->stopped; i++) {
         char inner[64];
         ds__dot_node(p, b, i, prefix);
         if (!b->node[i]->child || strlen(prefix) > sizeof inner - 16)
             continue;
         snprintf(inner, sizeof inner, "%.40s%u.", prefix, (unsigned)i);
-        ds__pen_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner, prefix,
-                      (unsigned)i);
+        ds__text_writer_print(p, "subgraph \"cluster_%s\" {\nlabel=\"child of %s%u\";\n", inner,
+                              prefix, (unsigned)i);
         ds__dot_body(p, b->node[i]->child, inner);
-        ds__pen_print(p, "}\n");
+        ds__text_writer_print(p, "}\n");
     }
     for (uint32_t i = 0; i < b->count && !p->stopped; i++)
         for (uint32_t k = 0; k < b->node[i]->dep_count; k++)
-            ds__pen_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix, (unsigned)b->node[i]->deps[k],
-                          prefix, (unsigned)i);
+            ds__text_writer_print(p, "\"%s%u\" -> \"%s%u\";\n", prefix,
+                                  (unsigned)b->node[i]->deps[k], prefix, (unsigned)i);
 }
 
-static ds_result ds__dot(ds_graph graph, unsigned flags, ds_write_fn write_fn, void *user) {
+static ds_result ds__graph_dot_write(ds_graph graph, unsigned flags, ds_write_fn write_fn,
+                                     void *user) {
     /* all of cudaGraphDebugDotFlags are taken; those without meaning here change nothing */
     DS__REQUIRE((flags & ~0x87ffu) == 0, "unknown flags %#x", flags);
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds__pen pen = { write_fn, user, 0, flags };
-    ds__pen_print(&pen, "digraph \"");
-    ds__pen_quote(&pen, g->label ? g->label : "graph");
-    ds__pen_print(&pen, "\" {\n");
+    ds__text_writer pen = { write_fn, user, 0, flags };
+    ds__text_writer_print(&pen, "digraph \"");
+    ds__text_writer_quote(&pen, g->label ? g->label : "graph");
+    ds__text_writer_print(&pen, "\" {\n");
     int shared = ds__graph_share(g);
     ds__dot_body(&pen, g->body, "");
     ds__graph_unshare(shared);
-    ds__pen_print(&pen, "}\n");
+    ds__text_writer_print(&pen, "}\n");
     return ds__graph_give(
         g,
         pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK);
@@ -27721,7 +27747,7 @@ DSDEF ds_result(ds_graph_write_dot)(ds_graph graph, unsigned flags, ds_write_fn 
                                     void *user) {
     DS__ENTER("ds_graph_write_dot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
-    return ds__dot(graph, flags, write_fn, user);
+    return ds__graph_dot_write(graph, flags, write_fn, user);
 }
 
 DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const char *path) {
@@ -27730,7 +27756,7 @@ DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const c
     FILE *f = fopen(path, "w");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__dot(graph, flags, ds__pen_to_file, f);
+    ds_result r = ds__graph_dot_write(graph, flags, ds__text_writer_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
@@ -27751,7 +27777,7 @@ DSDEF ds_result(ds_graph_write_dot_file)(ds_graph graph, unsigned flags, const c
    functions. No destructor of the user runs under these locks.
    Threads: any; launches of one executable run one after the other. */
 
-static ds_result ds__upload(ds__exec *x, ds_stream stream) {
+static ds_result ds__exec_upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -27763,13 +27789,14 @@ static ds_result ds__upload(ds__exec *x, ds_stream stream) {
         ds__op op = ds__op_make(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     }
     ds__stream_unpin(s);
     return r;
 }
 
-static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
+static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *desc,
+                                      ds_graph_exec *out) {
     if (atomic_load(&g->capturing))
         return ds__being_captured(g);
     const char *label = desc->label ? desc->label : g->label;
@@ -27788,9 +27815,9 @@ static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, d
     if (r == DS_OK)
         r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
     if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD))
-        r = ds__upload(x, desc->upload_stream);
+        r = ds__exec_upload(x, desc->upload_stream);
     if (r == DS_OK)
-        out->id = ds__handle(&x->slot);
+        out->id = ds__handle_of(&x->slot);
     else
         ds__table_kill(&ds__g.execs, x);
     return r;
@@ -27812,25 +27839,25 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
         "unknown flags %#x", desc->flags);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__graph *g = ds__graph_take(graph);
-    return g ? ds__graph_give(g, ds__instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
+    return g ? ds__graph_give(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
 DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
     ds__exec *x = ds__exec_take(exec);
-    return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
+    return x ? ds__exec_give(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
 /* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
    is called in the first of them only. Leaves out the first *skip objects, and stops after *left
    objects or at the first failure. */
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
-                           size_t *skip, size_t *left);
+static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__stream *s,
+                                    ds_result how, size_t *skip, size_t *left);
 
-/* Returns 1 if a body before `stop`, in the order of ds__hooks, has the object. *over 1: the search
-   has reached `stop`. */
+/* Returns 1 if a body before `stop`, in the order of ds__exec_hooks_run, has the object. *over 1:
+   the search has reached `stop`. */
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
         if (b->object[i] == o)
@@ -27845,8 +27872,8 @@ static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__obje
     return 0;
 }
 
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
-                           size_t *skip, size_t *left) {
+static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__stream *s,
+                                    ds_result how, size_t *skip, size_t *left) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < b->object_count && r >= 0 && *left; i++) {
         ds__object *o = b->object[i];
@@ -27863,7 +27890,7 @@ static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s
     }
     for (uint32_t i = 0; i < b->count && r >= 0 && *left; i++)
         if (b->node[i]->child && b->node[i]->child->hooked)
-            r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
+            r = ds__exec_hooks_run(b->node[i]->child, top, s, how, skip, left);
     return r;
 }
 
@@ -27876,25 +27903,25 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
-    ds_result r = ds__hooks(b, b, s, DS_NOT_READY, &skip, &left);
+    ds_result r = ds__exec_hooks_run(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
     if (r >= 0)
-        r = ds__submit(s, &outside);
+        r = ds__stream_submit(s, &outside);
     if (r == DS__CHANGED)
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                      "a capture began on the stream while the graph was launched");
     if (r >= 0 && done)
-        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
+        DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &done));
     while (r < 0 && done) { /* in reverse order, since each call undoes its own changes */
         skip = --done;
         left = 1;
-        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &left));
+        DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &left));
     }
     return r;
 }
 
 DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_graph_launch");
+    ds_result r = ds__api_enter_inline("ds_graph_launch");
     if (DS__UNLIKELY(r < 0))
         return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -27913,15 +27940,15 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         ds__op op = ds__op_make(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
+        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
                                                           : ds__launch_hooked(s, &op));
     }
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
-                                 .exec = exec,
-                                 .stream = stream,
-                                 .device = s->device,
-                                 .result = r });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
+                                         .exec = exec,
+                                         .stream = stream,
+                                         .device = s->device,
+                                         .result = r });
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
@@ -27935,7 +27962,7 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     ds_result r = ds__exec_give(
         x,
         killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -28055,7 +28082,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
                                         const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
-    ds_result r = ds__enter("ds_graph_exec_set_node");
+    ds_result r = ds__api_enter("ds_graph_exec_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
@@ -28210,7 +28237,7 @@ static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t 
     if (reason)
         r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
     if (r < 0)
-        ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+        ds__fail_append(r, " (%s)", ds__node_print(b, i, text, sizeof text));
     return r;
 }
 
@@ -28238,7 +28265,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the executable was made without DS_GRAPH_REPLACE_POINTERS");
-    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
+    ds__node **fresh = ds__host_alloc((b->count + 1) * sizeof *fresh);
     if (!fresh)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
     w.fresh = fresh;
@@ -28254,7 +28281,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
             continue;
         ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
-    ds__release(fresh);
+    ds__host_free(fresh);
     if (r == DS_OK)
         *out_replaced = w.places;
     return r;
@@ -28303,8 +28330,8 @@ DSDEF ds_result(ds_graph_exec_replace_pointers)(ds_graph_exec exec, void *const 
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
-    uint32_t *deps = ds__alloc((count + 1) * sizeof *deps);
-    ds__capture *c = ds__alloc(sizeof *c);
+    uint32_t *deps = ds__host_alloc((count + 1) * sizeof *deps);
+    ds__capture *c = ds__host_alloc(sizeof *c);
     if (!deps || !c)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     for (size_t i = 0; i < count && r == DS_OK; i++)
@@ -28314,7 +28341,7 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->thread = ds__thread_number();
         c->mode = mode;
         c->begun = ds__tls.site;
-        c->graph.id = ds__handle(&g->slot);
+        c->graph.id = ds__handle_of(&g->slot);
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
@@ -28325,15 +28352,15 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
             atomic_fetch_sub(&g->capturing, 1);
     }
     if (r < 0)
-        ds__release(c);
-    ds__release(deps);
+        ds__host_free(c);
+    ds__host_free(deps);
     return ds__stream_error(s, r);
 }
 
 static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
                 "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -28392,7 +28419,7 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -28514,7 +28541,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
             ds__table_kill(&ds__g.graphs, g);
             DS_IGNORE(ds__graph_give(g, DS_OK));
         }
-        ds__reclaim();
+        ds__retired_reclaim();
     }
     return r;
 }
@@ -28745,8 +28772,8 @@ DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
    before the mutex is taken. */
 
 static void ds__capture_give_up(ds__capture *c) {
-    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
-             c->begun.file ? c->begun.file : "?", c->begun.line);
+    ds__log_warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
+                 c->begun.file ? c->begun.file : "?", c->begun.line);
     c->driver->capture_abandon(c);
     ds__capture_over(c, 1);
 }
@@ -28830,8 +28857,8 @@ static void ds__end_table(ds__table *t) {
         const char *label = ds__end_label(t, slot, &made, &ours);
         ours |= DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
         if (!ours)
-            ds__warn("%s \"%s\", created at %s:%d, was not destroyed", t->what, label ? label : "",
-                     made.file ? made.file : "?", made.line);
+            ds__log_warn("%s \"%s\", created at %s:%d, was not destroyed", t->what,
+                         label ? label : "", made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
     ds__table_destroy(t);
@@ -28873,16 +28900,16 @@ static void ds__shutdown_tables(void) {
     ds__end_table(&ds__g.kernels);
 }
 
-/* Stops the drivers and frees the state that ds__start made. */
+/* Stops the drivers and frees the state that ds__start_all made. */
 static void ds__shutdown_drivers(void) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++) {
         if (ds__g.driver[b])
             ds__g.driver[b]->stop();
         ds__g.driver[b] = NULL;
     }
-    ds__boards_end();
-    ds__release(ds__g.legacy);
-    ds__release(ds__g.label);
+    ds__registries_end();
+    ds__host_free(ds__g.legacy);
+    ds__host_free(ds__g.label);
     ds__g.legacy = NULL;
     ds__g.label = NULL;
     ds__os_thread_key_delete(ds__g.key);
@@ -28920,7 +28947,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->fn = "ds_shutdown";
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__enter_slow(tls);
+        return ds__api_enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)
@@ -28966,14 +28993,14 @@ typedef struct ds__outside {
 } ds__outside;
 
 /* Before a function of the program, whose calls report their own errors, and after it. */
-static ds__outside ds__leave(void);
-static void ds__return(ds__outside o);
+static ds__outside ds__resource_leave(void);
+static void ds__resource_return(ds__outside o);
 
 /* alloc/types.h - types and policy of the caching allocator.
 
-   Defines the structures of the allocator: block (ds__mblock), segment, arena, pool
-   (ds__mpool), device (ds__mdevice), stream use (ds__muse), bins and counters. Most rooms of
-   alloc/ include it.
+   Defines the structures of the allocator: block (ds__mem_block), segment, arena, pool
+   (ds__mem_pool), device (ds__mem_dev), stream use (ds__stream_use), bins and counters. Most rooms
+   of alloc/ include it.
 
    Policy:
     1. An arena holds the free memory of one stream in one pool, under a lock of its own. A pool
@@ -29005,10 +29032,10 @@ static void ds__return(ds__outside o);
    parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
    description is not in use.
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
-   ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
-   held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may run
-   under all of these but the registry's.
+   ds__memory_state.registry. ds__memory_state.lock comes before the device's `lock`. More than one
+   arena's `lock` is held only with the device's. The driver must not be called with a spinning lock
+   held; ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may
+   run under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 
 #define DS__UNIT ((size_t)512)
@@ -29017,17 +29044,17 @@ static void ds__return(ds__outside o);
 
 enum { DS__SMALL = 0, DS__LARGE = 1 };
 
-typedef struct ds__mblock ds__mblock;
+typedef struct ds__mem_block ds__mem_block;
 typedef struct ds__segment ds__segment;
 typedef struct ds__arena ds__arena;
-typedef struct ds__mpool ds__mpool;
-typedef struct ds__mdevice ds__mdevice;
+typedef struct ds__mem_pool ds__mem_pool;
+typedef struct ds__mem_dev ds__mem_dev;
 
 typedef struct ds__hold ds__hold;
 
 /* Another stream's last use of a block. */
-typedef struct ds__muse {
-    struct ds__muse *next;
+typedef struct ds__stream_use {
+    struct ds__stream_use *next;
     ds_stream stream;
     uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
     ds_event event;
@@ -29039,22 +29066,22 @@ typedef struct ds__muse {
     /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is;
        DS__RECORDING */
     _Atomic uint8_t recorded;
-} ds__muse;
+} ds__stream_use;
 
 #define DS__RECORDING 2 /* by somebody, just now */
 
 /* What describes a piece of a segment: 104 bytes. */
-struct ds__mblock {
+struct ds__mem_block {
     char *ptr;
     size_t size;
     size_t asked;
-    ds__mblock *prev;      /* the neighbour before it in the segment */
-    ds__mblock *next;      /* the neighbour behind it in the segment */
-    ds__mblock *list_prev; /* free: in its bin; pending: in the arena's list */
+    ds__mem_block *prev;      /* the neighbour before it in the segment */
+    ds__mem_block *next;      /* the neighbour behind it in the segment */
+    ds__mem_block *list_prev; /* free: in its bin; pending: in the arena's list */
     /* free, pending: as list_prev; live: leads to another live block of the granule */
-    ds__mblock *list_next;
+    ds__mem_block *list_next;
     ds__segment *seg;
-    ds__muse *uses;
+    ds__stream_use *uses;
     const char *label;
     const char *file;
     uint32_t line;
@@ -29093,24 +29120,24 @@ enum {
 /* A granule with many blocks, cut finer. */
 enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
 
-typedef struct ds__finer {
-    struct ds__finer *next; /* of the segment, or spare */
-    ds__mblock *at[1 << DS__ROW_BITS];
-} ds__finer;
+typedef struct ds__sub_table {
+    struct ds__sub_table *next; /* of the segment, or spare */
+    ds__mem_block *at[1 << DS__ROW_BITS];
+} ds__sub_table;
 
 struct ds__segment {
-    ds__segment *next;        /* in the arena's list; not in use: in ds__m.free_segments */
-    ds__segment *prev;        /* in the arena's list */
+    ds__segment *next; /* in the arena's list; not in use: in ds__memory_state.free_segments */
+    ds__segment *prev; /* in the arena's list */
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
     size_t mapped; /* bytes of memory behind it */
     size_t page;   /* growing: the unit of mapping; plain: 0 */
-    ds__mblock *first;
+    ds__mem_block *first;
     /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a
-       ds__finer instead */
-    ds__mblock **granule;
-    struct ds__finer *rows;
+       ds__sub_table instead */
+    ds__mem_block **granule;
+    struct ds__sub_table *rows;
     unsigned shift;
     uint8_t kind;     /* DS__SMALL or DS__LARGE */
     uint8_t source;   /* DS__FROM_* */
@@ -29125,7 +29152,7 @@ struct ds__segment {
     uint32_t index;  /* in the registry */
 };
 
-#define DS__WATCHED (1u << 31) /* of ds__mdevice.watch: there are observers */
+#define DS__WATCHED (1u << 31) /* of ds__mem_dev.watch: there are observers */
 
 enum {
     DS__FROM_DRIVER = 0,
@@ -29143,7 +29170,7 @@ enum {
 typedef struct ds__bins {
     uint64_t summary;
     uint64_t map[DS__BINS / 64];
-    ds__mblock *head[DS__BINS];
+    ds__mem_block *head[DS__BINS];
 } ds__bins;
 
 /* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
@@ -29220,8 +29247,8 @@ struct ds__arena {
     uint8_t full;      /* totals and peaks are counted */
     uint8_t own_pool;  /* the pool is not the device's default one */
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
-    ds__mpool *pool;
-    ds__mdevice *dev;
+    ds__mem_pool *pool;
+    ds__mem_dev *dev;
     uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
@@ -29236,27 +29263,27 @@ struct ds__arena {
     uint8_t crowded; /* there were more */
     ds__arena *next; /* of the pool */
     ds__segment *segments;
-    ds__mblock *pending;
-    ds__mblock *pending_last;
+    ds__mem_block *pending;
+    ds__mem_block *pending_last;
     /* direct blocks, pending until the driver can take them back; linked by list_next */
-    ds__mblock *deferred;
-    ds__mblock *deferred_last; /* the last of them */
+    ds__mem_block *deferred;
+    ds__mem_block *deferred_last; /* the last of them */
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
-    ds__mblock *holes[2]; /* unmapped, in the order of addresses */
+    ds__mem_block *holes[2]; /* unmapped, in the order of addresses */
     /* the block that was freed last, not yet one with its neighbours: the next request of its
        size takes it */
-    ds__mblock *parked[2];
+    ds__mem_block *parked[2];
     ds__tally own;
     ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
     ds__headroom own_room[3]; /* small, large, both */
     ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
     /* the pool's; NULL: no garbage is collected, and they are not counted */
     _Atomic uint32_t *requests;
-    ds__mblock *spare_blocks; /* descriptions to be used again */
-    ds__muse *spare_uses;
-    ds__finer *spare_rows;
+    ds__mem_block *spare_blocks; /* descriptions to be used again */
+    ds__stream_use *spare_uses;
+    ds__sub_table *spare_rows;
     /* held by who changes the segments: never over a wait for the device */
     ds__mutex grow;
     ds__bins bins[2];
@@ -29265,13 +29292,13 @@ struct ds__arena {
     ds__mutex giving;
 };
 
-struct ds__mpool {
-    uint64_t id;      /* handle: index + 1 and generation; 0: a device's default pool */
-    uint64_t name[2]; /* torch's id */
-    ds__mpool *next;  /* all of a device */
-    ds__mdevice *dev;
+struct ds__mem_pool {
+    uint64_t id;        /* handle: index + 1 and generation; 0: a device's default pool */
+    uint64_t name[2];   /* torch's id */
+    ds__mem_pool *next; /* all of a device */
+    ds__mem_dev *dev;
     ds_mem_config config; /* for those who hold a lock of an arena, or the device's */
-    /* the same for all others (ds__policy), but the limits: a copy that stays */
+    /* the same for all others (ds__pool_policy), but the limits: a copy that stays */
     const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
@@ -29303,16 +29330,16 @@ struct ds__mpool {
 };
 
 /* One of the newest events. */
-typedef struct ds__mevent {
+typedef struct ds__history_event {
     uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
         pool;
     const char *file;
     const char *label;
     uint32_t line;
     uint32_t action;
-} ds__mevent;
+} ds__history_event;
 
-struct ds__mdevice {
+struct ds__mem_dev {
     /* the thread that allocates, while there is one; then `owner` of nobody */
     _Atomic(void *) owner;
     _Atomic unsigned watch; /* actions that someone wants to know of */
@@ -29323,12 +29350,12 @@ struct ds__mdevice {
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
     /* 1: address space for a growing segment was not there, and a warning was logged */
     _Atomic int space_missed;
-    ds__mpool main;   /* the default pool; main.next: the others */
-    ds__domain stats; /* of all pools */
+    ds__mem_pool main; /* the default pool; main.next: the others */
+    ds__domain stats;  /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
-    ds__mevent *history;
+    ds__history_event *history;
     size_t history_room; /* entries */
     size_t history_at;   /* the entry that comes next */
     _Atomic uint64_t history_count;
@@ -29350,9 +29377,9 @@ struct ds__mdevice {
 /* alloc/config.h - allocator options: presets, checks, sizes.
 
    Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
-   checks configurations (ds__mconfig_check). ds__mround, ds__msegment_size and ds__mreserve_size
-   compute from a configuration the sizes of blocks, of plain segments and of reserved address
-   space.
+   checks configurations (ds__config_check). ds__config_round_size, ds__config_segment_size and
+   ds__config_reserve_size compute from a configuration the sizes of blocks, of plain segments and
+   of reserved address space.
 
    Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
    member. The size of a block is a multiple of 512. A size too large to round becomes the
@@ -29402,7 +29429,7 @@ DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
 #define DS__RESERVE_BYTES ((double)(2 * DS__MIB))
 
 /* Sizes that are pages of segments, and what counts in bytes. */
-static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
+static ds_result ds__config_check_sizes(const ds_mem_config *c) {
     DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
                 "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
     DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 &&
@@ -29425,7 +29452,7 @@ static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
     return DS_OK;
 }
 
-static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
+static ds_result ds__config_check_numbers(const ds_mem_config *c) {
     double threshold = c->garbage_collection_threshold;
     double reserve = c->expandable_segments_reserve;
     unsigned threads = c->pinned_num_register_threads;
@@ -29450,7 +29477,7 @@ static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
 
 /* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its
    range. */
-DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
+DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
     DS__REQUIRE_RESERVED("ds_mem_config", c);
 
@@ -29478,8 +29505,8 @@ DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
         DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
                     "%s is %d; it must be from 0 to %d", choices[i].name, choices[i].value,
                     choices[i].largest);
-    ds_result r = ds__mcheck_sizes(c);
-    return r < 0 ? r : ds__mcheck_numbers(c);
+    ds_result r = ds__config_check_sizes(c);
+    return r < 0 ? r : ds__config_check_numbers(c);
 }
 
 /* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two
@@ -29499,7 +29526,7 @@ static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
 /* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of
    the divisions: 0 is off, and so is 1, a single division (pytorch#161139). Sizes too large to
    round give the largest multiple of 512. */
-DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
+DS__SEAM static inline size_t ds__config_round_size(const ds_mem_config *c, size_t n) {
     if (n < DS__UNIT)
         return DS__UNIT;
     int power = 63 - __builtin_clzl(n) - 20;
@@ -29511,7 +29538,7 @@ DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
 }
 
 /* The plain segment for a block of this size, before segment_growth. */
-DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_t rounded) {
+DS__SEAM static size_t ds__config_segment_size(const ds_mem_config *c, int kind, size_t rounded) {
     const size_t unit = 2 * DS__MIB;
     if (c->single_pool)
         return rounded;
@@ -29524,7 +29551,7 @@ DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_
 
 /* Address space of a growing segment on a device with this much memory: whole pages, never more
    than 9/8 of the memory when it was given in bytes. */
-DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, size_t page) {
+DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t total, size_t page) {
     double bytes = c->expandable_segments_reserve;
     double most = (double)total * 1.125;
     if (bytes < DS__RESERVE_BYTES)
@@ -29538,19 +29565,19 @@ DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, s
 /* alloc/config_text.h - allocator options as text.
 
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__mconfig_read applies a text to a configuration; ds__moptions
-   lists the options. The text is read token by token (ds__mtoken): a token is one of , : [ ] or
-   a word. White space does not count anywhere, not even inside a word.
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
+   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
+   [ ] or a word. White space does not count anywhere, not even inside a word.
 
    Invariants: On an error the configuration is unchanged, and the error shows the character, the
    token and the text in front. As in PyTorch, each text first resets max_split_size,
    garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
    first. Numbers do not depend on the program's locale.
-   Locks: takes none. Callers may hold ds__m.lock or all locks of a device, so the program's log
-   function may be called under these locks.
+   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
+   program's log function may be called under these locks.
    Threads: any. ds_mem_config_parse does not initialise the library. */
 
-typedef struct ds__mtext {
+typedef struct ds__config_text {
     const char *text;
     size_t start;  /* of the token */
     size_t at;     /* behind the token */
@@ -29560,37 +29587,37 @@ typedef struct ds__mtext {
     size_t split_at;    /* max_split_size_mb */
     size_t rounding_at; /* max_non_split_rounding_mb */
     size_t large_at;    /* large_segment_size_mb */
-} ds__mtext;
+} ds__config_text;
 
-static int ds__mspace(char c) {
+static int ds__config_is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static int ds__msign(char c) {
+static int ds__config_is_sign(char c) {
     return c == ',' || c == ':' || c == '[' || c == ']';
 }
 
-static void ds__mtoken(ds__mtext *t) {
+static void ds__config_token_next(ds__config_text *t) {
     size_t n = 0;
-    while (ds__mspace(t->text[t->at]))
+    while (ds__config_is_space(t->text[t->at]))
         t->at++;
     t->start = t->at;
-    t->kind = ds__msign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
+    t->kind = ds__config_is_sign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
     if (t->kind != 'w') {
         t->word[0] = (char)t->kind;
         t->word[t->kind ? 1 : 0] = 0;
         return;
     }
-    for (; t->text[t->at] && !ds__msign(t->text[t->at]); t->at++)
-        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1)
+    for (; t->text[t->at] && !ds__config_is_sign(t->text[t->at]); t->at++)
+        if (!ds__config_is_space(t->text[t->at]) && n < sizeof t->word - 1)
             t->word[n++] = t->text[t->at];
     t->word[n] = 0;
 }
 
 /* The sentence of a text that went wrong at the token: which character, what stands there and
    before it, and `format`. */
-__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwrong(
-    const ds__mtext *t, size_t at, const char *format, ...) {
+__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
+    const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
     char here[32];
     char before[32];
@@ -29603,10 +29630,10 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
     snprintf(here, sizeof here, "%.24s%s", t->text + at, n - at > 24 ? "..." : "");
     snprintf(before, sizeof before, "%s%.*s", from ? "..." : "", (int)(at - from), t->text + from);
     for (char *c = here; *c; c++)
-        if (ds__mspace(*c))
+        if (ds__config_is_space(*c))
             *c = ' ';
     for (char *c = before; *c; c++)
-        if (ds__mspace(*c))
+        if (ds__config_is_space(*c))
             *c = ' ';
     if (!n)
         return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
@@ -29620,13 +29647,13 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
                     shown, quote, before, what);
 }
 
-static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
-    ds__mtoken(t);
-    return t->kind == kind ? DS_OK : ds__mwrong(t, t->start, "expected %s", what);
+static ds_result ds__config_token_expect(ds__config_text *t, int kind, const char *what) {
+    ds__config_token_next(t);
+    return t->kind == kind ? DS_OK : ds__config_refuse(t, t->start, "expected %s", what);
 }
 
 /* Digits only. */
-static int ds__mnumber(const char *word, uint64_t *out) {
+static int ds__config_number_parse(const char *word, uint64_t *out) {
     uint64_t n = 0;
     if (!*word)
         return 0;
@@ -29641,7 +29668,7 @@ static int ds__mnumber(const char *word, uint64_t *out) {
 
 /* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up
    to 15 digits it is the number that C reads. */
-static size_t ds__mreal(const char *word, double *out) {
+static size_t ds__config_real_parse(const char *word, double *out) {
     uint64_t n = 0;
     int digits = 0;
     int point = 0;
@@ -29684,15 +29711,15 @@ static size_t ds__mreal(const char *word, double *out) {
 }
 
 /* A multiple such as 0.5, or 40G: bytes. */
-static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
+static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     double value = 0;
-    size_t n = ds__mreal(t->word, &value);
+    size_t n = ds__config_real_parse(t->word, &value);
     int bytes = n && t->word[n] == 'G' && !t->word[n + 1];
     if (bytes)
         value *= 1024.0 * 1024.0 * 1024.0;
     if (!n || (t->word[n] && !bytes) || !(value > 0) ||
         (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
-        return ds__mwrong(
+        return ds__config_refuse(
             t, t->start,
             "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
     *out = value;
@@ -29700,64 +29727,66 @@ static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
 }
 
 /* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
-static ds_result ds__mread_classes(ds__mtext *t) {
+static ds_result ds__config_read_classes(ds__config_text *t) {
     double value;
     ds_result r = DS_OK;
     if (t->kind != '[')
-        return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__mtoken(t); r == DS_OK && t->kind != ']';) {
+        return ds__config_refuse(t, t->start,
+                                 "expected '[' of a list such as [serving:0.25,other:8G]");
+    for (ds__config_token_next(t); r == DS_OK && t->kind != ']';) {
         if (t->kind != 'w')
-            return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
-        r = ds__mexpect(t, ':', "':' and how much to reserve");
+            return ds__config_refuse(t, t->start, "expected the name of a class, or ']'");
+        r = ds__config_token_expect(t, ':', "':' and how much to reserve");
         if (r == DS_OK) {
-            ds__mtoken(t);
-            r = ds__mread_reserve(t, &value);
+            ds__config_token_next(t);
+            r = ds__config_read_reserve(t, &value);
         }
         if (r < 0)
             return r;
-        ds__mtoken(t);
+        ds__config_token_next(t);
         if (t->kind == ',')
-            ds__mtoken(t);
+            ds__config_token_next(t);
         else if (t->kind != ']')
-            return ds__mwrong(t, t->start, "expected ',' or ']'");
+            return ds__config_refuse(t, t->start, "expected ',' or ']'");
     }
     return r;
 }
 
-static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
+static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
-    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
-        return ds__mwrong(t, t->start, "the divisions must be a power of two%s",
-                          zero ? ", or 0 for none" : "");
+    if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
+        (n == 0 && !zero))
+        return ds__config_refuse(t, t->start, "the divisions must be a power of two%s",
+                                 zero ? ", or 0 for none" : "");
     *out = n ? (unsigned char)(1 + __builtin_ctzll(n)) : 0;
     return DS_OK;
 }
 
 /* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
    one counts for smaller sizes too, > for those behind the last. */
-static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
+static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
     int first = 1;
     ds_result r;
     if (t->kind != '[') {
-        if ((r = ds__mread_division(t, 0, &coded)) < 0)
+        if ((r = ds__config_read_division(t, 0, &coded)) < 0)
             return r;
         memset(out, coded, 16);
         return DS_OK;
     }
-    for (ds__mtoken(t); t->kind != ']';) {
+    for (ds__config_token_next(t); t->kind != ']';) {
         uint64_t boundary = 0;
         int rest = t->kind == 'w' && !strcmp(t->word, ">");
-        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary ||
+        if (!rest && (t->kind != 'w' || !ds__config_number_parse(t->word, &boundary) || !boundary ||
                       (boundary & (boundary - 1)) != 0))
-            return ds__mwrong(
+            return ds__config_refuse(
                 t, t->start,
                 "expected an interval, which is a power of two in MiB, or '>', or ']'");
-        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0)
+        if ((r = ds__config_token_expect(t, ':', "':' and the divisions")) < 0)
             return r;
-        ds__mtoken(t);
-        if ((r = ds__mread_division(t, 1, &coded)) < 0)
+        ds__config_token_next(t);
+        if ((r = ds__config_read_division(t, 1, &coded)) < 0)
             return r;
         size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
         if (index > 15 && !rest)
@@ -29768,28 +29797,28 @@ static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
             first = 0;
             last = index;
         }
-        ds__mtoken(t);
+        ds__config_token_next(t);
         if (t->kind == ',')
-            ds__mtoken(t);
+            ds__config_token_next(t);
         else if (t->kind != ']')
-            return ds__mwrong(t, t->start, "expected ',' or ']'");
+            return ds__config_refuse(t, t->start, "expected ',' or ']'");
     }
     return DS_OK;
 }
 
 /* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one
    replaces the other. */
-static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
+static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
-    size_t n = ds__mreal(t->word, &percent);
+    size_t n = ds__config_real_parse(t->word, &percent);
     if (n && t->word[n] == '%' && !t->word[n + 1] && percent <= 100) {
         c->memory_fraction = percent > 0 ? percent / 100 : 1;
         c->limit = 0;
         return DS_OK;
     }
-    if (!ds__mnumber(t->word, &bytes))
-        return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
+    if (!ds__config_number_parse(t->word, &bytes))
+        return ds__config_refuse(t, t->start, "expected a number of bytes, or 0%% to 100%%");
     c->limit = bytes;
     c->memory_fraction = 1;
     return DS_OK;
@@ -29811,17 +29840,17 @@ enum {
     DS__IS_NOTHING /* True or False, and no more */
 };
 
-typedef struct ds__moption {
+typedef struct ds__config_option {
     const char *name;
     int kind;
     size_t offset;
     uint64_t low;        /* MB, bytes, count: the smallest value */
     uint64_t high;       /* MB, bytes, count: the largest value */
     const char *choices; /* in the order of their numbers, each with a bar behind it */
-} ds__moption;
+} ds__config_option;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
-static const ds__moption ds__moptions[] = {
+static const ds__config_option ds__config_options[] = {
     { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
     { "backend", DS__IS_CHOICE, DS__AT(backend), 0, 0, "native|cudaMallocAsync|uncached|" },
     { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
@@ -29862,10 +29891,10 @@ static const ds__moption ds__moptions[] = {
     { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 0, NULL },
     { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 0, NULL }
 };
-#define DS__OPTIONS (sizeof ds__moptions / sizeof ds__moptions[0])
+#define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
 /* Letters to add, take away or change. */
-static unsigned ds__mdistance(const char *a, const char *b) {
+static unsigned ds__config_word_distance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
     if (n > 62)
@@ -29888,25 +29917,25 @@ static unsigned ds__mdistance(const char *a, const char *b) {
     return row[n];
 }
 
-static ds_result ds__munknown(const ds__mtext *t) {
-    const ds__moption *nearest = NULL;
+static ds_result ds__config_option_unknown(const ds__config_text *t) {
+    const ds__config_option *nearest = NULL;
     unsigned best = (unsigned)strlen(t->word) / 3 + 1;
     for (size_t i = 0; i < DS__OPTIONS; i++) {
-        unsigned d = ds__mdistance(t->word, ds__moptions[i].name);
+        unsigned d = ds__config_word_distance(t->word, ds__config_options[i].name);
         if (d < best) {
             best = d;
-            nearest = &ds__moptions[i];
+            nearest = &ds__config_options[i];
         }
     }
     if (nearest)
-        return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word,
-                          nearest->name);
-    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them",
-                      t->word);
+        return ds__config_refuse(t, t->start, "there is no option '%s'; is %s meant?", t->word,
+                                 nearest->name);
+    return ds__config_refuse(t, t->start,
+                             "there is no option '%s'; ds_mem_configure_text lists them", t->word);
 }
 
 /* The number of the word among choices, -1: none of them. */
-static int ds__mchoice(const char *choices, const char *word) {
+static int ds__config_choice_find(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
         size_t length = strcspn(choices, "|");
@@ -29917,18 +29946,18 @@ static int ds__mchoice(const char *choices, const char *word) {
     return -1;
 }
 
-static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
+static ds_result ds__config_read_whole(ds__config_text *t, const ds__config_option *o, void *to) {
     const uint64_t most = SIZE_MAX / DS__MIB;
     uint64_t n;
-    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || n < o->low || n > o->high) {
+    if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || n < o->low || n > o->high) {
         const char *unit = o->kind == DS__IS_MB      ? " of MiB"
                            : o->kind == DS__IS_BYTES ? " of bytes"
                                                      : "";
         if (o->high == UINT64_MAX)
-            return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit,
-                              (unsigned long long)o->low);
-        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit,
-                          (unsigned long long)o->low, (unsigned long long)o->high);
+            return ds__config_refuse(t, t->start, "expected a number%s, %llu or more", unit,
+                                     (unsigned long long)o->low);
+        return ds__config_refuse(t, t->start, "expected a number%s from %llu to %llu", unit,
+                                 (unsigned long long)o->low, (unsigned long long)o->high);
     }
     if (o->kind == DS__IS_MB)
         *(size_t *)to = (n < most ? n : most) * DS__MIB;
@@ -29939,29 +29968,30 @@ static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
     return DS_OK;
 }
 
-static ds_result ds__mread_part(ds__mtext *t, const ds__moption *o, double *to) {
+static ds_result ds__config_read_part(ds__config_text *t, const ds__config_option *o, double *to) {
     double value = 0;
-    size_t n = ds__mreal(t->word, &value);
+    size_t n = ds__config_real_parse(t->word, &value);
     int open = o->kind == DS__IS_OPEN;
     if (!n || t->word[n] || value > 1 || (open && (value <= 0 || value >= 1)))
-        return ds__mwrong(t, t->start,
-                          open ? "expected a number above 0 and below 1"
-                               : "expected a number from 0 to 1");
+        return ds__config_refuse(t, t->start,
+                                 open ? "expected a number above 0 and below 1"
+                                      : "expected a number from 0 to 1");
     *to = value;
     return DS_OK;
 }
 
-static ds_result ds__mread_choice(ds__mtext *t, const ds__moption *o, int *to) {
-    int choice = ds__mchoice(o->choices, t->word);
+static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_option *o, int *to) {
+    int choice = ds__config_choice_find(o->choices, t->word);
     if (t->kind != 'w' || choice < 0)
-        return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
-                          o->choices);
+        return ds__config_refuse(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
+                                 o->choices);
     *to = choice;
     return DS_OK;
 }
 
 /* The value of an option; the token is its first. */
-static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_config *c) {
+static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
+                                       ds_mem_config *c) {
     void *to = (char *)c + o->offset;
     int choice = 0;
     ds_result r = DS_OK;
@@ -29969,37 +29999,37 @@ static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_conf
     case DS__IS_BOOL:
     case DS__IS_NOTHING:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
-            return ds__mwrong(t, t->start, "expected True or False");
+            return ds__config_refuse(t, t->start, "expected True or False");
         if (o->kind == DS__IS_BOOL)
             *(int *)to = t->word[0] == 'T';
         return DS_OK;
     case DS__IS_CHOICE:
-        return ds__mread_choice(t, o, to);
+        return ds__config_read_choice(t, o, to);
     case DS__IS_OPEN:
     case DS__IS_CLOSED:
-        return ds__mread_part(t, o, to);
+        return ds__config_read_part(t, o, to);
     case DS__IS_DIVISIONS:
-        return ds__mread_divisions(t, c->roundup_power2_divisions);
+        return ds__config_read_divisions(t, c->roundup_power2_divisions);
     case DS__IS_RESERVE:
-        return ds__mread_reserve(t, to);
+        return ds__config_read_reserve(t, to);
     case DS__IS_CLASSES:
-        return ds__mread_classes(t);
+        return ds__config_read_classes(t);
     case DS__IS_LIMIT:
-        return ds__mread_limit(t, c);
+        return ds__config_read_limit(t, c);
     case DS__IS_PRESET:
-        if ((r = ds__mread_choice(t, o, &choice)) == DS_OK)
+        if ((r = ds__config_read_choice(t, o, &choice)) == DS_OK)
             *c = choice == 0   ? (ds_mem_config_default)()
                  : choice == 1 ? (ds_mem_config_torch)()
                                : (ds_mem_config_cupy)();
         return r;
     default:
-        return ds__mread_whole(t, o, to);
+        return ds__config_read_whole(t, o, to);
     }
 }
 
 /* Values whose range depends on others or is no interval; the character is that of the value. */
-static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c,
-                                   size_t at) {
+static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_option *o,
+                                         const ds_mem_config *c, size_t at) {
     if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB)
         t->split_at = at;
     if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB)
@@ -30007,81 +30037,81 @@ static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_
     if (o->offset == DS__AT(large_segment_size) && o->kind == DS__IS_MB) {
         t->large_at = at;
         if (c->large_segment_size % (2 * DS__MIB))
-            return ds__mwrong(t, at, "expected an even number of MiB");
+            return ds__config_refuse(t, at, "expected an even number of MiB");
     }
     if (o->offset == DS__AT(pinned_num_register_threads) &&
         (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
-        return ds__mwrong(t, at, "expected a power of two up to 128");
+        return ds__config_refuse(t, at, "expected a power of two up to 128");
     if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT)
-        return ds__mwrong(t, at, "expected a multiple of 512");
+        return ds__config_refuse(t, at, "expected a multiple of 512");
     return DS_OK;
 }
 
-static ds_result ds__mread_compared(const ds__mtext *t, const ds_mem_config *c) {
+static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
     if (c->max_split_size < c->large_segment_size) {
         if (t->split_at != SIZE_MAX)
-            return ds__mwrong(t, t->split_at,
-                              "max_split_size_mb must be at least %zu, the size of large segments",
-                              mb);
-        return ds__mwrong(t, t->large_at,
-                          "large_segment_size_mb must be at most %zu, max_split_size",
-                          c->max_split_size / DS__MIB);
+            return ds__config_refuse(
+                t, t->split_at,
+                "max_split_size_mb must be at least %zu, the size of large segments", mb);
+        return ds__config_refuse(t, t->large_at,
+                                 "large_segment_size_mb must be at most %zu, max_split_size",
+                                 c->max_split_size / DS__MIB);
     }
     if (c->max_non_split_rounding >= c->large_segment_size)
         return DS_OK;
     if (t->rounding_at != SIZE_MAX)
-        return ds__mwrong(
+        return ds__config_refuse(
             t, t->rounding_at,
             "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
-    return ds__mwrong(t, t->large_at,
-                      "large_segment_size_mb must be at most %zu, max_non_split_rounding",
-                      c->max_non_split_rounding / DS__MIB);
+    return ds__config_refuse(t, t->large_at,
+                             "large_segment_size_mb must be at most %zu, max_non_split_rounding",
+                             c->max_non_split_rounding / DS__MIB);
 }
 
 /* One "option:value"; the token is the option. */
-static ds_result ds__mread_option(ds__mtext *t, ds_mem_config *c, int first) {
-    const ds__moption *o = NULL;
+static ds_result ds__config_read_option(ds__config_text *t, ds_mem_config *c, int first) {
+    const ds__config_option *o = NULL;
     for (size_t i = 0; i < DS__OPTIONS && !o; i++)
-        if (!strcmp(t->word, ds__moptions[i].name))
-            o = &ds__moptions[i];
+        if (!strcmp(t->word, ds__config_options[i].name))
+            o = &ds__config_options[i];
     if (t->kind != 'w')
-        return ds__mwrong(t, t->start, "expected an option");
+        return ds__config_refuse(t, t->start, "expected an option");
     if (!o)
-        return ds__munknown(t);
+        return ds__config_option_unknown(t);
     if (o->kind == DS__IS_PRESET && !first)
-        return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
-    ds_result r = ds__mexpect(t, ':', "':' and a value");
+        return ds__config_refuse(t, t->start, "preset sets all options, so it must be the first");
+    ds_result r = ds__config_token_expect(t, ':', "':' and a value");
     if (r < 0)
         return r;
-    ds__mtoken(t);
+    ds__config_token_next(t);
     size_t at = t->start;
-    r = ds__mread_value(t, o, c);
-    return r < 0 ? r : ds__mread_checked(t, o, c, at);
+    r = ds__config_read_value(t, o, c);
+    return r < 0 ? r : ds__config_read_checked(t, o, c, at);
 }
 
 /* torch forgets three options at each text, and so do we. */
-static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
-    ds__mtext t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
+static ds_result ds__config_read(const char *text, ds_mem_config *config) {
+    ds__config_text t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
     ds_mem_config c = *config;
     ds_result r = DS_OK;
     c.max_split_size = SIZE_MAX;
     c.garbage_collection_threshold = 0;
     memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
-    ds__mtoken(&t);
+    ds__config_token_next(&t);
     for (int first = 1; r == DS_OK && t.kind; first = 0) {
-        if ((r = ds__mread_option(&t, &c, first)) < 0)
+        if ((r = ds__config_read_option(&t, &c, first)) < 0)
             break;
-        ds__mtoken(&t);
+        ds__config_token_next(&t);
         if (t.kind == ',')
-            ds__mtoken(&t);
+            ds__config_token_next(&t);
         else if (t.kind)
-            r = ds__mwrong(&t, t.start, "expected ',' and the next option");
+            r = ds__config_refuse(&t, t.start, "expected ',' and the next option");
     }
     if (r == DS_OK)
-        r = ds__mread_compared(&t, &c);
+        r = ds__config_read_compared(&t, &c);
     if (r == DS_OK)
-        r = ds__mconfig_check(&c);
+        r = ds__config_check(&c);
     if (r == DS_OK)
         *config = c;
     return r;
@@ -30091,23 +30121,24 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
     ds__tls.site = ds__site_take(&ds__tls);
     DS__REQUIRE(text, "text is NULL");
-    ds_result r = ds__mconfig_check(config);
-    return r < 0 ? r : ds__mconfig_read(text, config);
+    ds_result r = ds__config_check(config);
+    return r < 0 ? r : ds__config_read(text, config);
 }
 
 /* alloc/state.h - global and per-thread state of the allocator.
 
-   Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
-   labels, running upstreams. ds__mem_device_at finds a device that was used.
+   Defines the global state (ds__memory_state) and the state of each thread (ds__memory_thread):
+   pushed pools, labels, running upstreams. ds__mem_device_at finds a device that was used.
 
    Invariants: A device gets its record once that is complete, and only ds_shutdown removes it.
-   Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read without a
-   lock and changes under `registry` only.
-   Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
-   callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
-   guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
-   of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
-   Threads: any. ds__mtls belongs to its thread. */
+   Pools that were pushed before a ds_shutdown do not count (ds__pool_push_count). `root` is read
+   without a lock and changes under `registry` only.
+   Locks: ds__memory_state.lock guards the configuration, the pools with handles and the lists of
+   callbacks. It comes before ds__history_state.lock, a device's lock and the arenas' locks.
+   `registry` guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken
+   under all of them. `leaving` guards `closing` and `leavers`; it is taken alone or under
+   ds__memory_state.lock.
+   Threads: any. ds__memory_thread belongs to its thread. */
 
 /* A callback of the program; `fn` is cast to its type before it is invoked. */
 typedef struct ds__callback {
@@ -30133,9 +30164,9 @@ static struct {
     size_t sorted_room;
     uint64_t serial;
     ds__segment *free_segments;
-    struct ds__mkept *kept;       /* what is freed at shutdown only */
-    struct ds__mpolicy *policies; /* all there were; the registry is locked */
-    ds__mpool **pools;            /* those with handles */
+    struct ds__kept *kept;           /* what is freed at shutdown only */
+    struct ds__mem_policy *policies; /* all there were; the registry is locked */
+    ds__mem_pool **pools;            /* those with handles */
     uint32_t pool_count;
     uint32_t pool_room;
     uint64_t next_pool;
@@ -30152,10 +30183,10 @@ static struct {
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = DS__MUTEX_INIT,
-            .registry = DS__MUTEX_INIT,
-            .leaving = DS__MUTEX_INIT,
-            .left = DS__CONDITION_INIT };
+} ds__memory_state = { .lock = DS__MUTEX_INIT,
+                       .registry = DS__MUTEX_INIT,
+                       .leaving = DS__MUTEX_INIT,
+                       .left = DS__CONDITION_INIT };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
@@ -30174,21 +30205,21 @@ static _Thread_local struct {
     const struct ds__inside *inside; /* upstreams that run */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
-} ds__mtls;
+} ds__memory_thread;
 
 /* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
-static unsigned ds__pushes(void) {
-    if (ds__mtls.epoch != ds__g.epoch) {
-        ds__mtls.epoch = ds__g.epoch;
-        ds__mtls.pools = 0;
-        ds__mtls.stream = 0;
-        ds__mtls.arena = NULL;
+static unsigned ds__pool_push_count(void) {
+    if (ds__memory_thread.epoch != ds__g.epoch) {
+        ds__memory_thread.epoch = ds__g.epoch;
+        ds__memory_thread.pools = 0;
+        ds__memory_thread.stream = 0;
+        ds__memory_thread.arena = NULL;
     }
-    return ds__mtls.pools;
+    return ds__memory_thread.pools;
 }
 
 /* A device's memory, if it was ever used. */
-static ds__mdevice *ds__mem_device_at(int backend, int index) {
+static ds__mem_dev *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
                ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
                                       memory_order_acquire)
@@ -30199,29 +30230,29 @@ static ds__mdevice *ds__mem_device_at(int backend, int index) {
    it can name its function. */
 static const ds__module ds__mem_module;
 
-static const char ds__nobody; /* the address of a thread that is none */
+static const char ds__no_owner; /* the address of a thread that is none */
 
 /* alloc/util.h - helpers of all rooms; labels.
 
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
-   (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
+   (DS__KEEPING), and memory that stays until ds_shutdown (ds__kept_alloc). ds__mem_dev_lock takes
    the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
    ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
    ds_mem_label_push and ds_mem_label_pop.
 
-   Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
+   Invariants: Memory of ds__kept_alloc is freed by ds__mem_shutdown only, so an old pointer still
    finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
    ds__tls.upper_locked is above 0 while these functions hold the device's lock or ds__g.begin;
    no destructor of the user's runs then.
-   Locks: ds__mkeep takes the registry's lock, also under an arena's; ds__mkeep_unlocked expects
-   it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
-   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call
-   the driver and expect no spinning lock.
+   Locks: ds__kept_alloc takes the registry's lock, also under an arena's; ds__kept_alloc_unlocked
+   expects it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
+   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call the
+   driver and expect no spinning lock.
    Threads: any. Labels belong to the calling thread. */
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order wherever its memory lies; then by address. */
-static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
+static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_block *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
@@ -30263,7 +30294,7 @@ static ds__stream *ds__any_stream(ds_device device) {
 }
 
 /* The stream that gives back what others cannot, pinned; NULL: there is none. */
-static ds__stream *ds__direct_giver(ds__mdevice *dev) {
+static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
     if (!atomic_load(&dev->giver) &&
@@ -30288,33 +30319,33 @@ enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 
 /* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
    same type. */
-typedef struct ds__mkept {
-    struct ds__mkept *next;
+typedef struct ds__kept {
+    struct ds__kept *next;
     uint64_t pad;
-} ds__mkept;
+} ds__kept;
 
-static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
-    ds__mkept *k = ds__alloc(sizeof *k + size);
+static void *ds__kept_alloc_unlocked(size_t size) { /* the registry is locked */
+    ds__kept *k = ds__host_alloc(sizeof *k + size);
     if (!k)
         return NULL;
-    k->next = ds__m.kept;
-    ds__m.kept = k;
+    k->next = ds__memory_state.kept;
+    ds__memory_state.kept = k;
     return k + 1;
 }
 
-static void *ds__mkeep(size_t size) {
-    ds__mutex_lock(&ds__m.registry);
-    void *p = ds__mkeep_unlocked(size);
-    ds__mutex_unlock(&ds__m.registry);
+static void *ds__kept_alloc(size_t size) {
+    ds__mutex_lock(&ds__memory_state.registry);
+    void *p = ds__kept_alloc_unlocked(size);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return p;
 }
 
-static void ds__mdevice_lock(ds__mdevice *dev) {
+static void ds__mem_dev_lock(ds__mem_dev *dev) {
     ds__mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
 
-static void ds__mdevice_unlock(ds__mdevice *dev) {
+static void ds__mem_dev_unlock(ds__mem_dev *dev) {
     ds__tls.upper_locked--;
     ds__mutex_unlock(&dev->lock);
 }
@@ -30340,54 +30371,55 @@ static void ds__let_captures(void) {
 }
 
 static const char *ds__mem_label(void) {
-    unsigned n = ds__mtls.labels;
-    return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
+    unsigned n = ds__memory_thread.labels;
+    return n == 0 ? NULL : ds__memory_thread.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
 }
 
 DSDEF void(ds_mem_label_push)(const char *label) {
-    if (ds__mtls.labels < DS__LABELS)
-        ds__mtls.label[ds__mtls.labels] = label;
-    ds__mtls.labels++;
+    if (ds__memory_thread.labels < DS__LABELS)
+        ds__memory_thread.label[ds__memory_thread.labels] = label;
+    ds__memory_thread.labels++;
 }
 
 DSDEF void(ds_mem_label_pop)(void) {
-    if (ds__mtls.labels)
-        ds__mtls.labels--;
+    if (ds__memory_thread.labels)
+        ds__memory_thread.labels--;
 }
 
 /* alloc/history_state.h - state of history and observers.
 
-   Holds the settings of the history and the list of observers (ds__mh). ds__history_apply tells
-   a device which events to report. ds__mem_history_join lets a new device take part in the
-   history. ds__mem_tell passes an event to all observers. ds__guard and ds__unguard surround
-   calls of user code that must not call devstream.
+   Holds the settings of the history and the list of observers (ds__history_state).
+   ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
+   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_enter
+   and ds__callback_guard_leave surround calls of user code that must not call devstream.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
    setting enters the ring. Inside of an observer, calls of devstream are refused
    (ds__tls.in_callback), except functions callable anywhere. Function name and call site of the
    outer call are restored afterwards.
-   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. It guards the
-   settings, the sizes of all rings and the annotations. ds__mh.watch is taken after all other
-   locks, around the calls of observers. dev->history_lock guards one ring; ds__mh.watch and the
-   history lock are not nested. ds__history_apply and ds__history_swap expect ds__mh.lock. The
-   program's memory and log functions may be called under it.
+   Locks: ds__history_state.lock is taken before all locks of the allocator except
+   ds__memory_state.lock. It guards the settings, the sizes of all rings and the annotations.
+   ds__history_state.watch is taken after all other locks, around the calls of observers.
+   dev->history_lock guards one ring; ds__history_state.watch and the history lock are not nested.
+   ds__history_apply and ds__history_swap expect ds__history_state.lock. The program's memory and
+   log functions may be called under it.
    Threads: any. ds__mem_history_join runs on the thread that uses a device first, under
-   ds__m.lock. An observer runs on the thread that reports the event. */
+   ds__memory_state.lock. An observer runs on the thread that reports the event. */
 
-typedef struct ds__mremark ds__mremark;
+typedef struct ds__config_remark ds__config_remark;
 
-struct ds__mremark { /* the text of an annotation */
-    ds__mremark *next;
+struct ds__config_remark { /* the text of an annotation */
+    ds__config_remark *next;
     /* the ring has lost it when it has turned once after so many events */
     uint64_t until;
     char text[256];
 };
 
-typedef struct ds__mwatcher {
+typedef struct ds__mem_observer {
     ds_mem_event_fn fn;
     void *user;
-} ds__mwatcher;
+} ds__mem_observer;
 
 static struct {
     ds__mutex lock; /* of what follows, and of all rings' sizes */
@@ -30399,46 +30431,46 @@ static struct {
     int64_t to_wall_ns;
 
     struct {
-        ds__mremark *first;
-        ds__mremark *last;
+        ds__config_remark *first;
+        ds__config_remark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
     ds__mutex watch; /* of what follows */
-    ds__mwatcher *watchers;
+    ds__mem_observer *watchers;
     size_t watcher_count;
     size_t watcher_room;
-} ds__mh = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
+} ds__history_state = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
         for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
-            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
+            for (ds__mem_dev *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
                  ds__once = NULL)
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the
    call that runs keeps its name and place. */
-typedef struct ds__guarded {
+typedef struct ds__callback_guard {
     int outer;
     int mute;
     const char *fn;
     ds_site site;
-} ds__guarded;
+} ds__callback_guard;
 
-static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
+static ds__callback_guard ds__callback_guard_enter(void) {
+    ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     ds__tls.mute = 0; /* a refused call has its sentence */
     return g;
 }
 
-static void ds__unguard(ds__guarded g) {
+static void ds__callback_guard_leave(ds__callback_guard g) {
     ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
     ds__tls.site = g.site;
 }
 
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
+static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action,
                            .address = e->address,
                            .bytes = e->bytes,
@@ -30447,30 +30479,30 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
                            .site = { e->file, (int)e->line },
                            .label = e->label,
                            .pool = { e->pool } };
-    ds__mutex_lock(&ds__mh.watch);
-    ds__guarded g = ds__guard();
-    for (size_t i = 0; i < ds__mh.watcher_count; i++)
-        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
-    ds__unguard(g);
-    ds__mutex_unlock(&ds__mh.watch);
+    ds__mutex_lock(&ds__history_state.watch);
+    ds__callback_guard g = ds__callback_guard_enter();
+    for (size_t i = 0; i < ds__history_state.watcher_count; i++)
+        ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
+    ds__callback_guard_leave(g);
+    ds__mutex_unlock(&ds__history_state.watch);
 }
 
 /* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
    it returns. */
-static void ds__history_apply(ds__mdevice *dev) {
-    ds__mutex_lock(&ds__mh.watch);
-    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count || ds__observed() ? DS__WATCHED : 0);
-    ds__mutex_unlock(&ds__mh.watch);
+static void ds__history_apply(ds__mem_dev *dev) {
+    ds__mutex_lock(&ds__history_state.watch);
+    unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
+                     (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
+    ds__mutex_unlock(&ds__history_state.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
     ds__lock_give(&dev->history_lock);
 }
 
 /* Gives the device this ring (or none), and the old one back. */
-static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t room) {
+static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
     ds__lock_take(&dev->history_lock);
-    ds__mevent *old = dev->history;
+    ds__history_event *old = dev->history;
     dev->history = ring;
     dev->history_room = room;
     dev->history_at = 0;
@@ -30480,18 +30512,18 @@ static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t r
 }
 
 /* The device's memory has just been made: it takes part in what was started before. */
-static void ds__mem_history_join(ds__mdevice *dev) {
-    ds__mutex_lock(&ds__mh.lock);
-    if (ds__mh.on && !dev->history_room) {
-        ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
+static void ds__mem_history_join(ds__mem_dev *dev) {
+    ds__mutex_lock(&ds__history_state.lock);
+    if (ds__history_state.on && !dev->history_room) {
+        ds__history_event *ring = ds__host_alloc(ds__history_state.entries * sizeof *ring);
         if (ring)
-            ds__history_swap(dev, ring, ds__mh.entries);
+            ds__history_swap(dev, ring, ds__history_state.entries);
         else
-            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
-                    "no memory for the history of a device: it is not recorded");
+            ds__log_write(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
+                          "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
 }
 
 /* alloc/history_ring.h - recording one event.
@@ -30505,22 +30537,23 @@ static void ds__mem_history_join(ds__mdevice *dev) {
    after ds_mem_history_stop has returned. `history_at` is history_count modulo history_room.
    Times in the ring are ticks and are converted when they are read.
    Locks: Callers may hold arena locks and the device lock. ds__mem_note takes dev->history_lock,
-   releases that lock, and then invokes observers under ds__mh.watch. So user code may run under
-   the caller's locks. ds__note_block expects the arena's lock, or a new block of the calling
-   thread. The driver is not called.
+   releases that lock, and then invokes observers under ds__history_state.watch. So user code may
+   run under the caller's locks. ds__note_block expects the arena's lock, or a new block of the
+   calling thread. The driver is not called.
    Threads: any thread that works in the allocator. */
 
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
     uint64_t now_ticks = ds__os_ticks();
-    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
+    if (now_ticks <= ds__memory_state.tick_base || ticks >= now_ticks)
         return now;
-    double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
+    double scale = (double)(now - ds__memory_state.tick_base_ns) /
+                   (double)(now_ticks - ds__memory_state.tick_base);
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
 /* Puts an event into the ring. Its lock is held. */
-static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
+static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
     if (DS__UNLIKELY(!dev->history_room))
         return;
     dev->history[dev->history_at] = *e;
@@ -30533,14 +30566,14 @@ static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
 }
 
 /* Tells who wants to know. Called with or without locks of arenas. */
-static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
+static void ds__mem_note(ds__mem_dev *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
                          uint64_t stream, uint64_t pool, const char *file, uint32_t line,
                          const char *label) {
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
     if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
         return;
-    ds__mevent e = { address, bytes, stream, ds__os_ticks(),  pool,
-                     file,    label, line,   (uint32_t)action };
+    ds__history_event e = { address, bytes, stream, ds__os_ticks(),  pool,
+                            file,    label, line,   (uint32_t)action };
     ds__lock_take(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
         ds__ring_in(dev, &e);
@@ -30552,12 +30585,12 @@ static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t addres
 }
 
 /* The stream that a block was allocated on. */
-static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
+static uint64_t ds__stream_of(const ds__arena *a, const ds__mem_block *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
 /* The handle of that stream; zero: it has ended. */
-static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
+static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mem_block *b) {
     if (DS__UNLIKELY(b->lent && b->uses))
         return b->uses->stream;
     return a->orphan ? (ds_stream){ 0 } : a->stream;
@@ -30566,41 +30599,42 @@ static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
 /* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
 __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
                                                               ds_mem_action action,
-                                                              const ds__mblock *b) {
-    ds__observe(&(ds__seen){ .kind = action == DS_ACTION_ALLOC            ? DS__SEEN_ALLOC
-                                     : action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE
-                                                                          : DS__SEEN_FREE_DONE,
-                             .ptr = b->ptr,
-                             .bytes = b->asked,
-                             .device = a->dev->device,
-                             .stream = ds__stream_handle_of(a, b),
-                             .label = b->label });
+                                                              const ds__mem_block *b) {
+    ds__observer_notify(&(ds__seen){ .kind = action == DS_ACTION_ALLOC ? DS__SEEN_ALLOC
+                                             : action == DS_ACTION_FREE_REQUESTED
+                                                 ? DS__SEEN_FREE
+                                                 : DS__SEEN_FREE_DONE,
+                                     .ptr = b->ptr,
+                                     .bytes = b->asked,
+                                     .device = a->dev->device,
+                                     .stream = ds__stream_handle_of(a, b),
+                                     .label = b->label });
 }
 
-static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
+static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mem_block *b) {
     ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
                  a->pool->id, b->file, b->line, b->label);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, action, b);
 }
 
 /* A free that is done at once: both of its events. */
-static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
+static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) {
     const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
     if (DS__UNLIKELY((watch & both) != both || (watch & DS__WATCHED))) {
         ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
-                     b->asked,
-                     a->stream_id,
-                     ds__os_ticks(),
-                     a->pool->id,
-                     b->file,
-                     b->label,
-                     b->line,
-                     DS_ACTION_FREE_REQUESTED };
+    ds__history_event e = { (uint64_t)(uintptr_t)b->ptr,
+                            b->asked,
+                            a->stream_id,
+                            ds__os_ticks(),
+                            a->pool->id,
+                            b->file,
+                            b->label,
+                            b->line,
+                            DS_ACTION_FREE_REQUESTED };
     ds__lock_take(&a->dev->history_lock);
     /* nothing more once ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
@@ -30615,9 +30649,9 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
 
    Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
    their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
-   block each. ds__ready and ds__has_room tell whether an arena may count now; locks.h makes an
-   arena ready. ds__fold moves the counts of arenas to the domains. ds__meter_add counts segments
-   and reserved bytes.
+   block each. ds__counter_room_ready and ds__has_room tell whether an arena may count now; locks.h
+   makes an arena ready. ds__counter_fold moves the counts of arenas to the domains. ds__meter_add
+   counts segments and reserved bytes.
 
    Policy:
    1. While one thread allocates on a device, every call counts in the device's tally and peaks
@@ -30631,11 +30665,11 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
       the block whatever other threads do.
 
    Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
-   do so. All other arenas count in their own tally. A block is counted only after ds__ready or
-   ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
-   statistics are full. After ds__fold every arena counts exactly, and the search for a thread
-   that allocates alone begins anew.
-   Locks: The functions that count expect the arena's lock. ds__share_room, ds__fold and the
+   do so. All other arenas count in their own tally. A block is counted only after
+   ds__counter_room_ready or ds__has_room was true under the same lock, or with all locks held.
+   Totals are counted only if statistics are full. After ds__counter_fold every arena counts
+   exactly, and the search for a thread that allocates alone begins anew.
+   Locks: The functions that count expect the arena's lock. ds__share_room, ds__counter_fold and the
    functions of domains expect all locks. Meters need no lock; neither the driver nor user code
    is called.
    Threads: any thread that holds the expected lock. */
@@ -30643,7 +30677,7 @@ static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
-static inline void ds__top(int64_t *peak, int64_t now) {
+static inline void ds__counter_peak_raise(int64_t *peak, int64_t now) {
     if (now > *peak)
         *peak = now;
 }
@@ -30658,7 +30692,7 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
             now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
         now[both] = now[1] + now[2];
         for (int k = 0; k < 3; k++) {
-            ds__top(&t->peak[k][m], now[k]);
+            ds__counter_peak_raise(&t->peak[k][m], now[k]);
             if (!room)
                 continue;
             int64_t left = t->peak[k][m] - now[k];
@@ -30672,21 +30706,21 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
 }
 
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
-static inline void ds__add(int64_t *at, int64_t by) {
+static inline void ds__counter_add(int64_t *at, int64_t by) {
     *at += by;
     DS__COMPILER_FENCE();
 }
 
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
                                                                int64_t asked, int full) {
-    ds__add(&t->kind[kind].now[DS__ALLOCATION], 1);
-    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], 1);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
     if (!full)
         return;
-    ds__add(&t->kind[kind].total[DS__ALLOCATION], 1);
-    ds__add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].total[DS__ALLOCATION], 1);
+    ds__counter_add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
 }
 
 /* Changes what is allocated and what is pending; totals and peaks do not follow. */
@@ -30694,21 +30728,21 @@ __attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, i
                                                                  int64_t count, int64_t size,
                                                                  int64_t asked, int64_t pending,
                                                                  int64_t pending_bytes) {
-    ds__add(&t->kind[kind].now[DS__ALLOCATION], count);
-    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], count);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
     if (!pending && !pending_bytes)
         return;
-    ds__add(&t->kind[kind].pending[0], pending);
-    ds__add(&t->kind[kind].pending[1], pending_bytes);
+    ds__counter_add(&t->kind[kind].pending[0], pending);
+    ds__counter_add(&t->kind[kind].pending[1], pending_bytes);
 }
 
 /* Below 0: a peak is passed. */
 __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count,
                                                                    int64_t size, int64_t asked) {
-    ds__add(&r->of[DS__ALLOCATION], -count);
-    ds__add(&r->of[DS__ALLOCATED_BYTES], -size);
-    ds__add(&r->of[DS__REQUESTED_BYTES], -asked);
+    ds__counter_add(&r->of[DS__ALLOCATION], -count);
+    ds__counter_add(&r->of[DS__ALLOCATED_BYTES], -size);
+    ds__counter_add(&r->of[DS__REQUESTED_BYTES], -asked);
     return r->of[DS__ALLOCATION] | r->of[DS__ALLOCATED_BYTES] | r->of[DS__REQUESTED_BYTES];
 }
 
@@ -30793,7 +30827,7 @@ static void ds__meter_add(ds__meter *m, int64_t by) {
     }
 }
 
-static void ds__meters(ds__arena *a, int kind, int meter, int64_t by) {
+static void ds__counter_meters_add(ds__arena *a, int kind, int meter, int64_t by) {
     if (!by)
         return;
     ds__meter_add(&a->dev->stats.meter[kind][meter], by);
@@ -30831,13 +30865,13 @@ static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
 }
 
 /* What a domain counts now, over its arenas. All is locked. */
-static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS],
+static void ds__domain_now(ds__mem_dev *dev, ds__mem_pool *only, int64_t now[2][DS__METRICS],
                            int64_t total[2][DS__METRICS]) {
     memset(now, 0, 2 * sizeof now[0]);
     if (total)
         memset(total, 0, 2 * sizeof total[0]);
     ds__tally_read(only ? &only->stats.tally : &dev->stats.tally, now, total);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next)
             ds__tally_read(&a->own, now, total);
 }
@@ -30852,8 +30886,9 @@ static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t
     for (int m = 0; m < DS__METRICS; m++) {
         int b = ds__is_bytes(m);
         for (int k = 0; k < 2; k++)
-            ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
-        ds__top(&d->tally.peak[0][m], now[0][m] + now[1][m] + room[0][b] + room[1][b]);
+            ds__counter_peak_raise(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
+        ds__counter_peak_raise(&d->tally.peak[0][m],
+                               now[0][m] + now[1][m] + room[0][b] + room[1][b]);
     }
 }
 
@@ -30874,14 +30909,14 @@ static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], 
 
 /* Gives room to all arenas of a device, which count for themselves from now on at the latest.
    All is locked. */
-static void ds__share_room(ds__mdevice *dev) {
+static void ds__share_room(ds__mem_dev *dev) {
     int64_t now[2][DS__METRICS];
     int64_t share[2][2];
     int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
     int arenas = 0;
-    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__nobody);
+    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__no_owner);
     ds__domain_now(dev, NULL, now, NULL);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             arenas++;
     for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
@@ -30898,7 +30933,7 @@ static void ds__share_room(ds__mdevice *dev) {
             left -= more;
         }
     }
-    for (ds__mpool *p = &dev->main; p; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
         int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
         int64_t members = 0;
         for (ds__arena *a = p->arenas; a; a = a->next, members++) {
@@ -30922,18 +30957,18 @@ static void ds__share_room(ds__mdevice *dev) {
         int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
         ds__domain_peaks(&p->stats, in_pool, pool);
-        ds__top(&p->stats.sharers, members);
+        ds__counter_peak_raise(&p->stats.sharers, members);
     }
     /* peaks stand still */
     if (!dev->main.full)
         return;
     ds__domain_peaks(&dev->stats, now, all);
-    ds__top(&dev->stats.sharers, arenas);
+    ds__counter_peak_raise(&dev->stats.sharers, arenas);
 }
 
 /* What arenas have counted goes to the domains. All is locked. */
-static void ds__fold(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__counter_fold(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (int k = 0; k < 2; k++)
                 for (int m = 0; m < DS__COUNTED + 2; m++) {
@@ -30958,7 +30993,7 @@ static void ds__fold(ds__mdevice *dev) {
 }
 
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
-static int ds__claim(ds__mdevice *dev) {
+static int ds__counter_room_claim(ds__mem_dev *dev) {
     void *none = NULL;
     if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls))
         return none == (void *)&ds__tls;
@@ -30966,7 +31001,7 @@ static int ds__claim(ds__mdevice *dev) {
 }
 
 /* Whether the locked arena may count a change. */
-static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
+static inline int ds__counter_room_ready(ds__arena *a, int kind, int64_t size) {
     if (DS__LIKELY(a->exact))
         return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
@@ -30975,7 +31010,7 @@ static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
 /* The same for a block. A free gives back as much as that one had been asked for, which may be
    less than is asked for now. */
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
-    return ds__ready(a, kind, size) &&
+    return ds__counter_room_ready(a, kind, size) &&
            (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
 }
 
@@ -30984,7 +31019,7 @@ static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t ask
    Finds the segment of an address for frees and queries (ds__segment_of). A two-level table
    serves most look-ups: a root of leaves of 16 GiB, each with an entry for every 2 MiB
    (granule). If several segments share a granule, ds__segment_shared searches the sorted list of
-   all segments. ds__granules enters and removes the granules of a segment.
+   all segments. ds__address_granules_set enters and removes the granules of a segment.
 
    Invariants: A leaf stays until shutdown. A granule that two segments have used keeps the mark
    for shared granules (the lowest bit) until shutdown. A look-up may return a segment that was
@@ -30992,9 +31027,9 @@ static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t ask
    ds__segment_shared skips segments marked by ds__segment_leaves: the driver may give their
    addresses to new segments.
    Locks: The table is read without a lock. ds__segment_shared and ds__segment_leaves take the
-   registry lock (ds__m.registry), the innermost lock. ds__granules and ds__sorted_after expect
-   the registry lock. The program's memory functions may be called under the registry lock, the
-   driver is not.
+   registry lock (ds__memory_state.registry), the innermost lock. ds__address_granules_set and
+   ds__sorted_after expect the registry lock. The program's memory functions may be called under the
+   registry lock, the driver is not.
    Threads: any thread may look up an address while other threads add and remove segments. */
 
 #define DS__GRANULE_BITS 21
@@ -31004,16 +31039,16 @@ static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
     if (address >> 47)
         return NULL;
     ds__segment *_Atomic *leaf =
-        atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
+        atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_acquire);
     return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
 }
 
 static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
     size_t low = 0;
-    size_t high = ds__m.sorted_count;
+    size_t high = ds__memory_state.sorted_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)ds__m.sorted[middle]->base <= address)
+        if ((uintptr_t)ds__memory_state.sorted[middle]->base <= address)
             low = middle + 1;
         else
             high = middle;
@@ -31032,35 +31067,36 @@ static inline ds__segment *ds__segment_of(const void *ptr) {
 
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
-    while (i > 0 && ds__m.sorted[i - 1]->leaving)
+    while (i > 0 && ds__memory_state.sorted[i - 1]->leaving)
         i--;
-    s = i > 0 ? ds__m.sorted[i - 1] : NULL;
-    ds__mutex_unlock(&ds__m.registry);
+    s = i > 0 ? ds__memory_state.sorted[i - 1] : NULL;
+    ds__mutex_unlock(&ds__memory_state.registry);
     return s;
 }
 
 static void ds__segment_leaves(ds__segment *s, int leaves) {
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     s->leaving = (uint8_t)leaves;
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
 }
 
 /* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
    locked. 0: no memory. */
-static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
+static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int in) {
     for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS,
                    end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS;
          g <= end; g++) {
         uintptr_t address = g << DS__GRANULE_BITS;
         if (address >> 47)
             return 0;
-        if (!atomic_load_explicit(&ds__m.root[address >> 34], memory_order_relaxed)) {
-            void *leaf = in ? ds__mkeep_unlocked(8192 * sizeof(ds__segment *)) : NULL;
+        if (!atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_relaxed)) {
+            void *leaf = in ? ds__kept_alloc_unlocked(8192 * sizeof(ds__segment *)) : NULL;
             if (!leaf)
                 return 0;
-            atomic_store_explicit(&ds__m.root[address >> 34], leaf, memory_order_release);
+            atomic_store_explicit(&ds__memory_state.root[address >> 34], leaf,
+                                  memory_order_release);
         }
         ds__segment *_Atomic *entry = ds__granule_at(address);
         ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);
@@ -31077,9 +31113,9 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
 /* alloc/bins.h - free blocks of an arena, sorted by size.
 
    Puts free blocks into bins: one for each size below 32 KiB, then 32 for each power of two.
-   ds__fit finds the best fitting block for a request, or nearly the best if best_fit_by_address
-   is off. ds__too_large applies max_split_size and max_non_split_rounding to plain segments;
-   ds__grows tells which segments grow.
+   ds__bin_best_fit finds the best fitting block for a request, or nearly the best if
+   best_fit_by_address is off. ds__too_large applies max_split_size and max_non_split_rounding to
+   plain segments; ds__segment_is_growing tells which segments grow.
 
    Invariants: A block is in a bin exactly if its state is free and it is not quiet. The bit of a
    bin is set exactly if the bin holds a block. A bit of the summary is set exactly if its word
@@ -31089,7 +31125,7 @@ static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
    user code.
    Threads: any thread that holds the arena's lock. */
 
-static inline unsigned ds__bin(size_t size) {
+static inline unsigned ds__bin_of_size(size_t size) {
     size_t u = size / DS__UNIT;
     if (u < 64)
         return (unsigned)u;
@@ -31101,19 +31137,19 @@ static inline unsigned ds__bin(size_t size) {
    used: such blocks have a bin of their own. */
 #define DS__EDGE (DS__BINS - 1u)
 
-static inline unsigned ds__bin_of(const ds__mblock *b) {
+static inline unsigned ds__bin_of(const ds__mem_block *b) {
     return DS__UNLIKELY(b->next && b->next->state == DS_BLOCK_UNMAPPED) ? DS__EDGE
-                                                                        : ds__bin(b->size);
+                                                                        : ds__bin_of_size(b->size);
 }
 
-static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
+static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
     ds__bins *bins = &a->bins[b->seg->kind];
     unsigned i = ds__bin_of(b);
-    ds__mblock *before = NULL;
-    ds__mblock *at = bins->head[i];
+    ds__mem_block *before = NULL;
+    ds__mem_block *at = bins->head[i];
     b->bin = (uint16_t)i;
     if (by_address)
-        while (at && (at->size < b->size || (at->size == b->size && ds__earlier(at, b)))) {
+        while (at && (at->size < b->size || (at->size == b->size && ds__block_is_earlier(at, b)))) {
             before = at;
             at = at->list_next;
         }
@@ -31130,7 +31166,7 @@ static inline void ds__bin_in(ds__arena *a, ds__mblock *b, int by_address) {
     a->free_bytes += b->size;
 }
 
-static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
+static inline void ds__bin_out(ds__arena *a, ds__mem_block *b) {
     ds__bins *bins = &a->bins[b->seg->kind];
     if (b->list_next)
         b->list_next->list_prev = b->list_prev;
@@ -31148,10 +31184,10 @@ static inline void ds__bin_out(ds__arena *a, ds__mblock *b) {
 static void ds__bins_sort(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++)
         for (unsigned i = 0; i < DS__BINS; i++) {
-            ds__mblock *rest = a->bins[kind].head[i];
+            ds__mem_block *rest = a->bins[kind].head[i];
             a->bins[kind].head[i] = NULL;
             while (rest) {
-                ds__mblock *b = rest;
+                ds__mem_block *b = rest;
                 rest = b->list_next;
                 a->free_bytes -= b->size; /* ds__bin_in adds them */
                 ds__bin_in(a, b, 1);
@@ -31159,12 +31195,12 @@ static void ds__bins_sort(ds__arena *a) {
         }
 }
 
-static inline int ds__grows(const ds__segment *s) {
+static inline int ds__segment_is_growing(const ds__segment *s) {
     return s->page != 0;
 }
 
 /* torch's limits on what a large block may be used for. */
-static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
+static int ds__too_large(const ds__mem_pool *p, size_t block, size_t size) {
     size_t limit = p->config.max_split_size;
     return size < limit ? block >= limit : block - size >= p->config.max_non_split_rounding;
 }
@@ -31172,18 +31208,18 @@ static int ds__too_large(const ds__mpool *p, size_t block, size_t size) {
 #define DS__LOOKS 16 /* candidates in one bin, unless the fit must be exact */
 
 /* The free block that fits best, or nearly; NULL: none does. */
-static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
+static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t size) {
     ds__bins *bins = &a->bins[kind];
-    unsigned i = ds__bin(size);
+    unsigned i = ds__bin_of_size(size);
     unsigned w;
-    const ds__mpool *p = a->pool;
+    const ds__mem_pool *p = a->pool;
     int exact = p->config.best_fit_by_address;
-    ds__mblock *best = NULL;
+    ds__mem_block *best = NULL;
     if (i >= DS__EDGE)
         return NULL;
     int looks = exact ? INT_MAX : DS__LOOKS;
     /* here some may be too small */
-    for (ds__mblock *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
+    for (ds__mem_block *b = bins->head[i]; b && looks > 0; b = b->list_next, looks--) {
         if (b->size < size || (best && b->size >= best->size))
             continue;
         best = b;
@@ -31205,7 +31241,7 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
         }
         i = w * 64 + (unsigned)__builtin_ctzll(bits);
         if (DS__UNLIKELY(i == DS__EDGE)) {
-            for (ds__mblock *b = bins->head[i]; b; b = b->list_next)
+            for (ds__mem_block *b = bins->head[i]; b; b = b->list_next)
                 if (b->size >= size && (!best || b->size < best->size))
                     best = b;
             if (!best)
@@ -31213,12 +31249,12 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
         } else {
             best = bins->head[i];
             looks = exact ? 0 : DS__LOOKS;
-            for (ds__mblock *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
+            for (ds__mem_block *b = best->list_next; b && looks > 0; b = b->list_next, looks--)
                 if (b->size < best->size)
                     best = b;
         }
     }
-    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__grows(best->seg) &&
+    if (DS__UNLIKELY(p->oversize) && !a->fresh && !ds__segment_is_growing(best->seg) &&
         ds__too_large(p, best->size, size))
         return NULL;
     return best;
@@ -31226,14 +31262,14 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
 
 /* alloc/block.h - blocks: cut, merge, park, take, find.
 
-   Manages the blocks of an arena. ds__take serves a request from the bins and splits the block;
-   ds__merge_in makes a block free and merges it with free neighbours. ds__park keeps the block
-   that was freed last for the next request of its size. ds__find_live finds the live block of an
-   address and locks its arena.
+   Manages the blocks of an arena. ds__block_take serves a request from the bins and splits the
+   block; ds__merge_in makes a block free and merges it with free neighbours. ds__block_park keeps
+   the block that was freed last for the next request of its size. ds__find_live finds the live
+   block of an address and locks its arena.
 
    Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
    never both free and not quiet. Each live block is in the granule table of its segment; a
-   crowded granule may have a sub-table (ds__finer). A parked block is free and quiet, and stays
+   crowded granule may have a sub-table (ds__sub_table). A parked block is free and quiet, and stays
    in the granule table. Descriptions stay until shutdown, so a late look-up reads a valid
    object.
    Locks: Functions that change a block expect the arena's lock. ds__find_live takes that lock
@@ -31242,12 +31278,12 @@ static inline ds__mblock *ds__fit(ds__arena *a, int kind, size_t size) {
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
 /* A description of a block; NULL: no memory. */
-static ds__mblock *ds__mblock_new(ds__arena *a) {
-    ds__mblock *b = a->spare_blocks;
+static ds__mem_block *ds__mem_block_new(ds__arena *a) {
+    ds__mem_block *b = a->spare_blocks;
     if (DS__UNLIKELY(!b)) {
         enum { MANY = 64 };
 
-        ds__mblock *many = ds__mkeep(MANY * sizeof *many);
+        ds__mem_block *many = ds__kept_alloc(MANY * sizeof *many);
         if (!many)
             return NULL;
         for (int i = 0; i < MANY; i++) {
@@ -31260,7 +31296,7 @@ static ds__mblock *ds__mblock_new(ds__arena *a) {
     return b;
 }
 
-static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) {
+static inline void ds__mem_block_drop(ds__arena *a, ds__mem_block *b) {
     b->seg = NULL;
     b->list_next = a->spare_blocks;
     a->spare_blocks = b;
@@ -31268,8 +31304,8 @@ static inline void ds__mblock_drop(ds__arena *a, ds__mblock *b) {
 
 /* Cuts a block, which is in no list, behind `size` bytes; the rest, as free as the block was,
    comes back. The spare description is there. */
-static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
-    ds__mblock *rest = ds__mblock_new(a);
+static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_t size) {
+    ds__mem_block *rest = ds__mem_block_new(a);
     if (DS__UNLIKELY(!rest))
         return NULL;
     rest->bin = 0;
@@ -31289,33 +31325,34 @@ static inline ds__mblock *ds__cut(ds__arena *a, ds__mblock *b, size_t size) {
     return rest;
 }
 
-static inline int ds__is_split(const ds__mblock *b) {
+static inline int ds__is_split(const ds__mem_block *b) {
     return b->prev || b->next;
 }
 
 /* Counts a change of free memory in plain segments that are in use. */
 static void ds__count_split(ds__arena *a, int kind, int64_t count, int64_t bytes) {
-    ds__meters(a, kind, DS__SPLIT, count);
-    ds__meters(a, kind, DS__SPLIT_BYTES, bytes);
+    ds__counter_meters_add(a, kind, DS__SPLIT, count);
+    ds__counter_meters_add(a, kind, DS__SPLIT_BYTES, bytes);
 }
 
-static inline ds__finer *ds__row_of(const ds__mblock *entry) {
-    return (uintptr_t)entry & 1 ? (ds__finer *)((uintptr_t)entry - 1) : NULL;
+static inline ds__sub_table *ds__row_of(const ds__mem_block *entry) {
+    return (uintptr_t)entry & 1 ? (ds__sub_table *)((uintptr_t)entry - 1) : NULL;
 }
 
-static inline ds__mblock **ds__live_at(const ds__segment *s, const char *ptr) {
+static inline ds__mem_block **ds__live_at(const ds__segment *s, const char *ptr) {
     size_t offset = (size_t)(ptr - s->base);
-    ds__mblock **at = &s->granule[offset >> s->shift];
-    ds__finer *row = ds__row_of(*at);
+    ds__mem_block **at = &s->granule[offset >> s->shift];
+    ds__sub_table *row = ds__row_of(*at);
     return row ? &row->at[offset >> (s->shift - DS__ROW_BITS) & ((1 << DS__ROW_BITS) - 1)] : at;
 }
 
 /* A granule has become crowded. */
-__attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, ds__mblock **entry) {
+__attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s,
+                                                 ds__mem_block **entry) {
     if (!a->spare_rows) {
         enum { MANY = 8 };
 
-        ds__finer *many = ds__mkeep(MANY * sizeof *many);
+        ds__sub_table *many = ds__kept_alloc(MANY * sizeof *many);
         /* it stays crowded */
         if (!many)
             return;
@@ -31324,55 +31361,55 @@ __attribute__((noinline)) static void ds__row_in(ds__arena *a, ds__segment *s, d
             a->spare_rows = &many[i];
         }
     }
-    ds__finer *row = a->spare_rows;
+    ds__sub_table *row = a->spare_rows;
     a->spare_rows = row->next;
     memset(row, 0, sizeof *row);
     row->next = s->rows;
     s->rows = row;
-    ds__mblock *b = *entry;
-    *entry = (ds__mblock *)((uintptr_t)row + 1);
+    ds__mem_block *b = *entry;
+    *entry = (ds__mem_block *)((uintptr_t)row + 1);
     while (b) {
-        ds__mblock *next = b->list_next;
-        ds__mblock **at = ds__live_at(s, b->ptr);
+        ds__mem_block *next = b->list_next;
+        ds__mem_block **at = ds__live_at(s, b->ptr);
         b->list_next = *at;
         *at = b;
         b = next;
     }
 }
 
-static inline void ds__live_in(ds__arena *a, ds__mblock *b) {
+static inline void ds__live_in(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
-    ds__mblock **at = ds__live_at(s, b->ptr);
+    ds__mem_block **at = ds__live_at(s, b->ptr);
     b->list_next = *at;
     *at = b;
     if (s->shift != DS__DENSE_SHIFT)
         return;
     int many = 0;
-    for (const ds__mblock *one = b; one && many < DS__ROW_FROM; one = one->list_next)
+    for (const ds__mem_block *one = b; one && many < DS__ROW_FROM; one = one->list_next)
         many++;
     if (DS__UNLIKELY(many == DS__ROW_FROM) &&
         at == &s->granule[(size_t)(b->ptr - s->base) >> s->shift])
         ds__row_in(a, s, at);
 }
 
-static inline void ds__live_out(ds__mblock *b) {
-    ds__mblock **at = ds__live_at(b->seg, b->ptr);
+static inline void ds__live_out(ds__mem_block *b) {
+    ds__mem_block **at = ds__live_at(b->seg, b->ptr);
     while (*at != b)
         at = &(*at)->list_next;
     *at = b->list_next;
 }
 
-static inline uint32_t ds__requests(const ds__arena *a) {
+static inline uint32_t ds__arena_count_request(const ds__arena *a) {
     return a->requests ? atomic_load_explicit(a->requests, memory_order_relaxed) : 0;
 }
 
 /* Makes a block that is in no list free, and one with its free neighbours. */
-static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
-    ds__mblock *prev = b->prev;
-    ds__mblock *next = b->next;
+static inline ds__mem_block *ds__merge_in(ds__arena *a, ds__mem_block *b) {
+    ds__mem_block *prev = b->prev;
+    ds__mem_block *next = b->next;
     int64_t count = 0;
     int64_t bytes = 0;
-    int plain = !ds__grows(b->seg);
+    int plain = !ds__segment_is_growing(b->seg);
     if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
         count--;
         bytes -= (int64_t)prev->size;
@@ -31381,7 +31418,7 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         prev->next = next;
         if (next)
             next->prev = prev;
-        ds__mblock_drop(a, b);
+        ds__mem_block_drop(a, b);
         b = prev;
     }
     if (next && next->state == DS_BLOCK_FREE && !next->quiet) {
@@ -31392,7 +31429,7 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         b->next = next->next;
         if (b->next)
             b->next->prev = b;
-        ds__mblock_drop(a, next);
+        ds__mem_block_drop(a, next);
     }
     b->state = DS_BLOCK_FREE;
     if (DS__UNLIKELY(plain)) {
@@ -31402,60 +31439,61 @@ static inline ds__mblock *ds__merge_in(ds__arena *a, ds__mblock *b) {
         }
         if (count || bytes)
             ds__count_split(a, b->seg->kind, count, bytes);
-        b->asked = ds__requests(a); /* its age, for garbage collection */
+        b->asked = ds__arena_count_request(a); /* its age, for garbage collection */
     }
     ds__bin_in(a, b, a->pool->config.best_fit_by_address);
     return b;
 }
 
 /* The parked block, which is not among the free bytes, becomes one with its free neighbours. */
-static void ds__unpark(ds__arena *a, ds__mblock *b) {
+static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
     b->quiet = 0;
     ds__live_out(b);
     (void)ds__merge_in(a, b);
 }
 
-static inline void ds__park(ds__arena *a, ds__mblock *b, int kind) {
-    ds__mblock *before = a->parked[kind];
+static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
+    ds__mem_block *before = a->parked[kind];
     a->parked[kind] = b;
     b->flags = DS__FLAGS_PARKED;
     if (DS__UNLIKELY(before != NULL))
-        ds__unpark(a, before);
+        ds__block_unpark(a, before);
 }
 
 static void ds__unpark_all(ds__arena *a) {
     for (int kind = 0; kind < 2; kind++) {
-        ds__mblock *b = a->parked[kind];
+        ds__mem_block *b = a->parked[kind];
         a->parked[kind] = NULL;
         if (b)
-            ds__unpark(a, b);
+            ds__block_unpark(a, b);
     }
 }
 
 /* A block is a request's from now on. */
-__attribute__((always_inline)) static inline void ds__made(ds__mblock *b, size_t asked) {
+__attribute__((always_inline)) static inline void ds__block_mark_live(ds__mem_block *b,
+                                                                      size_t asked) {
     b->state = DS_BLOCK_LIVE;
     b->asked = asked;
-    b->label = DS__UNLIKELY(ds__mtls.labels) ? ds__mem_label() : NULL;
+    b->label = DS__UNLIKELY(ds__memory_thread.labels) ? ds__mem_label() : NULL;
     b->file = ds__tls.site.file;
     b->line = (uint32_t)ds__tls.site.line;
 }
 
-static inline void ds__made_and_counted(ds__arena *a, ds__mblock *b, size_t asked) {
-    ds__made(b, asked);
+static inline void ds__block_mark_live_counted(ds__arena *a, ds__mem_block *b, size_t asked) {
+    ds__block_mark_live(b, asked);
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
 /* The parked block, if it is as large as the request: where it was, it stays. */
-__attribute__((always_inline)) static inline ds__mblock *ds__take_parked(ds__arena *a, int kind,
-                                                                         size_t size,
-                                                                         size_t asked) {
-    ds__mblock *b = a->parked[kind];
+__attribute__((always_inline)) static inline ds__mem_block *ds__take_parked(ds__arena *a, int kind,
+                                                                            size_t size,
+                                                                            size_t asked) {
+    ds__mem_block *b = a->parked[kind];
     if (DS__UNLIKELY(!b || b->size != size))
         return NULL;
     a->parked[kind] = NULL;
     b->flags = DS__FLAGS_LIVE;
-    ds__made(b, asked);
+    ds__block_mark_live(b, asked);
     ds__count_alloc(a, kind, (int64_t)size, (int64_t)asked);
     return b;
 }
@@ -31468,35 +31506,36 @@ static void ds__count_oversize(ds__arena *a, int64_t by) {
 
 /* Takes a free block that fits for a request and gives the rest back. NULL: nothing fits, or
    there is no memory for a description. */
-__attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, size_t size,
-                                                      size_t asked) {
-    ds__mblock *b = ds__take_parked(a, kind, size, asked);
+__attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size,
+                                                               size_t asked) {
+    ds__mem_block *b = ds__take_parked(a, kind, size, asked);
     if (b)
         return b;
     if ((b = a->parked[kind]) != NULL) {
         a->parked[kind] = NULL;
-        ds__unpark(a, b);
+        ds__block_unpark(a, b);
     }
-    if (DS__UNLIKELY(!(b = ds__fit(a, kind, size))))
+    if (DS__UNLIKELY(!(b = ds__bin_best_fit(a, kind, size))))
         return NULL;
-    const ds__mpool *p = a->pool;
-    size_t above = ds__grows(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
+    const ds__mem_pool *p = a->pool;
+    size_t above = ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[b->seg->kind];
     int was_split = ds__is_split(b);
     int split = b->size - size >= above && DS__LIKELY(!p->no_split) &&
-                (size < p->config.max_split_size || b->seg->kind == DS__SMALL || ds__grows(b->seg));
+                (size < p->config.max_split_size || b->seg->kind == DS__SMALL ||
+                 ds__segment_is_growing(b->seg));
     if (DS__UNLIKELY(split && !a->spare_blocks)) { /* before anything has changed */
-        ds__mblock *spare = ds__mblock_new(a);
+        ds__mem_block *spare = ds__mem_block_new(a);
         if (!spare)
             return NULL;
-        ds__mblock_drop(a, spare);
+        ds__mem_block_drop(a, spare);
     }
     size_t whole = b->size;
     ds__bin_out(a, b);
     if (split) {
-        ds__mblock *rest = ds__cut(a, b, size);
+        ds__mem_block *rest = ds__block_cut(a, b, size);
         ds__bin_in(a, rest, p->config.best_fit_by_address);
     }
-    if (DS__UNLIKELY(!ds__grows(b->seg))) {
+    if (DS__UNLIKELY(!ds__segment_is_growing(b->seg))) {
         if (split)
             ds__count_split(a, kind, was_split ? 0 : 1,
                             was_split ? -(int64_t)size : (int64_t)(whole - size));
@@ -31506,7 +31545,7 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
             atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
     }
     ds__live_in(a, b);
-    ds__made_and_counted(a, b, asked);
+    ds__block_mark_live_counted(a, b, asked);
     if (DS__UNLIKELY(b->size >= p->config.max_split_size)) {
         b->oversize = 1;
         ds__count_oversize(a, 1);
@@ -31515,15 +31554,15 @@ __attribute__((noinline)) static ds__mblock *ds__take(ds__arena *a, int kind, si
 }
 
 /* The live block that an address is the start of (exact), or lies in. The arena is locked. */
-static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int exact) {
+static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
     size_t offset = (size_t)(ptr - s->base);
     if (ptr < s->base || offset >= s->size)
         return NULL;
     size_t fine = (offset >> (s->shift - DS__ROW_BITS)) & ((1 << DS__ROW_BITS) - 1);
     for (size_t i = offset >> s->shift;;) {
-        ds__finer *row = ds__row_of(s->granule[i]);
-        ds__mblock *best = NULL;
-        for (ds__mblock *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
+        ds__sub_table *row = ds__row_of(s->granule[i]);
+        ds__mem_block *best = NULL;
+        for (ds__mem_block *b = row ? row->at[fine] : s->granule[i]; b; b = b->list_next) {
             if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
                 return b;
             if (b->ptr < ptr && (!best || b->ptr > best->ptr))
@@ -31544,15 +31583,17 @@ static inline ds__mblock *ds__find(const ds__segment *s, const char *ptr, int ex
 }
 
 /* The live block of an address and its arena, locked; NULL: there is none, nothing is locked. */
-__attribute__((always_inline)) static inline ds__mblock *ds__find_live(const void *ptr, int exact,
-                                                                       ds__arena **out_arena) {
+__attribute__((always_inline)) static inline ds__mem_block *ds__find_live(const void *ptr,
+                                                                          int exact,
+                                                                          ds__arena **out_arena) {
     ds__segment *s = ds__segment_of(ptr);
     ds__arena *a = s ? atomic_load_explicit(&s->arena, memory_order_acquire) : NULL;
     if (!a)
         return NULL;
     ds__arena_lock(a);
-    ds__mblock *b =
-        atomic_load_explicit(&s->arena, memory_order_acquire) == a ? ds__find(s, ptr, exact) : NULL;
+    ds__mem_block *b = atomic_load_explicit(&s->arena, memory_order_acquire) == a
+                           ? ds__block_find(s, ptr, exact)
+                           : NULL;
     if (!b)
         ds__arena_unlock(a);
     *out_arena = a;
@@ -31568,8 +31609,8 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
 
    Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
    arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
-   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
-   on that thread.
+   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__retired_reclaim does
+   nothing on that thread.
    Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
    arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
    holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
@@ -31579,31 +31620,31 @@ __attribute__((always_inline)) static inline ds__mblock *ds__find_live(const voi
    Threads: any. */
 
 /* Stops the device: nobody allocates or frees on it until it is unlocked. */
-static void ds__mem_lock_all(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__mem_lock_all(ds__mem_dev *dev) {
+    ds__mem_dev_lock(dev);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             ds__arena_lock(a);
             ds__unpark_all(a);
         }
 }
 
-static void ds__mem_unlock_all(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__mem_unlock_all(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             ds__arena_unlock(a);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
 }
 
 /* locked before, unlocked after */
 __attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
     int exact = a->exact;
     ds__arena_unlock(a);
-    if (exact && ds__claim(a->dev))
+    if (exact && ds__counter_room_claim(a->dev))
         return;
     ds__mem_lock_all(a->dev);
     /* else another thread just did */
-    if (!ds__ready(a, kind, size))
+    if (!ds__counter_room_ready(a, kind, size))
         ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
@@ -31616,7 +31657,7 @@ __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int
     while (!ds__has_room(a, kind, size, asked)) {
         int exact = a->exact;
         ds__arena_unlock(a);
-        if (!exact || !ds__claim(a->dev)) {
+        if (!exact || !ds__counter_room_claim(a->dev)) {
             ds__mem_lock_all(a->dev);
             return 1;
         }
@@ -31637,11 +31678,11 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
 /* alloc/pool.h - devices and pools: creation, look-up, policies.
 
    Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mpool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
-   enters the functions for stream end and shutdown. ds__mpool_apply sets a pool's configuration
-   and derives the flags of the pool and its arenas. ds__mpool_of returns the pool of a handle.
-   ds__policy returns the configuration to code without a lock. ds__mpool_own and
-   ds__mpool_disown count the owners of a pool: its handle, pushes, captures and graphs.
+   reuses pools (ds__mem_pool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   enters the functions for stream end and shutdown. ds__mem_pool_apply sets a pool's configuration
+   and derives the flags of the pool and its arenas. ds__mem_pool_of returns the pool of a handle.
+   ds__pool_policy returns the configuration to code without a lock. ds__mem_pool_own and
+   ds__mem_pool_disown count the owners of a pool: its handle, pushes, captures and graphs.
 
    Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
    a valid object. A stored policy never changes; equal policies are stored once, up to
@@ -31649,18 +31690,18 @@ static void ds__count_end(ds__arena *a, int all) { /* unlocks */
    become a new pool, with a new number. dev->limit follows from `limit` and `memory_fraction` of
    the device's configuration. If DEVSTREAM_ALLOC_CONF is invalid, each call of ds__mem_setup
    reads the variable again and returns the error.
-   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
-   ds__mh.lock for a new device, and ds__m.leaving for ds__mem_setup. ds__mem_device calls the
-   driver under ds__m.lock, for the properties of the device. ds__mpool_at and ds__mpool_again
-   expect ds__m.lock. ds__mpool_apply expects the device stopped (ds__mem_lock_all), or a pool
-   without arenas.
+   Locks: ds__memory_state.lock first; under it the device's lock, the arenas' locks and the
+   registry's, ds__history_state.lock for a new device, and ds__memory_state.leaving for
+   ds__mem_setup. ds__mem_device calls the driver under ds__memory_state.lock, for the properties of
+   the device. ds__mem_pool_at and ds__mem_pool_reuse expect ds__memory_state.lock.
+   ds__mem_pool_apply expects the device stopped (ds__mem_lock_all), or a pool without arenas.
    Threads: any thread. An existing device is found without a lock. ds__mem_closing(1) runs on
    the thread of ds_shutdown and waits for threads that release the pool of a graph.
-   ds__mpool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
+   ds__mem_pool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
 
 /* What an arena has from its pool, at hand for every call. */
 static void ds__arena_apply(ds__arena *a) {
-    const ds__mpool *p = a->pool;
+    const ds__mem_pool *p = a->pool;
     a->watched = p->watched;
     a->full = p->full;
     a->own_pool = p != &p->dev->main;
@@ -31672,39 +31713,39 @@ static void ds__arena_apply(ds__arena *a) {
 
 /* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
    of it: they change by themselves. NULL and the sentence: no memory. */
-typedef struct ds__mpolicy {
-    struct ds__mpolicy *next;
+typedef struct ds__mem_policy {
+    struct ds__mem_policy *next;
     uint64_t pad;
     ds_mem_config config;
-} ds__mpolicy;
+} ds__mem_policy;
 
 static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
     c.limit = 0;
     c.memory_fraction = 1;
-    ds__mutex_lock(&ds__m.registry);
-    ds__mpolicy *k = ds__m.policies;
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__mem_policy *k = ds__memory_state.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
-    if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
+    if (!k && (k = ds__kept_alloc_unlocked(sizeof *k)) != NULL) {
         memcpy(&k->config, &c, sizeof c);
-        k->next = ds__m.policies;
-        ds__m.policies = k;
+        k->next = ds__memory_state.policies;
+        ds__memory_state.policies = k;
     }
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     if (!k)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
 }
 
-static const ds_mem_config *ds__policy(ds__mpool *p) {
+static const ds_mem_config *ds__pool_policy(ds__mem_pool *p) {
     return atomic_load_explicit(&p->policy, memory_order_acquire);
 }
 
 /* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
    the pool, or nobody knows them yet. 0 and the sentence: no memory. */
-static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
+static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
         return 0;
@@ -31733,18 +31774,18 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
 }
 
 /* The device's configuration as it stands. */
-static ds_mem_config ds__config_of(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
+static ds_mem_config ds__config_of(ds__mem_dev *dev) {
+    ds__mem_dev_lock(dev);
     ds_mem_config c = dev->main.config;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return c;
 }
 
 /* The configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
-    ds__mutex_lock(&ds__m.lock);
-    ds_mem_config c = ds__m.config;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds_mem_config c = ds__memory_state.config;
+    ds__mutex_unlock(&ds__memory_state.lock);
     return c;
 }
 
@@ -31761,56 +31802,58 @@ static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
 }
 
 /* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) {
+static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
 /* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
 static void ds__mem_closing(int closing) {
-    ds__mutex_lock(&ds__m.leaving);
-    ds__m.closing = closing;
-    while (closing && ds__m.leavers)
-        ds__condition_wait(&ds__m.left, &ds__m.leaving);
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mutex_lock(&ds__memory_state.leaving);
+    ds__memory_state.closing = closing;
+    while (closing && ds__memory_state.leavers)
+        ds__condition_wait(&ds__memory_state.left, &ds__memory_state.leaving);
+    ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void) {
-    ds__mutex_lock(&ds__m.lock);
-    if (!ds__m.tick_base) {
-        ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__os_ticks();
+    ds__mutex_lock(&ds__memory_state.lock);
+    if (!ds__memory_state.tick_base) {
+        ds__memory_state.tick_base_ns = ds__now_ns();
+        ds__memory_state.tick_base = ds__os_ticks();
     }
-    if (!ds__m.configured) {
+    if (!ds__memory_state.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
-        ds__m.config = ds_mem_config_default();
-        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
-        if (ds__m.conf_result < 0)
-            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
-        ds__m.configured = ds__m.conf_result == DS_OK;
+        ds__memory_state.config = ds_mem_config_default();
+        ds__memory_state.conf_result =
+            text && *text ? ds__config_read(text, &ds__memory_state.config) : DS_OK;
+        if (ds__memory_state.conf_result < 0)
+            ds__fail_append(ds__memory_state.conf_result,
+                            " (in the environment's DEVSTREAM_ALLOC_CONF)");
+        ds__memory_state.configured = ds__memory_state.conf_result == DS_OK;
         ds__mem_closing(0);
         ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
-    ds_result r = ds__m.conf_result;
-    ds__mutex_unlock(&ds__m.lock);
+    ds_result r = ds__memory_state.conf_result;
+    ds__mutex_unlock(&ds__memory_state.lock);
     return r;
 }
 
 /* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
    set. */
-static ds__mdevice *ds__mem_device(ds_device device) {
+static ds__mem_dev *ds__mem_device(ds_device device) {
     int backend = ds__backend_of(device);
-    ds__mdevice *dev = ds__mem_device_at(backend, device.index);
+    ds__mem_dev *dev = ds__mem_device_at(backend, device.index);
     if (DS__LIKELY(dev != NULL))
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
         ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-        dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
+        dev = r < 0 ? NULL : ds__kept_alloc(sizeof *dev);
         if (!dev && r >= 0)
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
@@ -31820,7 +31863,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->has_space = -1;
             dev->main.dev = dev;
             dev->main.owners = 1;
-            if (ds__mpool_apply(&dev->main, &ds__m.config)) {
+            if (ds__mem_pool_apply(&dev->main, &ds__memory_state.config)) {
                 ds__mem_limit(dev);
                 atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
                                       dev, memory_order_release);
@@ -31830,34 +31873,36 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             }
         }
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
 
 /* The device's memory if it was used; DS_OK and NULL: it was not. */
-static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
+static ds_result ds__mem_used(ds_device device, ds__mem_dev **out) {
     *out = NULL;
     DS__RESOLVE(device);
     *out = ds__mem_device_at(ds__backend_of(device), device.index);
     return DS_OK;
 }
 
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
-   is held. */
-static ds__mpool *ds__mpool_at(ds_pool pool) {
+/* The pool of a handle, destroyed or not, until another takes its place; NULL: none.
+   ds__memory_state.lock is held. */
+static ds__mem_pool *ds__mem_pool_at(ds_pool pool) {
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
+    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count
+                          ? ds__memory_state.pools[index - 1]
+                          : NULL;
     return p && p->id == pool.id ? p : NULL;
 }
 
 /* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
    hold it. */
-static ds__mpool *ds__mpool_of(ds_pool pool) {
-    ds__mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_at(pool);
+static ds__mem_pool *ds__mem_pool_of(ds_pool pool) {
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p && p->dead)
         p = NULL;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (!p)
         ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
                                                 : "no pool was given (the handle is zero)");
@@ -31866,26 +31911,26 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
 
 /* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
    read while nothing is locked. */
-static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
+static ds__arena *ds__first_arena(ds__mem_dev *dev, ds__mem_pool *p) {
+    ds__mem_dev_lock(dev);
     ds__arena *a = p->arenas;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return a;
 }
 
-static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
+static ds__mem_pool *ds__next_pool(ds__mem_dev *dev, ds__mem_pool *p) {
+    ds__mem_dev_lock(dev);
     p = p ? p->next : &dev->main;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return p;
 }
 
 /* Sets what a pool has from its creation on: everything but its configuration and its label. A
    new pool's number is never another one's, before or after a shutdown. The pool of a capture has
    the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
-static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
-                            uint64_t capture) {
-    uint64_t number = ++ds__m.next_pool;
+static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_desc *desc,
+                               uint64_t capture) {
+    uint64_t number = ++ds__memory_state.next_pool;
     p->id = number << 32 | slot;
     p->name[0] = capture;
     p->name[1] = capture ? 0 : number;
@@ -31909,12 +31954,13 @@ static int ds__arena_has_memory(const ds__arena *a) {
 }
 
 /* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
-   Programs that capture again and again need no more memory for that. ds__m.lock is held. */
-static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
-                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
-    ds__mpool *found = NULL;
+   Programs that capture again and again need no more memory for that. ds__memory_state.lock is
+   held. */
+static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *config,
+                                        const ds_pool_desc *desc, char *label, uint64_t capture) {
+    ds__mem_pool *found = NULL;
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
+    for (ds__mem_pool *p = dev->main.next; p && !found; p = p->next) {
         int empty = p->owners == 0;
         for (const ds__arena *a = p->arenas; a && empty; a = a->next)
             empty = !ds__arena_has_memory(a);
@@ -31924,12 +31970,12 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
     if (found && !ds__policy_keep(config))
         found = NULL;
     if (found) {
-        ds__fold(dev); /* what it has counted remains the device's */
+        ds__counter_fold(dev); /* what it has counted remains the device's */
         memset(&found->stats, 0, sizeof found->stats);
-        ds__release(found->label);
+        ds__host_free(found->label);
         found->label = label;
-        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
-        (void)ds__mpool_apply(found, config);
+        ds__mem_pool_begin(found, (uint32_t)found->id, desc, capture);
+        (void)ds__mem_pool_apply(found, config);
     }
     ds__mem_unlock_all(dev);
     return found;
@@ -31937,76 +31983,76 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
 
 /* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
    the device and the configuration are not used. NULL: out of memory, the error is set. */
-static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
-                                const ds_pool_desc *desc, uint64_t capture) {
+static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
+                                      const ds_pool_desc *desc, uint64_t capture) {
     char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
     if (desc->label && !copy) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
-    ds__mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_reuse(dev, config, desc, copy, capture);
     if (p) {
-        ds__mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__memory_state.lock);
         return p;
     }
-    if (!(p = ds__mkeep(sizeof *p))) {
-        ds__mutex_unlock(&ds__m.lock);
-        ds__release(copy);
+    if (!(p = ds__kept_alloc(sizeof *p))) {
+        ds__mutex_unlock(&ds__memory_state.lock);
+        ds__host_free(copy);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
     p->dev = dev;
     p->label = copy;
-    if (ds__m.pool_count == ds__m.pool_room) {
-        uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
-        ds__mpool **more = ds__alloc(room * sizeof *more);
+    if (ds__memory_state.pool_count == ds__memory_state.pool_room) {
+        uint32_t room = ds__memory_state.pool_room ? 2 * ds__memory_state.pool_room : 16;
+        ds__mem_pool **more = ds__host_alloc(room * sizeof *more);
         if (!more) {
-            ds__mutex_unlock(&ds__m.lock);
-            ds__release(copy);
+            ds__mutex_unlock(&ds__memory_state.lock);
+            ds__host_free(copy);
             p->label = NULL;
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
             return NULL;
         }
-        if (ds__m.pool_count)
-            memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
-        ds__release(ds__m.pools);
-        ds__m.pools = more;
-        ds__m.pool_room = room;
+        if (ds__memory_state.pool_count)
+            memcpy(more, ds__memory_state.pools, ds__memory_state.pool_count * sizeof *more);
+        ds__host_free(ds__memory_state.pools);
+        ds__memory_state.pools = more;
+        ds__memory_state.pool_room = room;
     }
-    ds__mdevice_lock(dev);
-    int applied = ds__mpool_apply(p, config);
+    ds__mem_dev_lock(dev);
+    int applied = ds__mem_pool_apply(p, config);
     if (applied) {
-        ds__m.pools[ds__m.pool_count++] = p;
-        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
+        ds__memory_state.pools[ds__memory_state.pool_count++] = p;
+        ds__mem_pool_begin(p, ds__memory_state.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }
-    ds__mdevice_unlock(dev);
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mem_dev_unlock(dev);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (applied)
         return p;
-    ds__release(copy);
+    ds__host_free(copy);
     return NULL;
 }
 
 /* Owners come and go; the last one leaves the pool to be emptied. */
-static void ds__mpool_own(ds__mpool *p) {
-    ds__mdevice_lock(p->dev);
+static void ds__mem_pool_own(ds__mem_pool *p) {
+    ds__mem_dev_lock(p->dev);
     p->owners++;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
 }
 
 /* no lock: a graph's end comes on a thread of CUDA's */
-static void ds__mpool_disown(ds__mpool *p) {
+static void ds__mem_pool_disown(ds__mem_pool *p) {
     atomic_fetch_sub(&p->owners, 1);
 }
 
 /* alloc/stream_use.h - uses of blocks by other streams, and their events.
 
-   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
-   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
-   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
+   Manages stream uses (ds__stream_use). ds__stream_use_new takes one with an event from the arena's
+   stock, and ds__stream_uses_drop returns a list of them. ds__uses_done tells whether uses are
+   done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
    stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
    the events that are missing at a free.
 
@@ -32015,8 +32061,8 @@ static void ds__mpool_disown(ds__mpool *p) {
    record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
-   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   Locks: ds__stream_uses_drop expects the arena's lock. The others may call the driver and expect
+   no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
    ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
    ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
@@ -32031,8 +32077,8 @@ static void ds__event_drop(ds_event event) {
 
 /* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
    sentence: there is no memory. */
-static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
-    if (!u && !(u = ds__mkeep(sizeof *u))) {
+static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) {
+    if (!u && !(u = ds__kept_alloc(sizeof *u))) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
         return NULL;
     }
@@ -32053,19 +32099,19 @@ static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
 }
 
 /* One from the arena's stock. The arena is not locked. */
-static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
+static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
-    ds__muse *u = a->spare_uses;
+    ds__stream_use *u = a->spare_uses;
     if (u)
         a->spare_uses = u->next;
     ds__arena_unlock(a);
-    return ds__muse_ready(u, device);
+    return ds__stream_use_done(u, device);
 }
 
 /* The events of uses may be recorded again. The arena is locked. */
-static void ds__muses_drop(ds__arena *a, ds__muse *u) {
+static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
     while (u) {
-        ds__muse *next = u->next;
+        ds__stream_use *next = u->next;
         u->next = a->spare_uses;
         a->spare_uses = u;
         u = next;
@@ -32111,20 +32157,20 @@ static int ds__is_capturing(ds__stream *s) {
 }
 
 /* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
-static int ds__use_claim(ds__muse *u) {
+static int ds__use_claim(ds__stream_use *u) {
     for (;;) {
         uint8_t was = 0;
         if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
             return 1;
         if (was == 1)
             return 0;
-        ds__pause();
+        ds__processor_pause();
     }
 }
 
 /* Gives a use the event that it was to get when a capture is over. 0: one is open still.
    Captures are held. */
-static int ds__record_held(ds__muse *u) {
+static int ds__record_held(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
     if (!ds__use_claim(u))
@@ -32138,7 +32184,7 @@ static int ds__record_held(ds__muse *u) {
     return u->recorded;
 }
 
-static int ds__record_now(ds__muse *u) {
+static int ds__record_now(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
     ds__hold_captures();
@@ -32150,8 +32196,8 @@ static int ds__record_now(ds__muse *u) {
 /* Gives every use without an event one, at the end of its stream; a stream that has ended needs
    none. Uses of streams that capture what the block belongs to are ordered by the graph.
    Captures are held; the block is in no list. */
-static ds_result ds__record_uses_held(ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static ds_result ds__record_uses_held(ds__mem_block *b) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         if (!ds__use_claim(u))
             continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
@@ -32175,8 +32221,8 @@ static ds_result ds__record_uses_held(ds__mblock *b) {
     return DS_OK;
 }
 
-static ds_result ds__record_uses(ds__mblock *b) {
-    const ds__muse *u = b->uses;
+static ds_result ds__record_uses(ds__mem_block *b) {
+    const ds__stream_use *u = b->uses;
     while (u && u->recorded == 1)
         u = u->next;
     if (!u)
@@ -32189,7 +32235,7 @@ static ds_result ds__record_uses(ds__mblock *b) {
 
 /* Whether the uses of a block are done; a use whose stream or device has failed is. What was
    used in a capture is used in the order of its graph. No lock is held. */
-static int ds__uses_done(ds__muse *u) {
+static int ds__uses_done(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
             return 0;
@@ -32211,7 +32257,7 @@ static ds_result ds__device_wait(int64_t key) {
     return ds__driver_of(d)->device_synchronize(d.index);
 }
 
-static int ds__uses_awaited(ds__muse *u) {
+static int ds__uses_awaited(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->recorded != 1 && !ds__record_now(u)) {
             if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0)
@@ -32246,7 +32292,7 @@ static int ds__uses_awaited(ds__muse *u) {
    under the device lock. ds__record_late even records events under an arena's lock, because the
    block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
    Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
-   by ds_stream_destroy, and by ds__reclaim for the streams of ended threads. */
+   by ds_stream_destroy, and by ds__retired_reclaim for the streams of ended threads. */
 
 /* A stream has several handles when it was wrapped: its arena knows some of them, so that it
    stays in use when one ends. The device is locked. */
@@ -32322,18 +32368,18 @@ static ds__owner ds__owner_of(ds__arena *a) {
    legacy stream comes behind all it did: it is made when such a stream comes to the allocator. */
 static void ds__expect_end(const ds__stream *s) {
     if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA ||
-        atomic_load(&ds__m.legacy[s->device.index]))
+        atomic_load(&ds__memory_state.legacy[s->device.index]))
         return;
     ds_stream legacy;
     ds__tls.mute++;
-    if (ds__legacy(s->device, &legacy) == DS_OK)
-        atomic_store(&ds__m.legacy[s->device.index], legacy.id);
+    if (ds__stream_legacy_get(s->device, &legacy) == DS_OK)
+        atomic_store(&ds__memory_state.legacy[s->device.index], legacy.id);
     ds__tls.mute--;
 }
 
 /* The arena of a stream in a pool, made or taken over from an ended stream at its first use.
    NULL and the sentence: no memory. The device is locked. */
-static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
+static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__expect_end(s);
     for (ds__arena *a = p->arenas; a; a = a->next)
@@ -32363,7 +32409,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
         ds__event_drop(end);
         return a;
     }
-    if (!(a = ds__mkeep(sizeof *a))) {
+    if (!(a = ds__kept_alloc(sizeof *a))) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
         return NULL;
     }
@@ -32375,7 +32421,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     a->stream_id = s->id;
     a->identity = identity;
     ds__arena_apply(a);
-    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__nobody);
+    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
     a->next = p->arenas;
     p->arenas = a;
     return a;
@@ -32386,23 +32432,23 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
         return a;
-    ds__mdevice *dev = ds__mem_device(s->device);
+    ds__mem_dev *dev = ds__mem_device(s->device);
     if (!dev)
         return NULL;
-    ds__mdevice_lock(dev);
+    ds__mem_dev_lock(dev);
     a = ds__arena_of(&dev->main, s, handle);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     if (a)
         atomic_store_explicit(&s->module[DS__MODULE_ALLOC], a, memory_order_release);
     return a;
 }
 
-static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
+static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     if (p == &p->dev->main)
         return ds__arena_main(s, handle);
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     return a;
 }
 
@@ -32411,7 +32457,7 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     ds__tls.mute++;
     ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
     ds_stream legacy = { s->device.type == DS_DEVICE_CUDA
-                             ? atomic_load(&ds__m.legacy[s->device.index])
+                             ? atomic_load(&ds__memory_state.legacy[s->device.index])
                              : 0 };
     if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open())
         r = ds__event_record(event, legacy, DS__OP_RECORD);
@@ -32423,18 +32469,18 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
    is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
-        ds__mdevice *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
+        ds__mem_dev *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
         if (!dev || !atomic_load(&dev->late_uses))
             continue;
-        ds__mdevice_lock(dev);
-        for (ds__mpool *p = &dev->main; p; p = p->next)
+        ds__mem_dev_lock(dev);
+        for (ds__mem_pool *p = &dev->main; p; p = p->next)
             for (ds__arena *a = p->arenas; a; a = a->next) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
-                    for (ds__mblock *b = g->first; b; b = b->next)
-                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING
-                                               ? b->uses
-                                               : NULL;
+                    for (ds__mem_block *b = g->first; b; b = b->next)
+                        for (ds__stream_use *u =
+                                 b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses
+                                                                                           : NULL;
                              u; u = u->next)
                             if (u->stream.id == stream.id && ds__use_claim(u)) {
                                 u->lost = ds__record_end(u->event, s, stream) < 0;
@@ -32442,21 +32488,21 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
                             }
                 ds__arena_unlock(a);
             }
-        ds__mdevice_unlock(dev);
+        ds__mem_dev_unlock(dev);
     }
 }
 
 /* A stream is about to end: its free memory is anyone's once the stream has passed what is on it
    now. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
-    ds_stream handle = { ds__handle(&s->slot) };
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds_stream handle = { ds__handle_of(&s->slot) };
     ds__record_late(s, handle); /* blocks of other devices too */
     if (!dev)
         return;
     const void *identity = s->driver->stream_identity(s->native);
-    ds__mdevice_lock(dev);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    ds__mem_dev_lock(dev);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             if (a->orphan || (a->stream_id != s->id && a->identity != identity) ||
                 ds__arena_part(a, s))
@@ -32473,7 +32519,7 @@ static void ds__mem_stream_gone(ds__stream *s) {
             a->orphan = 1;
             ds__arena_unlock(a);
         }
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
 }
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
@@ -32482,17 +32528,18 @@ static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
-    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    /* `grow` may be held: ds__retired_reclaim runs destructors of the user's, and never under a
+       lock */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
-        ds__muse *u = ds__muse_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
-        ds__muses_drop(a, u);
+        ds__stream_uses_drop(a, u);
         ds__arena_unlock(a);
     }
     /* the stream has ended, and nobody knows when it is done; or is another thread's own */
@@ -32510,7 +32557,7 @@ static int ds__arena_drain(ds__arena *a) {
    shutdown.
 
    Invariants: entries keep the order in which they were added.
-   Locks: ds__m.lock guards the lists. No function here expects it to be held.
+   Locks: ds__memory_state.lock guards the lists. No function here expects it to be held.
    Threads: any. A callback that was removed may still run on another thread. */
 
 /* Adds an entry. DS_ERR_INVALID_VALUE: its function is NULL. */
@@ -32520,16 +32567,16 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
     if (r < 0)
         return r;
 
-    ds__mutex_lock(&ds__m.lock);
-    ds__callback *more = ds__alloc((list->count + 1) * sizeof *more);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__callback *more = ds__host_alloc((list->count + 1) * sizeof *more);
     if (more) {
         if (list->count)
             memcpy(more, list->entries, list->count * sizeof *more);
         more[list->count++] = entry;
-        ds__release(list->entries);
+        ds__host_free(list->entries);
         list->entries = more;
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
 
     return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
 }
@@ -32538,7 +32585,7 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
 static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry) {
     size_t i = 0;
 
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     while (i < list->count &&
            (list->entries[i].fn != entry.fn || list->entries[i].user != entry.user))
         i++;
@@ -32548,7 +32595,7 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
         memmove(&list->entries[i], &list->entries[i + 1],
                 (list->count - i) * sizeof *list->entries);
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
 
     return found ? DS_OK
                  : ds__fail(DS_ERR_INVALID_VALUE,
@@ -32558,16 +32605,16 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
 /* Returns the entry at this index; its function is NULL after the last one. */
 static ds__callback ds__callback_get(const ds__callback_list *list, size_t index) {
     ds__callback entry = { NULL, NULL };
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     if (index < list->count)
         entry = list->entries[index];
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     return entry;
 }
 
 /* Frees the list at shutdown, when no other thread uses the allocator. */
 static void ds__callback_clear(ds__callback_list *list) {
-    ds__release(list->entries);
+    ds__host_free(list->entries);
     list->entries = NULL;
     list->count = 0;
 }
@@ -32589,13 +32636,13 @@ static void ds__callback_clear(ds__callback_list *list) {
 #define DS__POISON 0xDBDBDBDBu
 
 /* Whether the allocator may write to memory of a pool now. */
-static int ds__may_write(const ds__mpool *p) {
+static int ds__may_write(const ds__mem_pool *p) {
     return !ds__captures_open() && !p->graphs;
 }
 
 /* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
-static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
+static void ds__poison_on(ds__mem_block *b, ds_stream stream) {
+    const ds__mem_pool *p = atomic_load(&b->seg->arena)->pool;
     ds__tls.mute++;
     ds__hold_captures();
     if (ds__may_write(p))
@@ -32608,7 +32655,7 @@ static void ds__poison_on(ds__mblock *b, ds_stream stream) {
 /* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
    one of the allocator's, once its end has come, which is later from then on. 0: it has not.
    Nothing is locked. */
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_result r = DS_ERR_FAILED;
     if (!o.orphan) {
@@ -32620,7 +32667,7 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
         r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
     ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
     if (s) {
-        ds_stream giver = { ds__handle(&s->slot) };
+        ds_stream giver = { ds__handle_of(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
         if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)
@@ -32636,25 +32683,25 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
 
 /* alloc/pending.h - pending blocks: freed, still used by streams.
 
-   Manages freed blocks until the streams that used them are done. ds__complete ends a pending
-   block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a block
-   that comes back from other processes. ds__poll frees blocks with completed uses.
-   ds__take_oldest serves a request from the block that has been pending longest.
-   ds__take_pending takes a fitting block and makes a stream wait for its uses.
+   Manages freed blocks until the streams that used them are done. ds__pending_complete ends a
+   pending block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a
+   block that comes back from other processes. ds__pending_poll frees blocks with completed uses.
+   ds__take_oldest serves a request from the block that has been pending longest. ds__take_pending
+   takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
    A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
    alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
    the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
-   Locks: ds__pending_in, ds__pending_out, ds__complete, ds__block_over and ds__uses_within
+   Locks: ds__pending_in, ds__pending_out, ds__pending_complete, ds__block_over and ds__uses_within
    expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
    with it held. The other functions expect no lock. Events are queried, recorded and waited for
    without the arena's lock; observers may be invoked under that lock.
-   Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
+   Threads: any caller's thread. With `wait`, ds__pending_poll blocks the host. */
 
 /* Takes a block out of the pending ones. The arena is locked. */
-static void ds__pending_out(ds__arena *a, ds__mblock *b) {
+static void ds__pending_out(ds__arena *a, ds__mem_block *b) {
     if (b->list_prev)
         b->list_prev->list_next = b->list_next;
     else
@@ -32666,7 +32713,7 @@ static void ds__pending_out(ds__arena *a, ds__mblock *b) {
     a->pending_bytes -= b->size;
 }
 
-static void ds__pending_in(ds__arena *a, ds__mblock *b) {
+static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
     b->state = DS_BLOCK_PENDING;
     b->list_next = NULL;
     b->list_prev = a->pending_last;
@@ -32679,10 +32726,10 @@ static void ds__pending_in(ds__arena *a, ds__mblock *b) {
 }
 
 /* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
-static void ds__complete(ds__arena *a, ds__mblock *b) {
+static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
     ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     (void)ds__merge_in(a, b);
@@ -32690,9 +32737,9 @@ static void ds__complete(ds__arena *a, ds__mblock *b) {
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */
-static void ds__block_over(ds__arena *a, ds__mblock *b) {
+static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     b->guarded = 0;
@@ -32705,9 +32752,9 @@ static void ds__block_over(ds__arena *a, ds__mblock *b) {
     (void)ds__merge_in(a, b);
 }
 
-static void ds__block_end(ds__arena *a, ds__mblock *b) {
+static void ds__block_end(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
+    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
         ds__make_ready(a, b->seg->kind, 0);
         ds__arena_lock(a);
     }
@@ -32716,16 +32763,16 @@ static void ds__block_end(ds__arena *a, ds__mblock *b) {
 }
 
 /* A block that other processes had comes back: called without locks. */
-__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
+__attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
     ds__arena *a = atomic_load(&b->seg->arena);
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
+    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
         ds__make_ready(a, b->seg->kind, 0);
         ds__arena_lock(a);
     }
     b->exported = 0;
     if (!b->uses && !b->stale)
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     else
         ds__pending_in(a, b);
     ds__arena_unlock(a);
@@ -32735,10 +32782,10 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
 
 /* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
    arena is not locked. */
-static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) {
+static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block *list[DS__POLLS]) {
     size_t n = 0;
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+    for (ds__mem_block *b = a->pending; b && n < DS__POLLS; b = b->list_next)
         if (!b->quiet) {
             b->quiet = 1;
             list[n++] = b;
@@ -32748,31 +32795,31 @@ static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) 
 }
 
 /* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
-static void ds__pending_batch_end(ds__arena *a, ds__mblock *list[DS__POLLS], size_t count) {
+static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], size_t count) {
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
-        ds__mblock *b = list[i];
-        while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__mem_block *b = list[i];
+        while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
             ds__make_ready(a, b->seg->kind, 0);
             ds__arena_lock(a);
         }
         ds__pending_out(a, b);
         b->quiet = 0;
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     }
     ds__arena_unlock(a);
 }
 
 /* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
    host waits for all. The arena is not locked. */
-static size_t ds__poll(ds__arena *a, int wait) {
+static size_t ds__pending_poll(ds__arena *a, int wait) {
     size_t done = 0;
-    ds__mblock *list[DS__POLLS];
+    ds__mem_block *list[DS__POLLS];
     for (;;) {
         size_t ready = 0;
         size_t n = ds__pending_batch_take(a, list);
         for (size_t i = 0; i < n; i++) {
-            ds__mblock *b = list[i];
+            ds__mem_block *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
                 (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) {
                 list[ready++] = b;
@@ -32793,8 +32840,8 @@ static size_t ds__poll(ds__arena *a, int wait) {
 }
 
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
-static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static ds_result ds__wait_uses(ds__mem_block *b, ds_stream stream) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture
                           ? DS_OK
                           : ds__wait_event(stream, u->event, DS__OP_WAIT);
@@ -32806,7 +32853,7 @@ static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
 
 /* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The
    arena is locked. */
-static int ds__uses_within(const ds__muse *u, uint64_t capture) {
+static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
     for (; u; u = u->next)
         if (u->recorded != 1 || u->capture != capture)
             return 0;
@@ -32816,9 +32863,9 @@ static int ds__uses_within(const ds__muse *u, uint64_t capture) {
 /* Takes the block that has been pending for longest, if it fits and its uses are done: what a
    program does that lends the same memory to another stream again and again. The arena is
    locked, is unlocked meanwhile, and is locked again. */
-__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size,
-                                                             size_t asked) {
-    ds__mblock *b = a->pending;
+__attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
+                                                                size_t asked) {
+    ds__mem_block *b = a->pending;
     if (b->quiet || b->seg->kind != kind || b->size < size)
         return NULL;
     b->quiet = 1;
@@ -32829,8 +32876,8 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
         return NULL;
     ds__pending_out(a, b);
-    ds__complete(a, b);
-    return ds__take(a, kind, size, asked);
+    ds__pending_complete(a, b);
+    return ds__block_take(a, kind, size, asked);
 }
 
 /* What ds__take_pending looks for. */
@@ -32840,28 +32887,29 @@ typedef struct ds__pending_wanted {
     size_t most; /* the largest size of the block */
     /* waits for the uses: the arena's own stream, or with `out_whole` that of a request */
     ds_stream stream;
-    size_t asked;           /* with `out_whole`: the bytes of the request */
-    ds__mblock **out_whole; /* not NULL: the block becomes live, whole, and goes here */
+    size_t asked;              /* with `out_whole`: the bytes of the request */
+    ds__mem_block **out_whole; /* not NULL: the block becomes live, whole, and goes here */
 } ds__pending_wanted;
 
 /* Whether the block is pending, of a suitable size, and in no thread's or process's hands. The
    arena is locked. */
-static inline int ds__pending_suits(const ds__arena *a, const ds__mblock *b,
+static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
         return 0;
     if (b->quiet || b->exported)
         return 0;
-    return !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, q->size));
+    return !(a->pool->oversize && !ds__segment_is_growing(b->seg) &&
+             ds__too_large(a->pool, b->size, q->size));
 }
 
 /* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
    The arena is not locked. */
-static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
-    ds__mblock *best = NULL;
+static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
+    ds__mem_block *best = NULL;
     uint64_t capture = ds__capture_of_handle(q->stream);
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b; b = b->list_next) {
+    for (ds__mem_block *b = a->pending; b; b = b->list_next) {
         if ((!best || b->size < best->size) && ds__pending_suits(a, b, q) &&
             ds__uses_within(b->uses, capture))
             best = b;
@@ -32874,26 +32922,26 @@ static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted 
 
 /* Makes the pending block live for another stream's request, as it is: only the request's stream
    has waited for its uses. The arena is locked. */
-static void ds__pending_whole_give(ds__arena *a, ds__mblock *b, const ds__pending_wanted *q) {
+static void ds__pending_whole_give(ds__arena *a, ds__mem_block *b, const ds__pending_wanted *q) {
     ds__count_done(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     ds__live_in(a, b);
-    ds__made_and_counted(a, b, q->asked);
+    ds__block_mark_live_counted(a, b, q->asked);
     *q->out_whole = b;
 }
 
 /* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the
    block becomes free, or with `out_whole` live. 1: there was one. The arena is not locked. */
 static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
-    ds__mblock *best = ds__pending_best_take(a, q);
+    ds__mem_block *best = ds__pending_best_take(a, q);
     if (!best)
         return 0;
 
     ds_result r = DS_OK;
-    for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
+    for (ds__stream_use *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != q->stream.id)
             r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     if (r == DS_OK && !q->out_whole && best->stale)
@@ -32910,7 +32958,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
         if (q->out_whole)
             ds__pending_whole_give(a, best, q);
         else
-            ds__complete(a, best);
+            ds__pending_complete(a, best);
     }
     ds__count_end(a, all);
     return r == DS_OK;
@@ -32926,29 +32974,29 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
    Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
    count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
    owner of the pool. A capture has one attachment for its pool (key: the device) and one for
-   each pool that requests name (key: the pool). After ds__m.closing is set,
+   each pool that requests name (key: the pool). After ds__memory_state.closing is set,
    ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
    Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
-   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
-   ds__is_capturing calls the driver.
+   ds__memory_state.lock, then all locks of the device. ds__capture_pool_release takes
+   ds__memory_state.leaving only. ds__is_capturing calls the driver.
    Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
    CUDA's, and calls neither the driver nor a public function. */
 
 typedef struct ds__capture_wish {
-    ds__mdevice *dev;
-    ds__mpool *pool;
+    ds__mem_dev *dev;
+    ds__mem_pool *pool;
 } ds__capture_wish;
 
 static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
-    ds__mpool *p = wish->pool;
+    ds__mem_pool *p = wish->pool;
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
+        if (!(p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
             return DS_ERR_OUT_OF_MEMORY;
     } else {
-        ds__mpool_own(p);
+        ds__mem_pool_own(p);
     }
     atomic_fetch_add(&p->graphs, 1);
     *out = p;
@@ -32958,19 +33006,19 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
 /* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
    given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
-    ds__mpool *p = user;
-    ds__mutex_lock(&ds__m.leaving);
-    int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
-    ds__m.leavers += !closing;
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mem_pool *p = user;
+    ds__mutex_lock(&ds__memory_state.leaving);
+    int closing = ds__memory_state.closing; /* ds_shutdown ends pools before graphs */
+    ds__memory_state.leavers += !closing;
+    ds__mutex_unlock(&ds__memory_state.leaving);
     if (closing)
         return;
     atomic_fetch_sub(&p->graphs, 1);
-    ds__mpool_disown(p);
-    ds__mutex_lock(&ds__m.leaving);
-    if (!--ds__m.leavers)
-        ds__condition_broadcast(&ds__m.left);
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mem_pool_disown(p);
+    ds__mutex_lock(&ds__memory_state.leaving);
+    if (!--ds__memory_state.leavers)
+        ds__condition_broadcast(&ds__memory_state.left);
+    ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
 /* Attaches the wished pool, or one of the device, to the capture of the stream under a key. */
@@ -32985,7 +33033,7 @@ static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__cap
 }
 
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
-static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
+static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
     ds_result r = ds__capture_pool_attach(s, p, &wish, &kept);
@@ -32994,8 +33042,8 @@ static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
-static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
-    ds__mdevice *dev = ds__mem_device(s->device);
+static ds_result ds__capture_pool_of(ds__stream *s, ds__mem_pool **out) {
+    ds__mem_dev *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
     ds__object *kept;
     if (!dev)
@@ -33008,7 +33056,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
 
 DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
     DS__ENTER("ds_capture_set_pool");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__stream *s = ds__stream_pin(stream);
@@ -33039,7 +33087,7 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
    functions.
 
    Policy:
-   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
+   1. The host is a device (ds__mem_dev) with one pool and two arenas: one for blocks below 4
       KiB, one for blocks of whole pages. The arenas belong to no stream.
    2. The program may use an allocated block at once. A freed block with recorded uses is
       therefore pending until the events of these uses are complete. Allocations query the
@@ -33059,7 +33107,7 @@ DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
    Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
    the tally of the device record. The atomic settings are copies of members of ds__host.config.
    ds__host.limit is the exception: ds_mem_pinned_set_limit sets it.
-   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
+   Locks: ds__host.lock guards the first use and the configuration; ds__memory_state.lock and the
    registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
    the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
    calls; no other lock is taken under it. No driver call runs under any of these locks.
@@ -33083,7 +33131,7 @@ typedef struct ds__clock {
 
 static struct {
     ds__mutex lock; /* of the first use, and of `config` */
-    ds__mdevice *_Atomic dev;
+    ds__mem_dev *_Atomic dev;
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
     int configured;
@@ -33119,13 +33167,13 @@ static void ds__pinned_apply(const ds_mem_config *c) {
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
     ds__mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__mconfig_read(text, &c) == DS_OK)
+    if (config || ds__config_read(text, &c) == DS_OK)
         ds__pinned_apply(&c);
     ds__mutex_unlock(&ds__host.lock);
 }
 
-static ds__arena *ds__host_arena(ds__mdevice *dev) {
-    ds__arena *a = ds__mkeep(sizeof *a);
+static ds__arena *ds__host_arena(ds__mem_dev *dev) {
+    ds__arena *a = ds__kept_alloc(sizeof *a);
     if (!a)
         return NULL;
     ds__mutex_init(&a->grow);
@@ -33142,13 +33190,13 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
 }
 
 /* The host's memory if it was used; NULL: it was not. */
-static ds__mdevice *ds__pinned_used(void) {
+static ds__mem_dev *ds__pinned_used(void) {
     return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
 }
 
 /* The memory of a device if it was used; DS_OK and NULL: it was not. DS_DEVICE_HOST is pinned
    memory. */
-static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
+static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
     if (device.type != DS_DEVICE_HOST)
         return ds__mem_used(device, out);
     *out = ds__pinned_used();
@@ -33156,8 +33204,8 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 }
 
 /* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
-static ds__mdevice *ds__pinned_device(void) {
-    ds__mdevice *dev = ds__pinned_used();
+static ds__mem_dev *ds__pinned_device(void) {
+    ds__mem_dev *dev = ds__pinned_used();
     if (DS__LIKELY(dev != NULL))
         return dev;
     if (ds__mem_setup() < 0)
@@ -33168,7 +33216,7 @@ static ds__mdevice *ds__pinned_device(void) {
         ds__pinned_apply(&usual);
     }
     dev = ds__pinned_used();
-    if (!dev && (dev = ds__mkeep(sizeof *dev)) != NULL) {
+    if (!dev && (dev = ds__kept_alloc(sizeof *dev)) != NULL) {
         ds_mem_config c = (ds_mem_config_default)();
         c.single_pool = 1; /* segments are as large as they are asked for */
         c.segment_growth = 0;
@@ -33179,7 +33227,7 @@ static ds__mdevice *ds__pinned_device(void) {
         dev->main.dev = dev;
         dev->main.owners = 1;
         atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
+        if (ds__mem_pool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
             (ds__host.arena[1] = ds__host_arena(dev)))
             atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
         else
@@ -33273,9 +33321,9 @@ static ds_result ds__pinned_source_free(const ds__segment *s) {
 
 /* alloc/validate.h - consistency check of all structures.
 
-   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
-   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
-   the automatic checks of a policy with `debug` (ds__check).
+   ds__device_validate checks every list, count and limit of a device, or of pinned memory. It
+   returns DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate
+   and the automatic checks of a policy with `debug` (ds__pool_check).
 
    Invariants: The check changes nothing, except that parked blocks are merged. If a thread
    works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
@@ -33308,10 +33356,10 @@ typedef struct ds__validate_seen {
 /* Checks one bin and the blocks in its list. */
 static ds_result ds__validate_bin(const ds__bins *bins, int kind, unsigned i,
                                   ds__validate_seen *n) {
-    const ds__mblock *before = NULL;
+    const ds__mem_block *before = NULL;
     DS__SOUND(!bins->head[i] == !(bins->map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree",
               i);
-    for (const ds__mblock *b = bins->head[i]; b; before = b, b = b->list_next) {
+    for (const ds__mem_block *b = bins->head[i]; b; before = b, b = b->list_next) {
         DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
         DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg &&
                       b->seg->kind == kind && !b->uses,
@@ -33334,12 +33382,12 @@ static ds_result ds__validate_bins(const ds__bins *bins, int kind, ds__validate_
 }
 
 /* Checks the list of holes of one kind. */
-static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *n) {
-    const ds__mblock *before = NULL;
-    for (const ds__mblock *b = first; b; before = b, b = b->list_next) {
+static ds_result ds__validate_holes(const ds__mem_block *first, ds__validate_seen *n) {
+    const ds__mem_block *before = NULL;
+    for (const ds__mem_block *b = first; b; before = b, b = b->list_next) {
         DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
                   "the list of holes is broken at %p", (void *)b->ptr);
-        DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+        DS__SOUND(!before || ds__block_is_earlier(before, b), "the hole at %p is out of order",
                   (void *)b->ptr);
         n->listed_holes++;
     }
@@ -33350,14 +33398,14 @@ static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *
 static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) {
     size_t pending = 0;
     size_t deferred = 0;
-    for (const ds__mblock *b = a->pending; b; b = b->list_next) {
+    for (const ds__mem_block *b = a->pending; b; b = b->list_next) {
         /* a thread that handles a quiet block changes its uses and its poison without the lock */
         DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         n->listed_pending++;
     }
-    for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
+    for (const ds__mem_block *b = a->deferred; b; b = b->list_next, deferred++)
         DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
                       (b->list_next || b == a->deferred_last),
                   "%p does not belong to the deferred blocks", (void *)b->ptr);
@@ -33370,7 +33418,7 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
 }
 
 /* Checks a free block behind `before`, and counts it. */
-static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before,
+static ds_result ds__validate_free(const ds__mem_block *b, const ds__mem_block *before,
                                    ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
@@ -33385,10 +33433,10 @@ static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before
 }
 
 /* Checks a live or pending block, and counts it. */
-static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) {
+static ds_result ds__validate_active(const ds__mem_block *b, ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     int live = b->state == DS_BLOCK_LIVE;
-    const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
+    const ds__mem_block *found = live ? ds__block_find(s, b->ptr, 1) : b;
     DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
     DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment",
               (void *)b->ptr);
@@ -33405,7 +33453,7 @@ static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) 
 }
 
 /* Checks a block that is not quiet, behind `before`, and counts it. */
-static ds_result ds__validate_block(const ds__mblock *b, const ds__mblock *before,
+static ds_result ds__validate_block(const ds__mem_block *b, const ds__mem_block *before,
                                     ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     DS__SOUND(b->state == DS_BLOCK_LIVE || !b->guarded,
@@ -33428,11 +33476,11 @@ static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
                                       ds__validate_seen *n) {
     const char *at = s->base;
     size_t mapped = 0;
-    const ds__mblock *before = NULL;
+    const ds__mem_block *before = NULL;
     DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
               "the segment at %p belongs to another stream", (void *)s->base);
     n->meter[s->kind][DS__SEGMENT] += !s->page;
-    for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
+    for (const ds__mem_block *b = s->first; b; before = b, b = b->next) {
         DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
                       b->size % DS__UNIT == 0,
                   "the segment at %p is broken at %p", (void *)s->base, (void *)at);
@@ -33484,8 +33532,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
 }
 
 /* Checks what a device counts, or a pool: the sums of its blocks and segments. */
-static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS],
-                                   int64_t meter[2][DS__METERS]) {
+static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
+                                   int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
                                          "active", "active_bytes" };
     static const char *const more[] = { "segment", "reserved_bytes", "inactive_split",
@@ -33515,15 +33563,15 @@ static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t su
 }
 
 /* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
-typedef struct ds__mcount {
+typedef struct ds__mem_count {
     size_t segments;
     size_t bytes;
     size_t async;
     int64_t over_blocks;
     int64_t over_segments;
-} ds__mcount;
+} ds__mem_count;
 
-static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
+static ds_result ds__validate_count(const ds__mem_count *n, ds__mem_dev *dev, ds__mem_pool *only) {
     ds__domain *d = only ? &only->stats : &dev->stats;
     int64_t blocks = atomic_load(&d->oversize_allocations.now);
     int64_t segments = atomic_load(&d->oversize_segments.now);
@@ -33538,9 +33586,10 @@ static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__m
    given back another may be. */
 static int ds__is_sorted(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base);
-    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base)
+    while (i > 0 && ds__memory_state.sorted[i - 1] != s &&
+           ds__memory_state.sorted[i - 1]->base == s->base)
         i--;
-    return i > 0 && ds__m.sorted[i - 1] == s;
+    return i > 0 && ds__memory_state.sorted[i - 1] == s;
 }
 
 /* Whether the segment reaches into the next one of the table, while both are in use. */
@@ -33553,11 +33602,12 @@ static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, c
 
 /* Checks that the segments in the table are in order and do not overlap. *out_listed: how many
    are the device's. Everything is locked, the registry too. */
-static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) {
+static ds_result ds__validate_order(const ds__mem_dev *dev, size_t *out_listed) {
     ds_result r = DS_OK;
-    for (size_t i = 0; i < ds__m.sorted_count; i++) {
-        ds__segment *s = ds__m.sorted[i];
-        const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
+    for (size_t i = 0; i < ds__memory_state.sorted_count; i++) {
+        ds__segment *s = ds__memory_state.sorted[i];
+        const ds__segment *next =
+            i + 1 < ds__memory_state.sorted_count ? ds__memory_state.sorted[i + 1] : NULL;
         const ds__arena *a = atomic_load(&s->arena);
         if (next && r == DS_OK && ds__segment_overlaps(s, next, a))
             r = ds__fail(
@@ -33572,31 +33622,31 @@ static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) 
 /* Checks the table of all segments by address: the segments are in order, no two overlap, and all
    of the device's are in their place. *out_listed: how many are the device's. Everything is
    locked. */
-static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+static ds_result ds__validate_sorted(ds__mem_dev *dev, size_t *out_listed) {
     *out_listed = 0;
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     ds_result r = ds__validate_order(dev, out_listed);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
                 if (!ds__is_sorted(s))
                     r = ds__fail(DS_ERR_ILLEGAL_STATE,
                                  "the segment at %p is not in its place in the table by address",
                                  (void *)s->base);
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return r;
 }
 
 /* Counts the segments of a pool and their blocks. Everything is locked. */
-static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
-    ds__mcount n = { 0, 0, 0, 0, 0 };
+static ds__mem_count ds__validate_pool_count(const ds__mem_pool *p) {
+    ds__mem_count n = { 0, 0, 0, 0, 0 };
     for (const ds__arena *a = p->arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next) {
             n.segments++;
             n.bytes += s->mapped;
             n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
             n.over_segments += !s->page && s->oversize;
-            for (const ds__mblock *b = s->first; b; b = b->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next)
                 n.over_blocks += b->oversize;
         }
     return n;
@@ -33605,23 +33655,24 @@ static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
 /* Checks the bytes that limits go by, the oversize blocks and the table by address. Everything is
    locked, but a thread that calls the driver for memory holds no lock meanwhile: while one does,
    the limits are not compared. */
-static ds_result ds__validate_reserved(ds__mdevice *dev) {
+static ds_result ds__validate_reserved(ds__mem_dev *dev) {
     uint64_t moving = atomic_load(&dev->moving);
-    ds__mcount all = { 0, 0, 0, 0, 0 };
+    ds__mem_count all = { 0, 0, 0, 0, 0 };
     size_t listed;
     size_t wrong = 0;
     size_t held = 0;
     size_t has = 0;
     ds_result r = ds__validate_sorted(dev, &listed);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        ds__mcount n = ds__validate_pool_count(p);
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next) {
+        ds__mem_count n = ds__validate_pool_count(p);
         size_t reserved = atomic_load(&p->reserved);
         if (reserved != n.bytes && !wrong++) {
             held = reserved;
             has = n.bytes;
         }
-        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
-                            all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
+        all =
+            (ds__mem_count){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
+                             all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
         if (p != &dev->main)
             r = ds__validate_count(&n, dev, p);
     }
@@ -33647,11 +33698,11 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
 
 /* Checks the arenas of a pool, adds their sums to those of the device, and compares them with the
    pool's statistics. *busy becomes 1 if the sums are incomplete. Everything is locked. */
-static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
+static ds_result ds__validate_pool(ds__mem_pool *p, int64_t sum[2][DS__METRICS],
                                    int64_t meter[2][DS__METERS], int *busy) {
     int64_t of_pool[2][DS__METRICS];
     int64_t metered[2][DS__METERS];
-    ds__mdevice *dev = p->dev;
+    ds__mem_dev *dev = p->dev;
     ds_result r = DS_OK;
     int working = 0; /* another thread works on a block: the sums are incomplete */
     memset(of_pool, 0, sizeof of_pool);
@@ -33676,7 +33727,7 @@ static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
 }
 
 /* Checks a device: every arena, and that the statistics are the sums. No lock is held. */
-static ds_result ds__validate(ds__mdevice *dev) {
+static ds_result ds__device_validate(ds__mem_dev *dev) {
     int64_t sum[2][DS__METRICS];
     int64_t meter[2][DS__METERS];
     int busy = 0;
@@ -33684,7 +33735,7 @@ static ds_result ds__validate(ds__mdevice *dev) {
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next)
         r = ds__validate_pool(p, sum, meter, &busy);
     if (r == DS_OK && !busy)
         r = ds__validate_sums(dev, NULL, sum, meter);
@@ -33695,29 +33746,31 @@ static ds_result ds__validate(ds__mdevice *dev) {
 }
 
 /* The check of a policy whose debug is at least this. */
-static ds_result ds__check(ds__mpool *p, int level) {
-    return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK;
+static ds_result ds__pool_check(ds__mem_pool *p, int level) {
+    return DS__UNLIKELY(ds__pool_policy(p)->debug >= level) ? ds__device_validate(p->dev) : DS_OK;
 }
 
 DSDEF ds_result(ds_mem_validate)(ds_device device) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     DS__ENTER("ds_mem_validate");
     ds_result r = ds__mem_asked(device, &dev);
-    return dev ? ds__validate(dev) : r;
+    return dev ? ds__device_validate(dev) : r;
 }
 
 /* alloc/ipc_types.h - sharing between processes: types and state.
 
    Defines the records for memory that processes share, and their global state (ds__share). The
-   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
-   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
-   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
+   exporter has exported segments (ds__export_hold) and exports (ds__ipc_export, one for each
+   block). The importer has opened segments (ds__guest) and imports (ds__got, one for each block).
+   ds__ipc_memory is the content of an IPC handle, and ds__export_slot_facts what the exporter's
+   registry says.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
-      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
-      The slot names the block's segment, the place in the segment, and an event behind the work
-      enqueued so far on the block's stream. So a changed handle cannot give another size.
+      block names its export slot (ds__export_slot) in the process's shared-memory registry
+      (ds__registry). The slot names the block's segment, the place in the segment, and an event
+      behind the work enqueued so far on the block's stream. So a changed handle cannot give another
+      size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
       process that looks at a lease of a dead process takes it back.
@@ -33735,7 +33788,7 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
    `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
-   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
+   Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
    ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
    other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
@@ -33744,32 +33797,32 @@ DSDEF ds_result(ds_mem_validate)(ds_device device) {
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
 /* A segment of this process. */
-typedef struct ds__hoard {
-    struct ds__hoard *next;
+typedef struct ds__export_hold {
+    struct ds__export_hold *next;
     ds_device device;
     char *base;
     size_t size;
     uint32_t stake;      /* from the first export on */
     uint32_t generation; /* from the first export on: not 0 */
     int over;            /* the allocator has given it back */
-} ds__hoard;
+} ds__export_hold;
 
 /* An exported block, until it is free. */
-typedef struct ds__sent {
+typedef struct ds__ipc_export {
     /* in its bucket, in limbo, or in the list of those that are over */
-    struct ds__sent *next;
-    ds__mblock *block;
+    struct ds__ipc_export *next;
+    ds__mem_block *block;
     char *ptr;
     uint32_t stake;
     uint32_t generation;
     ds_event event; /* 0: more than DS__SENT_EVENTS have one */
-} ds__sent;
+} ds__ipc_export;
 
 /* A segment of another process. */
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
-    ds__board *board;
+    ds__registry *board;
     char *base;
     size_t size;
     uint32_t stake;
@@ -33795,10 +33848,10 @@ typedef struct ds__got {
 static struct {
     ds__mutex mutex;
     ds__lock lock; /* of the next two, and the buckets */
-    ds__sent *limbo;
-    ds__sent *over;
-    ds__sent *bucket[DS__SENT_BUCKETS];
-    ds__hoard *hoards;
+    ds__ipc_export *limbo;
+    ds__ipc_export *over;
+    ds__ipc_export *bucket[DS__SENT_BUCKETS];
+    ds__export_hold *hoards;
     ds__guest *guests;
     ds__got *got;
     size_t events;
@@ -33810,7 +33863,7 @@ static struct {
 
 /* The content of a handle. It comes from outside: all but `inner` names the export slot, and
    `inner` is checked against the size there. */
-typedef struct ds__parcel {
+typedef struct ds__ipc_memory {
     uint8_t version;
     uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
     uint8_t zero[2];
@@ -33822,41 +33875,43 @@ typedef struct ds__parcel {
     uint64_t cookie;
     uint64_t inner;          /* where the pointer is in the block */
     unsigned char rest[216]; /* zero */
-} ds__parcel;
+} ds__ipc_memory;
 
 enum { DS__PARCEL_VERSION = 2 };
 
 /* alloc/ipc_lease.h - export slots and leases.
 
-   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
+   Manages export slots (ds__export_slot) in the shared-memory registry (ds__registry) and leases of
    slots. A slot stands for one exported block or segment, a lease for one process that uses it.
-   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
-   importers call ds__lease_take and ds__lease_drop.
+   The exporter calls ds__export_slot_new, ds__export_slot_close, ds__export_slot_leased and
+   ds__export_slot_end; importers call ds__lease_take and ds__lease_drop.
 
    Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
    after it was closed and had no lease, and then has a new generation. An importer enters its
    lease before it checks the word; the exporter closes the slot before it looks at leases. A
    lease of an ended process may be removed or replaced by any process.
-   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
-   other functions use atomic operations only and may run under spinlocks, with two exceptions.
-   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
+   Locks: ds__export_slot_new and ds__export_slot_end expect the registries' mutex
+   (ds__registries.mutex). The other functions use atomic operations only and may run under
+   spinlocks, with two exceptions. ds__lease_take, and ds__export_slot_leased with `look`, ask the
+   kernel for file locks.
    Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
    on driver threads. */
 
 /* A stake on the own board, with what importers read of it. The boards' mutex is held. */
-static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
-                               uint32_t *out_generation) {
+static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
+                                     uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "the process has exported %d blocks and segments, the maximum", DS__STAKES);
-    ds__stake *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->sheet->stake[i];
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, stake) + i * sizeof *s,
+                                  sizeof *s))
         atomic_fetch_add(&b->sheet->stakes, 1);
     else
-        return ds__board_short();
+        return ds__registry_short();
     memcpy(&s->facts, facts, sizeof s->facts);
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
@@ -33866,15 +33921,15 @@ static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint3
 }
 
 /* Nobody has a lease of it. The boards' mutex is held. */
-static void ds__stake_end(ds__board *b, uint32_t i) {
-    ds__stake *s = &b->sheet->stake[i];
+static void ds__export_slot_end(ds__registry *b, uint32_t i) {
+    ds__export_slot *s = &b->sheet->stake[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
     s->next = b->free_stake;
     b->free_stake = i + 1;
 }
 
-static void ds__stake_close(uint32_t i) {
-    atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1);
+static void ds__export_slot_close(uint32_t i) {
+    atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
 }
 
 /* A lease says who has it as a lane does: number << 24 | process id. */
@@ -33884,13 +33939,13 @@ static uint64_t ds__lease_number(uint64_t lease) {
 
 /* Whether somebody has a lease of the own stake; look: those of processes that are gone are
    ended first. */
-static int ds__stake_leased(uint32_t i, int look) {
-    ds__board *b = ds__boards.own;
-    ds__stake *s = &b->sheet->stake[i];
+static int ds__export_slot_leased(uint32_t i, int look) {
+    ds__registry *b = ds__registries.own;
+    ds__export_slot *s = &b->sheet->stake[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
-        if (who && look && !ds__board_alive(b, ds__lease_number(who)) &&
+        if (who && look && !ds__registry_alive(b, ds__lease_number(who)) &&
             atomic_compare_exchange_strong(&s->lease[k], &who, 0))
             continue;
         leased |= who != 0;
@@ -33900,15 +33955,16 @@ static int ds__stake_leased(uint32_t i, int look) {
 
 /* Takes a lease of another process's stake; that of a process that is gone when no other is
    free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
-static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
+                                uint32_t *out) {
     DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
                 "the handle names export slot %u, and process %d has %u", stake, b->pid,
                 atomic_load(&b->sheet->stakes));
-    ds__stake *s = &b->sheet->stake[stake];
+    ds__export_slot *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
-        if (who && ds__board_alive(b, ds__lease_number(who)))
+        if (who && ds__registry_alive(b, ds__lease_number(who)))
             continue;
         if (!atomic_compare_exchange_strong(
                 lease, &who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff)))
@@ -33923,7 +33979,7 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
-static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
+static void ds__lease_drop(const ds__registry *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
 
@@ -33931,44 +33987,44 @@ static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
 
    Looks up and ends the records of memory that processes share. ds__share_segment_alloc and
    ds__share_segment_free are the memory source of shareable pools; each segment has a record
-   (ds__hoard). ds__share_hold keeps a freed block back while other processes have leases of it.
-   ds__got_collect ends imports after their streams have passed them.
+   (ds__export_hold). ds__share_hold keeps a freed block back while other processes have leases of
+   it. ds__got_collect ends imports after their streams have passed them.
 
-   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
-   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
-   stays while other processes have it open. An imported segment (ds__guest) stays open as long
-   as it has a record of a block (ds__got).
+   Invariants: A live exported block has one record (ds__ipc_export), in the bucket of its address.
+   A free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. An imported segment (ds__guest) stays open as long as
+   it has a record of a block (ds__got).
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
-   ds__share.lock. ds__sent_find expects ds__share.lock. The other functions expect
+   ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect
    ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
    run under ds__share.mutex.
    Threads: any caller's thread. */
 
-static ds__sent **ds__sent_bucket(const char *ptr) {
+static ds__ipc_export **ds__ipc_export_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
 }
 
 /* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
-static ds__sent *ds__sent_find(const char *ptr, int take) {
-    ds__sent **p = ds__sent_bucket(ptr);
+static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
+    ds__ipc_export **p = ds__ipc_export_bucket(ptr);
     while (*p && (*p)->ptr != ptr)
         p = &(*p)->next;
-    ds__sent *s = *p;
+    ds__ipc_export *s = *p;
     if (s && take)
         *p = s->next;
     return s;
 }
 
 /* The user has freed the block; its arena is locked. 1: other processes still have it. */
-static int ds__share_hold(ds__mblock *b) {
+static int ds__share_hold(ds__mem_block *b) {
     ds__lock_take(&ds__share.lock);
-    ds__sent *s = ds__sent_find(b->ptr, 1);
+    ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
     int leased = 0;
     if (s) {
-        ds__stake_close(s->stake);
-        leased = ds__stake_leased(s->stake, 0);
-        ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
+        ds__export_slot_close(s->stake);
+        leased = ds__export_slot_leased(s->stake, 0);
+        ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
         if (leased)
@@ -33981,24 +34037,24 @@ static int ds__share_hold(ds__mblock *b) {
 }
 
 /* Ends what the record of a block that nobody else has stands for. The mutex is held. */
-static void ds__sent_clear(ds__sent *s) {
+static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
         ds__event_drop(s->event);
         ds__share.events--;
     }
-    ds__boards_lock();
-    ds__stake_end(ds__boards.own, s->stake);
-    ds__boards_unlock();
+    ds__registries_lock();
+    ds__export_slot_end(ds__registries.own, s->stake);
+    ds__registries_unlock();
 }
 
-static void ds__sent_end(ds__sent *s) {
-    ds__sent_clear(s);
-    ds__release(s);
+static void ds__ipc_export_end(ds__ipc_export *s) {
+    ds__ipc_export_clear(s);
+    ds__host_free(s);
 }
 
 /* The segment's memory, which the allocator has given back and nobody has open, or which stays
    where it is. The mutex is held. */
-static void ds__hoard_end(ds__hoard *h, int stays) {
+static void ds__export_hold_end(ds__export_hold *h, int stays) {
     ds__found f;
     if (stays)
         (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
@@ -34006,40 +34062,40 @@ static void ds__hoard_end(ds__hoard *h, int stays) {
         DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
                                           1)); /* the allocator has waited for the device */
     if (h->generation && !stays) {
-        ds__boards_lock();
-        ds__stake_end(ds__boards.own, h->stake);
-        ds__boards_unlock();
+        ds__registries_lock();
+        ds__export_slot_end(ds__registries.own, h->stake);
+        ds__registries_unlock();
     }
-    ds__release(h);
+    ds__host_free(h);
 }
 
 /* The mutex is held. */
-static void ds__hoards_collect(void) {
-    for (ds__hoard **p = &ds__share.hoards; *p;) {
-        ds__hoard *h = *p;
-        int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
+static void ds__export_holds_collect(void) {
+    for (ds__export_hold **p = &ds__share.hoards; *p;) {
+        ds__export_hold *h = *p;
+        int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
         /* on a CPU device only the name goes */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
-            ds__warn("%zu bytes at %p remain allocated until the process ends: other processes "
-                     "have them open",
-                     h->size, (void *)h->base);
+            ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
+                         "have them open",
+                         h->size, (void *)h->base);
         if (!h->over || (leased && !ds__share.ending)) {
             p = &h->next;
             continue;
         }
         *p = h->next;
-        ds__hoard_end(h, stays);
+        ds__export_hold_end(h, stays);
     }
 }
 
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
-    ds__hoard *h = ds__alloc(sizeof *h);
+    ds__export_hold *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
     ds_result r = ds__shared_segment_alloc(device, size, out);
     if (r < 0) {
-        ds__release(h);
+        ds__host_free(h);
         return r;
     }
     h->device = device;
@@ -34056,21 +34112,21 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
-    ds_result r = ds__waited(ds__driver_of(device)->memory_wait(device.index), (ds_stream){ 0 },
-                             (ds_event){ 0 }, device);
+    ds_result r = ds__observer_notify_wait(ds__driver_of(device)->memory_wait(device.index),
+                                           (ds_stream){ 0 }, (ds_event){ 0 }, device);
     ds__tls.quiet--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
         ds__mutex_unlock(&ds__share.mutex);
         return r;
     }
-    for (ds__hoard *h = ds__share.hoards; h; h = h->next)
+    for (ds__export_hold *h = ds__share.hoards; h; h = h->next)
         if (h->base == ptr) {
             h->over = 1;
             if (h->generation)
-                ds__stake_close(h->stake);
+                ds__export_slot_close(h->stake);
         }
-    ds__hoards_collect();
+    ds__export_holds_collect();
     ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
@@ -34092,10 +34148,10 @@ static void ds__guest_end(ds__guest *q) {
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
     ds__lease_drop(q->board, q->stake, q->lease);
-    ds__boards_lock();
-    ds__board_close(q->board);
-    ds__boards_unlock();
-    ds__release(q);
+    ds__registries_lock();
+    ds__registry_close(q->board);
+    ds__registries_unlock();
+    ds__host_free(q);
 }
 
 /* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
@@ -34111,7 +34167,7 @@ static void ds__got_collect(int all) {
         *p = g->next;
         if (--g->guest->blocks == 0)
             ds__guest_end(g->guest);
-        ds__release(g);
+        ds__host_free(g);
     }
 }
 
@@ -34133,10 +34189,10 @@ static void ds__got_collect(int all) {
 
 /* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
    is held. */
-static ds__sent *ds__share_sort(void) {
-    ds__sent *ready = NULL;
-    ds__sent *over;
-    ds__sent *limbo;
+static ds__ipc_export *ds__share_sort(void) {
+    ds__ipc_export *ready = NULL;
+    ds__ipc_export *over;
+    ds__ipc_export *limbo;
     ds__got_collect(0);
     ds__lock_take(&ds__share.lock);
     over = ds__share.over;
@@ -34144,15 +34200,15 @@ static ds__sent *ds__share_sort(void) {
     ds__share.over = ds__share.limbo = NULL;
     ds__lock_give(&ds__share.lock);
     while (over) {
-        ds__sent *s = over;
+        ds__ipc_export *s = over;
         over = s->next;
-        ds__sent_end(s);
+        ds__ipc_export_end(s);
     }
     while (limbo) {
-        ds__sent *s = limbo;
+        ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!ds__stake_leased(s->stake, 1)) {
-            ds__sent_clear(s);
+        if (!ds__export_slot_leased(s->stake, 1)) {
+            ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;
             ready = s;
@@ -34163,7 +34219,7 @@ static ds__sent *ds__share_sort(void) {
         ds__share.limbo = s;
         ds__lock_give(&ds__share.lock);
     }
-    ds__hoards_collect();
+    ds__export_holds_collect();
     ds__share.looked_ns = ds__now_ns();
     return ready;
 }
@@ -34181,18 +34237,19 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
-    ds__sent *ready = now ? ds__share_sort() : NULL;
+    ds__ipc_export *ready = now ? ds__share_sort() : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
     ds__mutex_unlock(&ds__share.mutex);
     if (warn)
-        ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
+        ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
+                     many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
-        ds__sent *s = ready;
+        ds__ipc_export *s = ready;
         ready = s->next;
         ds__mem_return(s->block);
-        ds__release(s);
+        ds__host_free(s);
         count++;
     }
     if (out_count)
@@ -34221,13 +34278,13 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__sent **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
-                          : i == DS__SENT_BUCKETS ? &ds__share.limbo
-                                                  : &ds__share.over;
+        ds__ipc_export **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
+                                : i == DS__SENT_BUCKETS ? &ds__share.limbo
+                                                        : &ds__share.over;
         while (*list) {
-            ds__sent *s = *list;
+            ds__ipc_export *s = *list;
             *list = s->next;
-            ds__sent_end(s);
+            ds__ipc_export_end(s);
         }
     }
     atomic_store(&ds__share.in_limbo, 0);
@@ -34238,23 +34295,24 @@ static void ds__share_shutdown(void) {
 /* alloc/segment.h - descriptions of segments, and limits.
 
    Makes and removes the description of a segment (ds__segment_new, ds__segment_drop).
-   ds__reserve and ds__unreserve keep the reserved bytes within the limits of the device and the
-   pool. Growing segments, plain segments and blocks without a cache use these functions.
-   ds__async_has and ds__async_surplus return what the driver's own pool has.
+   ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
+   device and the pool. Growing segments, plain segments and blocks without a cache use these
+   functions. ds__async_has and ds__async_surplus return what the driver's own pool has.
 
-   Invariants: ds__m.sorted has every segment in the order of base addresses. Reserved bytes may
-   exceed the bytes of the segments only while dev->moving counts a call between ds__move_begin
-   and ds__move_end. A dropped description is used again as a description of a segment only.
+   Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
+   bytes may exceed the bytes of the segments only while dev->moving counts a call between
+   ds__move_begin and ds__move_end. A dropped description is used again as a description of a
+   segment only.
    Locks: ds__segment_new takes the registry's lock. ds__segment_drop takes the arena's lock,
    releases it, and then takes the registry's. The functions that enter, remove or count a
-   segment expect the arena's lock. ds__reserve may ask the driver for the size of its pool, so
-   it expects no spinning lock.
+   segment expect the arena's lock. ds__segment_reserve may ask the driver for the size of its pool,
+   so it expects no spinning lock.
    Threads: any. A late look-up may still have a dropped description, so ds__find_live checks
    `arena` under the arena's lock. */
 
 /* Returns the bytes that the driver's own pool has of the device; *out_cached: those that it can
    give out again. No spinning lock is held. */
-static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
+static size_t ds__async_has(ds__mem_dev *dev, size_t *out_cached) {
     size_t reserved = 0;
     size_t used = 0;
     if (atomic_load(&dev->async)) {
@@ -34270,14 +34328,14 @@ static size_t ds__async_has(ds__mdevice *dev, size_t *out_cached) {
 
 /* Returns the bytes of the driver's own pool that no block has: cached ones, and those of frees
    that are enqueued. */
-static size_t ds__async_surplus(ds__mdevice *dev) {
+static size_t ds__async_surplus(ds__mem_dev *dev) {
     size_t has = ds__async_has(dev, NULL);
     size_t blocks = atomic_load(&dev->async_bytes);
     return has > blocks ? has - blocks : 0;
 }
 
 /* Adds unless the sum would pass the limit, 0: none. */
-static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
+static int ds__segment_add_within(_Atomic size_t *sum, size_t size, size_t limit) {
     size_t was = atomic_load(sum);
     do {
         if (limit && (was > limit || size > limit - was))
@@ -34287,24 +34345,24 @@ static int ds__within(_Atomic size_t *sum, size_t size, size_t limit) {
 }
 
 /* From here until ds__move_end what is reserved may be more than what segments have. */
-static void ds__move_begin(ds__mdevice *dev) {
+static void ds__move_begin(ds__mem_dev *dev) {
     atomic_fetch_add(&dev->moving, ((uint64_t)1 << 32) + 1);
 }
 
-static void ds__move_end(ds__mdevice *dev) {
+static void ds__move_end(ds__mem_dev *dev) {
     atomic_fetch_sub(&dev->moving, 1);
 }
 
 /* Reserves bytes that the allocator may take from the driver, until a segment has them
-   (ds__count_reserved) or ds__unreserve. The limit of the device also covers `surplus`, the
+   (ds__count_reserved) or ds__segment_unreserve. The limit of the device also covers `surplus`, the
    memory of the driver's pool that no block has. */
 static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     size_t limit = atomic_load(&a->dev->limit);
     if (limit && surplus >= limit)
         return DS_ERR_LIMIT_EXCEEDED;
     ds__move_begin(a->dev);
-    int in_pool = ds__within(&a->pool->reserved, size, a->pool->limit);
-    if (in_pool && ds__within(&a->dev->reserved, size, limit - surplus))
+    int in_pool = ds__segment_add_within(&a->pool->reserved, size, a->pool->limit);
+    if (in_pool && ds__segment_add_within(&a->dev->reserved, size, limit - surplus))
         return DS_OK;
     if (in_pool)
         atomic_fetch_sub(&a->pool->reserved, size);
@@ -34312,20 +34370,20 @@ static ds_result ds__reserve_with(ds__arena *a, size_t size, size_t surplus) {
     return DS_ERR_LIMIT_EXCEEDED;
 }
 
-static ds_result ds__reserve(ds__arena *a, size_t size) {
+static ds_result ds__segment_reserve(ds__arena *a, size_t size) {
     return ds__reserve_with(a, size, atomic_load(&a->dev->limit) ? ds__async_surplus(a->dev) : 0);
 }
 
-static void ds__unreserve(ds__arena *a, size_t size) {
+static void ds__segment_unreserve(ds__arena *a, size_t size) {
     atomic_fetch_sub(&a->pool->reserved, size);
     atomic_fetch_sub(&a->dev->reserved, size);
     ds__move_end(a->dev);
 }
 
-/* A segment has the bytes; less than 0: it has them no more, and ds__unreserve follows. The
+/* A segment has the bytes; less than 0: it has them no more, and ds__segment_unreserve follows. The
    arena is locked. */
 static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
-    ds__meters(a, kind, DS__RESERVED, by);
+    ds__counter_meters_add(a, kind, DS__RESERVED, by);
     if (by > 0)
         ds__move_end(a->dev);
     else
@@ -34335,38 +34393,40 @@ static void ds__count_reserved(ds__arena *a, int kind, int64_t by) {
 /* A description of a segment, in no list. */
 static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *base, size_t size,
                                     size_t page) {
-    ds__mutex_lock(&ds__m.registry);
-    ds__segment *s = ds__m.free_segments;
-    int room = ds__m.sorted_count < ds__m.sorted_room;
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__segment *s = ds__memory_state.free_segments;
+    int room = ds__memory_state.sorted_count < ds__memory_state.sorted_room;
     if (!room) {
-        size_t more = ds__m.sorted_room ? 2 * ds__m.sorted_room : 64;
-        ds__segment **sorted = ds__alloc(more * sizeof *sorted);
+        size_t more = ds__memory_state.sorted_room ? 2 * ds__memory_state.sorted_room : 64;
+        ds__segment **sorted = ds__host_alloc(more * sizeof *sorted);
         if (sorted) {
-            if (ds__m.sorted_count)
-                memcpy(sorted, ds__m.sorted, ds__m.sorted_count * sizeof *sorted);
-            ds__release(ds__m.sorted);
-            ds__m.sorted = sorted;
-            ds__m.sorted_room = more;
+            if (ds__memory_state.sorted_count)
+                memcpy(sorted, ds__memory_state.sorted,
+                       ds__memory_state.sorted_count * sizeof *sorted);
+            ds__host_free(ds__memory_state.sorted);
+            ds__memory_state.sorted = sorted;
+            ds__memory_state.sorted_room = more;
             room = 1;
         }
     }
     if (s)
-        ds__m.free_segments = s->next;
+        ds__memory_state.free_segments = s->next;
     else
-        s = ds__mkeep_unlocked(sizeof *s);
-    unsigned shift = kind == DS__SMALL || ds__policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
+        s = ds__kept_alloc_unlocked(sizeof *s);
+    unsigned shift =
+        kind == DS__SMALL || ds__pool_policy(a->pool)->single_pool ? DS__DENSE_SHIFT : 20;
     size_t granules = (size + ((size_t)1 << shift) - 1) >> shift;
-    ds__mblock **table = s && room ? ds__alloc(granules * sizeof *table) : NULL;
-    int entered = table && (page || ds__granules(s, base, size, 1));
+    ds__mem_block **table = s && room ? ds__host_alloc(granules * sizeof *table) : NULL;
+    int entered = table && (page || ds__address_granules_set(s, base, size, 1));
     if (!entered) {
         if (table && !page)
-            ds__granules(s, base, size, 0);
-        ds__release(table);
+            ds__address_granules_set(s, base, size, 0);
+        ds__host_free(table);
         if (s) {
-            s->next = ds__m.free_segments;
-            ds__m.free_segments = s;
+            s->next = ds__memory_state.free_segments;
+            ds__memory_state.free_segments = s;
         }
-        ds__mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__memory_state.registry);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         return NULL;
     }
@@ -34379,27 +34439,27 @@ static ds__segment *ds__segment_new(ds__arena *a, int kind, int source, char *ba
     s->shift = shift;
     s->kind = (uint8_t)kind;
     s->source = (uint8_t)source;
-    s->serial = ++ds__m.serial;
+    s->serial = ++ds__memory_state.serial;
     s->native = 0;
     s->direct = s->leaving = 0;
     s->first = NULL;
     size_t i = ds__sorted_after((uintptr_t)base);
-    memmove(&ds__m.sorted[i + 1], &ds__m.sorted[i],
-            (ds__m.sorted_count - i) * sizeof *ds__m.sorted);
-    ds__m.sorted[i] = s;
-    ds__m.sorted_count++;
+    memmove(&ds__memory_state.sorted[i + 1], &ds__memory_state.sorted[i],
+            (ds__memory_state.sorted_count - i) * sizeof *ds__memory_state.sorted);
+    ds__memory_state.sorted[i] = s;
+    ds__memory_state.sorted_count++;
     atomic_store_explicit(&s->arena, a, memory_order_release);
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return s;
 }
 
 /* Nothing leads to the segment any more. It is in no list of its arena. */
 static void ds__segment_drop(ds__segment *s) {
     ds__arena *a = atomic_load(&s->arena);
-    ds__mblock **table = s->granule;
+    ds__mem_block **table = s->granule;
     ds__arena_lock(a);
     /* a late look-up is in the table with this lock */
-    for (ds__finer *row = s->rows; row; row = s->rows) {
+    for (ds__sub_table *row = s->rows; row; row = s->rows) {
         s->rows = row->next;
         row->next = a->spare_rows;
         a->spare_rows = row;
@@ -34407,20 +34467,20 @@ static void ds__segment_drop(ds__segment *s) {
     atomic_store_explicit(&s->arena, NULL, memory_order_release);
     s->granule = NULL;
     ds__arena_unlock(a);
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     size_t i = ds__sorted_after((uintptr_t)s->base) - 1;
     /* its memory may be a newer segment's already */
-    while (ds__m.sorted[i] != s)
+    while (ds__memory_state.sorted[i] != s)
         i--;
-    memmove(&ds__m.sorted[i], &ds__m.sorted[i + 1],
-            (ds__m.sorted_count - i - 1) * sizeof *ds__m.sorted);
-    ds__m.sorted_count--;
+    memmove(&ds__memory_state.sorted[i], &ds__memory_state.sorted[i + 1],
+            (ds__memory_state.sorted_count - i - 1) * sizeof *ds__memory_state.sorted);
+    ds__memory_state.sorted_count--;
     if (!s->page)
-        ds__granules(s, s->base, s->size, 0);
-    s->next = ds__m.free_segments;
-    ds__m.free_segments = s;
-    ds__mutex_unlock(&ds__m.registry);
-    ds__release(table);
+        ds__address_granules_set(s, s->base, s->size, 0);
+    s->next = ds__memory_state.free_segments;
+    ds__memory_state.free_segments = s;
+    ds__mutex_unlock(&ds__memory_state.registry);
+    ds__host_free(table);
 }
 
 static void ds__segment_in(ds__arena *a, ds__segment *s) { /* locked */
@@ -34441,9 +34501,9 @@ static void ds__segment_out(ds__arena *a, ds__segment *s) { /* locked */
 }
 
 static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
-    ds__meters(a, s->kind, DS__SEGMENT, sign);
+    ds__counter_meters_add(a, s->kind, DS__SEGMENT, sign);
     if (sign > 0)
-        s->oversize = s->size >= ds__policy(a->pool)->max_split_size;
+        s->oversize = s->size >= ds__pool_policy(a->pool)->max_split_size;
     if (!s->oversize)
         return;
     ds__meter_add(&a->dev->stats.oversize_segments, sign);
@@ -34453,12 +34513,12 @@ static void ds__count_segment(ds__arena *a, ds__segment *s, int sign) {
 
 /* alloc/stats_sum.h - sums of statistics.
 
-   Adds up the counts of a device or a pool (ds__stats) for the public functions of statistics,
+   Adds up the counts of a device or a pool (ds__stats_sum) for the public functions of statistics,
    for pinned memory, and before the driver's own pool shrinks.
 
    Invariants: The block counts in one result belong to one moment. Peaks of reserved bytes
    include the driver's own pool as it was at each call (`async_peak`).
-   Locks: ds__stats stops the device (ds__mem_lock_all) and asks the driver before that.
+   Locks: ds__stats_sum stops the device (ds__mem_lock_all) and asks the driver before that.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
@@ -34468,7 +34528,7 @@ static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
 }
 
 /* The sums of a domain: a device's (only NULL) or a pool's. */
-static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
+static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *out) {
     int64_t now[2][DS__METRICS];
     int64_t total[2][DS__METRICS];
     int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
@@ -34505,8 +34565,8 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
         ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
         if (kept > 0)
             s->current += kept;
-        ds__top(&dev->async_peak[k], s->current);
-        ds__top(&s->peak, dev->async_peak[k]);
+        ds__counter_peak_raise(&dev->async_peak[k], s->current);
+        ds__counter_peak_raise(&s->peak, dev->async_peak[k]);
     }
     out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
     out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);
@@ -34528,7 +34588,7 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
    Defines the record of a resource (ds__res) and the table of all records (ds__rs).
    ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
    ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions. ds__leave and ds__return surround user code.
+   own functions. ds__resource_leave and ds__resource_return surround user code.
 
    Policy:
    1. Every resource made by devstream has a number, and its `user` member is that number. A
@@ -34658,7 +34718,7 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
 }
 
 /* Before a function of the program: calls in it report their errors. */
-static ds__outside ds__leave(void) {
+static ds__outside ds__resource_leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
@@ -34666,7 +34726,7 @@ static ds__outside ds__leave(void) {
     return o;
 }
 
-static void ds__return(ds__outside o) {
+static void ds__resource_return(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
@@ -34680,9 +34740,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     *out = NULL;
     if (up->alloc_fn == ds__res_made.alloc_fn)
         return up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__outside o = ds__leave();
+    ds__outside o = ds__resource_leave();
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__return(o);
+    ds__resource_return(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
@@ -34694,9 +34754,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
-    ds__outside o = ds__leave();
+    ds__outside o = ds__resource_leave();
     ds_result r = up->free_fn(up->user, ptr, size, stream);
-    ds__return(o);
+    ds__resource_return(o);
     return ds__res_said(r, "free_fn");
 }
 
@@ -34706,8 +34766,8 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
    user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
    An upstream is user code and may call devstream and CUDA, also while a stream captures.
 
-   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
-   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
+   Invariants: While an upstream runs, its pool is in the thread's list ds__memory_thread.inside,
+   and neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
    aligned to DS__UNIT and entered in the table of known memory. If ds_device_alloc or the driver's
    allocator has entered it already, it stays theirs. Other memory known there is refused.
    Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
@@ -34717,12 +34777,12 @@ static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_s
    and on that of ds_shutdown. */
 
 typedef struct ds__inside {
-    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
+    const ds__mem_pool *pool; /* whose segments this thread is changing meanwhile */
     const struct ds__inside *outer;
 } ds__inside;
 
-static int ds__is_inside(const ds__mpool *p) {
-    const ds__inside *i = ds__mtls.inside;
+static int ds__is_inside(const ds__mem_pool *p) {
+    const ds__inside *i = ds__memory_thread.inside;
     while (i && i->pool != p)
         i = i->outer;
     return i != NULL;
@@ -34733,17 +34793,17 @@ static ds_result ds__inside_fail(void) {
 }
 
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
-    ds__inside inside = { a->pool, ds__mtls.inside };
-    ds__mtls.inside = &inside;
+    ds__inside inside = { a->pool, ds__memory_thread.inside };
+    ds__memory_thread.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
-            ds__warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
+            ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__return(o);
+        ds__resource_return(o);
     }
-    ds__mtls.inside = inside.outer;
+    ds__memory_thread.inside = inside.outer;
 }
 
 static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
@@ -34752,17 +34812,17 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     ds__found f;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
-    ds__inside inside = { a->pool, ds__mtls.inside };
-    ds__mtls.inside = &inside;
+    ds__inside inside = { a->pool, ds__memory_thread.inside };
+    ds__memory_thread.inside = &inside;
     if (a->pool->upstream.alloc_fn) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
-        ds__return(o);
+        ds__resource_return(o);
     }
-    ds__mtls.inside = inside.outer;
-    ds__mtls.upstream_empty = !*out;
+    ds__memory_thread.inside = inside.outer;
+    ds__memory_thread.upstream_empty = !*out;
     if (!*out)
         return r;
     int known;
@@ -34785,7 +34845,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
 
 /* Memory for a plain segment from where the pool takes it. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
-    ds__mpool *p = a->pool;
+    ds__mem_pool *p = a->pool;
     *out = NULL;
     if (a->dev->device.type == DS_DEVICE_HOST)
         return ds__pinned_source_alloc(size, out_source, out);
@@ -34832,8 +34892,8 @@ static ds_result ds__source_free(ds__arena *a, const ds__segment *s) {
 
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
-    size_t want = ds__msegment_size(c, kind, size);
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    size_t want = ds__config_segment_size(c, kind, size);
     size_t least = want;
     if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
         size_t more =
@@ -34848,7 +34908,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     for (;;) {
         void *base = NULL;
         int source = 0;
-        ds_result r = ds__reserve(a, want);
+        ds_result r = ds__segment_reserve(a, want);
         if (r == DS_OK) {
             DS__COUNT_CALL(a, driver_allocs, 1);
             r = ds__source_alloc(a, want, &source, &base);
@@ -34856,7 +34916,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
             if (r == DS_ERR_LIMIT_EXCEEDED)
                 r = DS_ERR_OUT_OF_MEMORY;
             if (r < 0) {
-                ds__unreserve(a, want);
+                ds__segment_unreserve(a, want);
                 DS__COUNT_CALL(a, driver_allocs, -1);
             }
         }
@@ -34870,20 +34930,20 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         }
         ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
         ds__arena_lock(a);
-        ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+        ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
         if (!b) {
             ds__arena_unlock(a);
             ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
             if (s)
                 ds__segment_drop(s);
             DS_IGNORE(ds__source_free(a, &whole));
-            ds__unreserve(a, want);
+            ds__segment_unreserve(a, want);
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         }
         memset(b, 0, sizeof *b);
         b->ptr = base;
         b->size = want;
-        b->asked = ds__requests(a);
+        b->asked = ds__arena_count_request(a);
         b->seg = s;
         s->first = b;
         ds__segment_in(a, s);
@@ -34931,7 +34991,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
         return r;
     }
     ds__segment_out(a, s);
-    ds__mblock_drop(a, s->first);
+    ds__mem_block_drop(a, s->first);
     s->first = NULL;
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
@@ -34940,7 +35000,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
                  a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
     ds__segment_drop(s);
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
     return DS_OK;
 }
 
@@ -34952,8 +35012,8 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
    segment.
 
    Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
-   the order of ds__earlier; neighbouring holes are merged, and quiet holes are not in the list.
-   `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
+   the order of ds__block_is_earlier; neighbouring holes are merged, and quiet holes are not in the
+   list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
    quiet block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
@@ -34964,9 +35024,9 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
 
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
    A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
-static void ds__hole_in(ds__arena *a, ds__mblock *b) {
+static void ds__hole_in(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
-    ds__mblock *prev = b->prev;
+    ds__mem_block *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
     if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
         ds__bin_out(a, prev);
@@ -34977,12 +35037,12 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         prev->next = b->next;
         if (b->next)
             b->next->prev = prev;
-        ds__mblock_drop(a, b);
+        ds__mem_block_drop(a, b);
         b = prev;
     } else {
-        ds__mblock *before = NULL;
-        ds__mblock *at = a->holes[kind];
-        while (at && ds__earlier(at, b)) {
+        ds__mem_block *before = NULL;
+        ds__mem_block *at = a->holes[kind];
+        while (at && ds__block_is_earlier(at, b)) {
             before = at;
             at = at->list_next;
         }
@@ -34995,7 +35055,7 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         else
             a->holes[kind] = b;
     }
-    ds__mblock *next = b->next;
+    ds__mem_block *next = b->next;
     if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
         if (next->list_prev)
             next->list_prev->list_next = next->list_next;
@@ -35007,11 +35067,11 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         b->next = next->next;
         if (b->next)
             b->next->prev = b;
-        ds__mblock_drop(a, next);
+        ds__mem_block_drop(a, next);
     }
 }
 
-static void ds__hole_out(ds__arena *a, ds__mblock *b) {
+static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
     if (b->list_prev)
         b->list_prev->list_next = b->list_next;
     else
@@ -35023,11 +35083,11 @@ static void ds__hole_out(ds__arena *a, ds__mblock *b) {
 /* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
    that, or the system has no such address space left (RLIMIT_AS), which is logged once. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
-    ds__mdevice *dev = a->dev;
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    ds__mem_dev *dev = a->dev;
     size_t least = 0;
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    size_t reserve = ds__mreserve_size(c, dev->total, page);
+    size_t reserve = ds__config_reserve_size(c, dev->total, page);
     void *base = NULL;
     /* another one follows when it is full */
     if (kind == DS__SMALL && !c->single_pool)
@@ -35038,9 +35098,9 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
         reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
     if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
-        ds__warn("%s; plain segments are used instead of growing ones "
-                 "(expandable_segments_reserve sets the size)",
-                 ds__tls.aside);
+        ds__log_warn("%s; plain segments are used instead of growing ones "
+                     "(expandable_segments_reserve sets the size)",
+                     ds__tls.aside);
     if (r < 0)
         return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
     size_t asked = page;
@@ -35049,7 +35109,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     ds__move_begin(dev);
     ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+    ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
     if (!b) {
         ds__arena_unlock(a);
         if (s)
@@ -35072,10 +35132,10 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
 }
 
 /* Memory behind pages; all or nothing. */
-static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
+static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     const ds__driver *driver = ds__driver_of(a->dev->device);
     int index = a->dev->device.index;
-    ds_result r = ds__reserve(a, size);
+    ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
         return r;
     size_t done = 0;
@@ -35084,10 +35144,10 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
-        ds__mutex_lock(&ds__m.registry);
-        if (!ds__granules(s, at, size, 1))
+        ds__mutex_lock(&ds__memory_state.registry);
+        if (!ds__address_granules_set(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        ds__mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__memory_state.registry);
     } else {
         done -= s->page;
     }
@@ -35097,16 +35157,16 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS_IGNORE(driver->space_unmap(index, at + i, s->page));
         DS__COUNT_CALL(a, driver_frees, 1);
     }
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
     return r;
 }
 
 /* Returns the lowest hole that makes room for `size` together with the free blocks beside it, or
    NULL. The arena is locked. */
-static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
+static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = ds__pool_policy(a->pool);
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    for (ds__mblock *h = a->holes[kind]; h; h = h->list_next) {
+    for (ds__mem_block *h = a->holes[kind]; h; h = h->list_next) {
         /* empty, and of another policy */
         if (!h->seg->mapped && h->seg->native != page)
             continue;
@@ -35123,13 +35183,13 @@ static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
 
 /* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
    pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
-static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
+static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
-        spares[i] = ds__mblock_new(a);
+        spares[i] = ds__mem_block_new(a);
         if (spares[i])
             continue;
         while (i-- > 0)
-            ds__mblock_drop(a, spares[i]);
+            ds__mem_block_drop(a, spares[i]);
         return 0;
     }
     return 1;
@@ -35137,10 +35197,10 @@ static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
 
 /* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
    is unlocked for the driver call, and is locked again. */
-static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
+static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     ds__segment *s = h->seg;
-    ds__mblock *spare = NULL;
-    ds__mblock *prev =
+    ds__mem_block *spare = NULL;
+    ds__mem_block *prev =
         h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
     size_t before = prev ? prev->size : 0;
     size_t need = size > before ? size - before : 1;
@@ -35157,17 +35217,17 @@ static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
     }
     ds__arena_unlock(a);
 
-    ds_result r = ds__map(a, s, h->ptr, need);
+    ds_result r = ds__segment_map(a, s, h->ptr, need);
 
     ds__arena_lock(a);
-    ds__mblock_drop(a, spare);
+    ds__mem_block_drop(a, spare);
     /* its neighbours may have been freed meanwhile */
     if (prev) {
         prev->quiet = 0;
         (void)ds__merge_in(a, prev);
     }
     if (r == DS_OK && need < h->size)
-        ds__hole_in(a, ds__cut(a, h, need));
+        ds__hole_in(a, ds__block_cut(a, h, need));
     h->quiet = 0; /* not before the rest has found its place */
     if (r < 0) {
         ds__hole_in(a, h);
@@ -35186,7 +35246,7 @@ static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
         ds__arena_lock(a);
-        ds__mblock *h = ds__hole_for(a, kind, size);
+        ds__mem_block *h = ds__hole_for(a, kind, size);
         ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
         if (h)
@@ -35200,9 +35260,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
 
 /* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
    uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
-static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
+static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
-    ds__mblock *spares[2];
+    ds__mem_block *spares[2];
     size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
@@ -35222,7 +35282,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
 
     ds__arena_lock(a);
     for (int i = 0; spare && i < 2; i++)
-        ds__mblock_drop(a, spares[i]);
+        ds__mem_block_drop(a, spares[i]);
     if (!done) {
         b->quiet = 0;
         (void)ds__merge_in(a, b);
@@ -35230,8 +35290,8 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
         return 0;
     }
     size_t front = (size_t)(s->base + from - b->ptr);
-    ds__mblock *hole = front ? ds__cut(a, b, front) : b;
-    ds__mblock *rest = hole->size > done ? ds__cut(a, hole, done) : NULL;
+    ds__mem_block *hole = front ? ds__block_cut(a, b, front) : b;
+    ds__mem_block *rest = hole->size > done ? ds__block_cut(a, hole, done) : NULL;
     hole->quiet = 0;
     ds__hole_in(a, hole);
     if (rest)
@@ -35245,10 +35305,10 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
                  a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    ds__mutex_lock(&ds__m.registry);
-    ds__granules(s, s->base + from, done, 0);
-    ds__mutex_unlock(&ds__m.registry);
-    ds__unreserve(a, done);
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__address_granules_set(s, s->base + from, done, 0);
+    ds__mutex_unlock(&ds__memory_state.registry);
+    ds__segment_unreserve(a, done);
     return done;
 }
 
@@ -35270,13 +35330,13 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
    block is done; a free to the driver's pool does not. */
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
-static int ds__direct_record(ds__mblock *b) {
+static int ds__direct_record(ds__mem_block *b) {
     int done = 1;
     if (!b->uses)
         return 1;
     ds__hold_captures();
     DS_IGNORE(ds__record_uses_held(b));
-    for (ds__muse *u = b->uses; u; u = u->next)
+    for (ds__stream_use *u = b->uses; u; u = u->next)
         if (u->recorded != 1 && !ds__record_held(u))
             done = 0;
     ds__let_captures();
@@ -35285,8 +35345,8 @@ static int ds__direct_record(ds__mblock *b) {
 
 /* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need
    not when they are done. */
-static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
-    ds_stream handle = { ds__handle(&s->slot) };
+static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
+    ds_stream handle = { ds__handle_of(&s->slot) };
     ds_result r = DS_NOT_READY;
     for (int second = 0; second < 2 && r != DS_OK; second++) {
         if (second &&
@@ -35305,7 +35365,7 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
 
 /* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
    has ended: behind that one's end. 1: it was done. */
-static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
     ds_result r;
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
@@ -35321,7 +35381,7 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
         return 0;
     if (!(s = ds__direct_giver(a->dev)))
         return 0;
-    ds_stream giver = { ds__handle(&s->slot) };
+    ds_stream giver = { ds__handle_of(&s->slot) };
     r = end.id               ? ds__wait_event(giver, end, DS__OP_WAIT)
         : ds__arena_drain(a) ? DS_OK
                              : DS_NOT_READY;
@@ -35333,7 +35393,7 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
 
 /* The work on a plain block's own stream counts like a use. When the stream has ended its end
    does; 0: that has not come, or nobody knows when. */
-static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_own(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_stream handle = o.stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -35341,10 +35401,10 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
     if (s)
         ds__stream_unpin(s);
     if (alive) {
-        for (const ds__muse *u = b->uses; u; u = u->next)
+        for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->stream.id == handle.id)
                 return 1;
-        ds__muse *u = ds__muse_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         if (!u)
             return wait == DS__WAIT_ALL && ds__arena_drain(a);
         ds__arena_lock(a);
@@ -35365,7 +35425,7 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
 
 /* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is
    locked. */
-static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     int plain = b->seg->source != DS__FROM_ASYNC;
     int done;
     if (plain && !ds__direct_own(a, b, wait))
@@ -35389,12 +35449,12 @@ static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
 }
 
 /* The driver has it: its description goes. */
-static void ds__direct_over(ds__arena *a, ds__mblock *b) {
+static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
     size_t size = s->size;
     int kind = s->kind;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -35402,24 +35462,24 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id,
                  a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->quiet = b->stale = 0;
     ds__segment_out(a, s);
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mblock_drop(a, b);
+    ds__mem_block_drop(a, b);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
     /* both at once: between them the limit counts the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
 }
 
-static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
+static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
     b->quiet = 0;
     b->list_next = NULL;
@@ -35433,9 +35493,9 @@ static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
-static ds__mblock *ds__direct_next(ds__arena *a) {
+static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
-    ds__mblock *b = a->deferred;
+    ds__mem_block *b = a->deferred;
     if (b) {
         if (!(a->deferred = b->list_next))
             a->deferred_last = NULL;
@@ -35452,7 +35512,7 @@ static ds__mblock *ds__direct_next(ds__arena *a) {
 
 /* Tries the deferred blocks again, those first that have not been tried for longest: a few, or
    all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
-static size_t ds__direct_again(ds__mdevice *dev, int wait) {
+static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     size_t done = 0;
     /* a stream may become a part of one in another thread at any time */
     if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open())
@@ -35463,7 +35523,7 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
         size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count
                                                                                : DS__DEFERRED;
         ds__arena_unlock(a);
-        for (ds__mblock *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
+        for (ds__mem_block *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
             /* the driver's pool may keep it */
             size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size;
             if (ds__direct_try(a, b, wait)) {
@@ -35478,7 +35538,7 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
 }
 
 /* The block is pending and in no list. */
-static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
+static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
     if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL))
@@ -35504,8 +35564,8 @@ static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
    Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
    once. The driver and the user's upstream run with the two mutexes held, and with no spinning
    lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
-   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
-   expect no spinning lock.
+   not. ds__is_whole, ds__segment_age and ds__give_whole expect the arena's lock; the other
+   functions expect no spinning lock.
    Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
    block in work is quiet. */
 
@@ -35519,7 +35579,7 @@ typedef struct ds__trim {
 } ds__trim;
 
 /* Whether the free block has `least` bytes, and a whole page or the whole segment. */
-static int ds__trim_suits(const ds__mblock *b, size_t least) {
+static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     const ds__segment *s = b->seg;
     if (b->size < least)
         return 0;
@@ -35531,8 +35591,8 @@ static int ds__trim_suits(const ds__mblock *b, size_t least) {
 
 /* Takes the first suitable block out of a bin and makes it quiet. NULL: there is none. The arena
    is locked. */
-static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
-    ds__mblock *found = t->a->bins[kind].head[bin];
+static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
+    ds__mem_block *found = t->a->bins[kind].head[bin];
     while (found && !ds__trim_suits(found, t->least))
         found = found->list_next;
     if (found) {
@@ -35544,7 +35604,7 @@ static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
 
 /* Gives back a quiet block that is in no bin, or what can be of it. `giving` and `grow` are held,
    the arena is not locked. */
-static void ds__trim_give(ds__trim *t, ds__mblock *b) {
+static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
     ds__segment *s = b->seg;
     if (!s->page) {
@@ -35582,7 +35642,7 @@ static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
             t->stays = 1;
             break;
         }
-        ds__mblock *found = ds__trim_take(t, kind, bin);
+        ds__mem_block *found = ds__trim_take(t, kind, bin);
         if (!found)
             break;
         ds__arena_unlock(a);
@@ -35609,7 +35669,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
 }
 
 /* Whether ds__mem_flush empties the pool: `only`, or the default pool and those without owners. */
-static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds__mpool *only) {
+static int ds__flush_covers(const ds__mem_dev *dev, const ds__mem_pool *p,
+                            const ds__mem_pool *only) {
     if (p->graphs)
         return 0;
     if (only)
@@ -35620,24 +35681,24 @@ static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds
 /* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
    the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
    is open: it could forbid what this does. */
-static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
+static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
     size_t done = 0;
     if (ds__captures_open())
         return 0;
     (void)ds__share_collect();
     if (!only)
         done = ds__direct_again(dev, DS__WAIT_ALL);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
-            (void)ds__poll(a, 1);
+            (void)ds__pending_poll(a, 1);
     }
 
     /* as in torch, a single pool's wait is not one for all streams */
     if (!only)
         atomic_fetch_add(&dev->stats.syncs, 1);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
@@ -35651,7 +35712,7 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
 }
 
 /* Waits for frees that are on their way to the driver's pool. */
-static void ds__direct_drain(ds__mdevice *dev) {
+static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
         (void)ds__arena_drain(a);
@@ -35663,13 +35724,13 @@ static void ds__direct_drain(ds__mdevice *dev) {
 
 /* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
    as far as the driver can. No capture is open. */
-static void ds__async_give(ds__mdevice *dev, size_t keep) {
+static void ds__async_give(ds__mem_dev *dev, size_t keep) {
     ds_mem_stats before;
     if (!atomic_load(&dev->async))
         return;
     ds__direct_drain(dev);
     /* the pool shrinks here only: so the peak of what is reserved is the truth */
-    ds__stats(dev, NULL, &before);
+    ds__stats_sum(dev, NULL, &before);
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
@@ -35677,7 +35738,7 @@ static void ds__async_give(ds__mdevice *dev, size_t keep) {
 
 /* A plain segment of large blocks that is free as a whole. The arena is locked. */
 static int ds__is_whole(const ds__segment *s) {
-    const ds__mblock *b = s->first;
+    const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
            !b->quiet;
 }
@@ -35717,7 +35778,7 @@ static ds__segment *ds__oversize_best(const ds__arena *a, size_t split, size_t e
 /* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
    the smallest one that is enough for the request, else the largest ones until they are. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = ds__policy(a->pool)->max_split_size;
+    size_t split = ds__pool_policy(a->pool)->max_split_size;
     size_t enough = size > split ? size : split;
     size_t done = 0;
     size_t given = 1;
@@ -35739,8 +35800,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
 }
 
 /* How many requests came to the pool since it was freed. */
-static uint32_t ds__age(const ds__arena *a, const ds__segment *s) {
-    return ds__requests(a) - (uint32_t)s->first->asked;
+static uint32_t ds__segment_age(const ds__arena *a, const ds__segment *s) {
+    return ds__arena_count_request(a) - (uint32_t)s->first->asked;
 }
 
 /* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
@@ -35755,7 +35816,7 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
-        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) {
+        if (!ds__is_whole(s) || ds__segment_age(a, s) * count < ages) {
             s = s->next;
             continue;
         }
@@ -35773,10 +35834,10 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
    for as long as the average, or longer, are given back, whichever stream had them, until what
    is reserved is below the threshold. One arena after the other: of two nobody holds the locks
    at once. */
-static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
+static void ds__collect_garbage(ds__mem_dev *dev, ds__mem_pool *p) {
     size_t limit = atomic_load(&dev->limit);
     size_t freed = 1;
-    double threshold = ds__policy(p)->garbage_collection_threshold;
+    double threshold = ds__pool_policy(p)->garbage_collection_threshold;
     if (threshold <= 0 || !limit || ds__captures_open() || p->graphs)
         return;
     size_t bytes = (size_t)(threshold * (double)limit);
@@ -35789,7 +35850,7 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
             ds__arena_lock(a);
             for (const ds__segment *s = a->segments; s; s = s->next)
                 if (ds__is_whole(s)) {
-                    ages += ds__age(a, s);
+                    ages += ds__segment_age(a, s);
                     count++;
                 }
             ds__arena_unlock(a);
@@ -35802,27 +35863,28 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
 
 /* alloc/request.h - requests: size, kind, search of the own arena.
 
-   Defines a request in progress (ds__wanted). ds__rounded and ds__kind_of compute the size of
-   the block and its kind. ds__try searches the request's own arena.
+   Defines a request in progress (ds__wanted). ds__request_round_for_pool and ds__kind_of compute
+   the size of the block and its kind. ds__request_try searches the request's own arena.
 
    Invariants: A rounded size is a multiple of DS__UNIT. Peaks follow, and other threads are
    stopped, only if a fitting block is there.
-   Locks: ds__rounded expects the arena's lock; ds__rounded_by reads a policy without a lock.
-   ds__try expects no lock, or `grow` of the arena. It takes the arena's lock, or all of the
-   device's (ds__mem_lock_all) if the arena has no room to count the block.
+   Locks: ds__request_round_for_pool expects the arena's lock; ds__rounded_by reads a policy without
+   a lock. ds__request_try expects no lock, or `grow` of the arena. It takes the arena's lock, or
+   all of the device's (ds__mem_lock_all) if the arena has no room to count the block.
    Threads: any caller's thread. */
 
-static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
+static inline size_t ds__request_round(const ds_mem_config *c, int rounds, int coarse,
+                                       size_t size) {
     if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
-        return ds__mround(c, size);
+        return ds__config_round_size(c, size);
     /* nearly equal sizes become equal: less is left over */
     if (size > 4 * DS__MIB && coarse)
         return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
 
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
-    return ds__round(&p->config, p->rounds, p->coarse, size);
+static inline size_t ds__request_round_for_pool(const ds__mem_pool *p, size_t size) {
+    return ds__request_round(&p->config, p->rounds, p->coarse, size);
 }
 
 static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
@@ -35830,7 +35892,7 @@ static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
 }
 
 /* The same of a policy that was read without a lock. */
-static int ds__rounds(const ds_mem_config *c) {
+static int ds__request_has_rounding(const ds_mem_config *c) {
     int some = 0;
     for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
         some |= c->roundup_power2_divisions[i];
@@ -35838,7 +35900,8 @@ static int ds__rounds(const ds_mem_config *c) {
 }
 
 static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
-    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
+    return ds__request_round(c, ds__request_has_rounding(c),
+                             !c->best_fit_by_address && !c->single_pool, size);
 }
 
 /* One request on its way. */
@@ -35849,7 +35912,7 @@ typedef struct ds__wanted {
     int kind;
     size_t size;
     size_t asked;
-    ds__mblock *block; /* found */
+    ds__mem_block *block; /* found */
     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
     uint8_t fresh;
     uint8_t aligned; /* the front may be cut off */
@@ -35859,7 +35922,7 @@ typedef struct ds__wanted {
 } ds__wanted;
 
 /* Looks in the request's own arena. */
-static int ds__try(ds__wanted *q) {
+static int ds__request_try(ds__wanted *q) {
     ds__arena *a = q->a;
     int all = 0;
     ds__arena_lock(a);
@@ -35867,7 +35930,7 @@ static int ds__try(ds__wanted *q) {
     /* peaks follow, and others are stopped, only for what is there */
     if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
         ds__unpark_all(a);
-        int there = ds__fit(a, q->kind, q->size) != NULL;
+        int there = ds__bin_best_fit(a, q->kind, q->size) != NULL;
         a->fresh = 0;
         if (!there) {
             ds__arena_unlock(a);
@@ -35876,7 +35939,7 @@ static int ds__try(ds__wanted *q) {
         all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
         a->fresh = q->fresh;
     }
-    q->block = ds__take(a, q->kind, q->size, q->asked);
+    q->block = ds__block_take(a, q->kind, q->size, q->asked);
     a->fresh = 0;
     ds__count_end(a, all);
     return q->block != NULL;
@@ -35884,20 +35947,20 @@ static int ds__try(ds__wanted *q) {
 
 /* alloc/reuse.h - cross-stream reuse.
 
-   Finds a cached block for a request in the arenas of other streams. ds__borrow takes a block
-   there and makes the request's stream wait for that stream. ds__borrow_any and ds__borrow_pools
-   search the arenas of a pool, and the pools with use_on_oom.
+   Finds a cached block for a request in the arenas of other streams. ds__reuse_from_arena takes a
+   block there and makes the request's stream wait for that stream. ds__reuse_from_any and
+   ds__reuse_from_pools search the arenas of a pool, and the pools with use_on_oom.
 
    Invariants: A lent block is live on a stream other than its arena's, or was so until its
    free. The first of its uses names that stream. A pending block of another stream is taken whole
    and not split, because only the request's stream waited for its uses. No stream waits across
    the border of a capture (ds__can_await).
    Locks: expects no lock. One arena's lock is held at a time, or all of the device's
-   (ds__mem_lock_all) if the arena has no room to count the block. ds__borrow holds back new
-   captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
+   (ds__mem_lock_all) if the arena has no room to count the block. ds__reuse_from_arena holds back
+   new captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
    held then.
-   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
-   an arena again after it took a block. */
+   Threads: any caller's thread. Streams may end at any time, so ds__reuse_from_arena reads the
+   owner of an arena again after it took a block. */
 
 /* Whether the request's stream can wait for the owner. */
 static int ds__can_await(const ds__wanted *q, ds__owner o) {
@@ -35914,13 +35977,13 @@ static int ds__can_await(const ds__wanted *q, ds__owner o) {
 
 /* One attempt to serve a request from another stream's arena. */
 typedef struct ds__reuse {
-    ds__wanted *q;     /* the request */
-    ds__arena *from;   /* the owner's arena */
-    ds__owner owner;   /* the stream that `from` belongs to; read again after a block was taken */
-    ds__muse *use;     /* of the block, by the request's stream */
-    ds__mblock *block; /* taken, live */
-    int pending;       /* 1: the block was pending, and the request's stream waits for its uses */
-    int own;           /* 1: the owner is the request's own stream, in another pool: no wait */
+    ds__wanted *q;       /* the request */
+    ds__arena *from;     /* the owner's arena */
+    ds__owner owner;     /* the stream that `from` belongs to; read again after a block was taken */
+    ds__stream_use *use; /* of the block, by the request's stream */
+    ds__mem_block *block; /* taken, live */
+    int pending; /* 1: the block was pending, and the request's stream waits for its uses */
+    int own;     /* 1: the owner is the request's own stream, in another pool: no wait */
 } ds__reuse;
 
 /* Returns 1 if the request's stream can wait for the owner, and the arena may have a block. Sets
@@ -35933,7 +35996,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
         return 0;
     /* nobody else asks there, unless memory is short */
     if (x->owner.orphan && !ds__captures_open())
-        (void)ds__poll(from, 0);
+        (void)ds__pending_poll(from, 0);
 
     ds__arena_lock(from);
     ds__unpark_all(from);
@@ -35945,7 +36008,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
 /* Returns the description of the use to the arena's stock. */
 static void ds__reuse_use_drop(ds__reuse *x) {
     ds__arena_lock(x->from);
-    ds__muses_drop(x->from, x->use);
+    ds__stream_uses_drop(x->from, x->use);
     ds__arena_unlock(x->from);
 }
 
@@ -35957,11 +36020,11 @@ static int ds__reuse_reserve(ds__reuse *x) {
     other.a = x->from;
     other.fresh = 0;
     /* first: nothing fails for lack of it afterwards */
-    x->use = ds__muse_new(x->from, q->a->dev->device);
+    x->use = ds__stream_use_new(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
 
-    x->pending = !ds__try(&other);
+    x->pending = !ds__request_try(&other);
     if (x->pending) {
         ds__pending_wanted wanted = { .kind = q->kind,
                                       .size = q->size,
@@ -36007,14 +36070,14 @@ static ds_result ds__reuse_order_after_owner(ds__reuse *x) {
 /* Makes the block pending again, behind the request's stream, which has waited for its uses. */
 static void ds__reuse_pending_restore(ds__reuse *x) {
     ds__arena *from = x->from;
-    ds__muse *u = x->use;
+    ds__stream_use *u = x->use;
     int kind = x->q->kind;
     DS_IGNORE(ds__event_record(u->event, x->q->stream, DS__OP_RECORD));
     u->stream = x->q->stream;
     u->recorded = 1;
 
     ds__arena_lock(from);
-    while (!ds__ready(from, kind, 0)) {
+    while (!ds__counter_room_ready(from, kind, 0)) {
         ds__make_ready(from, kind, 0);
         ds__arena_lock(from);
     }
@@ -36039,13 +36102,13 @@ static void ds__reuse_roll_back(ds__reuse *x) {
 static void ds__reuse_publish(ds__reuse *x) {
     ds__arena *from = x->from;
     ds__wanted *q = x->q;
-    ds__muse *u = x->use;
+    ds__stream_use *u = x->use;
     u->stream = q->stream;
     u->stream_id = q->s->id;
 
     ds__arena_lock(from);
     if (x->own) {
-        ds__muses_drop(from, u);
+        ds__stream_uses_drop(from, u);
     } else {
         x->block->lent = 1;
         u->next = x->block->uses;
@@ -36062,7 +36125,7 @@ static void ds__reuse_publish(ds__reuse *x) {
 
 /* Serves the request from another stream's arena: takes a block there and makes the request's
    stream wait for the owner's work. 0: the arena has no block for it. No lock is held. */
-static int ds__borrow(ds__wanted *q, ds__arena *from) {
+static int ds__reuse_from_arena(ds__wanted *q, ds__arena *from) {
     ds__reuse x = { .q = q, .from = from };
     if (from == q->a)
         return 0;
@@ -36077,53 +36140,53 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
 }
 
 /* Looks in all arenas of a pool, or only in those of ended streams. */
-static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
+static int ds__reuse_from_any(ds__wanted *q, ds__mem_pool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
-        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a))
+        if ((!orphans || ds__owner_of(a).orphan) && ds__reuse_from_arena(q, a))
             return 1;
     return 0;
 }
 
 /* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
    later. */
-static int ds__borrow_pools(ds__wanted *q) {
-    ds__mdevice *dev = q->a->dev;
+static int ds__reuse_from_pools(ds__wanted *q) {
+    ds__mem_dev *dev = q->a->dev;
     if (q->a->pool != &dev->main)
         return 0;
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
-        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0))
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
+        if (p->use_on_oom && !p->dead && !p->graphs && ds__reuse_from_any(q, p, 0))
             return 1;
     return 0;
 }
 
 /* alloc/align.h - aligned allocations.
 
-   Serves requests with an alignment above 512 bytes. ds__align cuts the front off a live block,
-   so that the block starts aligned. The front and the unused end go back to the arena. The
-   caller is ds__request in allocate.h.
+   Serves requests with an alignment above 512 bytes. ds__align_wanted cuts the front off a live
+   block, so that the block starts aligned. The front and the unused end go back to the arena. The
+   caller is ds__request_serve in allocate.h.
 
    Invariants: The block is live, was found for this request, and is larger than the request by
-   the alignment. Label, call site and stream uses (ds__muse) move to the aligned block. If
-   ds__align returns 0, nothing was cut and the caller must free the block. The unused end stays
-   part of the block if the policy does not split there or if host memory is short.
-   Locks: ds__align expects no lock and takes the lock of the block's arena. After cross-stream
-   reuse, that arena is not the request's arena. If the counters need room, all locks of the
-   device are taken for a moment (ds__make_ready). New descriptions may call the program's memory
-   functions under the arena's lock. No driver call is made.
+   the alignment. Label, call site and stream uses (ds__stream_use) move to the aligned block. If
+   ds__align_wanted returns 0, nothing was cut and the caller must free the block. The unused end
+   stays part of the block if the policy does not split there or if host memory is short.
+   Locks: ds__align_wanted expects no lock and takes the lock of the block's arena. After
+   cross-stream reuse, that arena is not the request's arena. If the counters need room, all locks
+   of the device are taken for a moment (ds__make_ready). New descriptions may call the program's
+   memory functions under the arena's lock. No driver call is made.
    Threads: any caller's thread; no other thread knows the block yet. */
 
 /* Cuts the front of a block off so that it starts aligned, and what is behind `size`; the
    request was larger by the alignment. 0: no memory. */
-static int ds__align(ds__wanted *q, size_t align, size_t size) {
-    ds__mblock *b = q->block;
+static int ds__align_wanted(ds__wanted *q, size_t align, size_t size) {
+    ds__mem_block *b = q->block;
     ds__arena *a = atomic_load(&b->seg->arena);
     size_t front = (align - (size_t)((uintptr_t)b->ptr & (align - 1))) & (align - 1);
     ds__arena_lock(a);
-    while (!ds__ready(a, q->kind, 0)) {
+    while (!ds__counter_room_ready(a, q->kind, 0)) {
         ds__make_ready(a, q->kind, 0);
         ds__arena_lock(a);
     }
-    ds__mblock *rest = front ? ds__cut(a, b, front) : NULL;
+    ds__mem_block *rest = front ? ds__block_cut(a, b, front) : NULL;
     if (front && !rest) {
         ds__arena_unlock(a);
         return 0;
@@ -36147,11 +36210,12 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
         (void)ds__merge_in(a, b);
         q->block = b = rest;
     }
-    const ds__mpool *p = a->pool;
+    const ds__mem_pool *p = a->pool;
     size_t behind = b->size - size;
-    int cut = behind >= (ds__grows(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
-              (size < p->config.max_split_size || q->kind == DS__SMALL || ds__grows(b->seg));
-    if (cut && (rest = ds__cut(a, b, size)) != NULL) {
+    int cut =
+        behind >= (ds__segment_is_growing(b->seg) ? DS__UNIT : p->split_above[q->kind]) &&
+        (size < p->config.max_split_size || q->kind == DS__SMALL || ds__segment_is_growing(b->seg));
+    if (cut && (rest = ds__block_cut(a, b, size)) != NULL) {
         ds__count_less(a, q->kind, 0, (int64_t)behind, 0);
         (void)ds__merge_in(a, rest);
     }
@@ -36176,13 +36240,13 @@ static int ds__align(ds__wanted *q, size_t align, size_t size) {
 
 #define DS__GUARD 0x5AFE5AFEu
 
-static char *ds__guard_of(const ds__mblock *b) {
+static char *ds__guard_of(const ds__mem_block *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
-    ds__mblock *b = q->block;
-    ds_result r = ds__check(q->a->pool, 2);
+    ds__mem_block *b = q->block;
+    ds_result r = ds__pool_check(q->a->pool, 2);
     if (r < 0 || !guard)
         return r;
     ds__hold_captures();
@@ -36200,7 +36264,7 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
     ds__stream *s = ds__direct_giver(a->dev);
     if (!s)
         return ds__mem_error();
-    ds_stream reader = { ds__handle(&s->slot) };
+    ds_stream reader = { ds__handle_of(&s->slot) };
     DS__KEEPING(r, (ds_copy)(to, from, size, reader));
     if (r == DS_OK)
         r = ds__stream_sync(reader, DS__FOREVER);
@@ -36210,7 +36274,7 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
 
 /* Is called with the block in no list. A damaged guard is told through the log: the free itself
    has done nothing wrong. */
-static void ds__watched_free(ds__arena *a, ds__mblock *b) {
+static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
     if (ds__captures_open())
@@ -36219,24 +36283,25 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     /* a borrower is one of the uses */
     if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
         const char *at = ds__guard_of(b);
-        uint32_t *seen = ds__alloc(guard);
+        uint32_t *seen = ds__host_alloc(guard);
         if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
-                             "behind their end; found at the free at %s:%d",
-                             b->asked, (void *)b->ptr, b->label ? " of " : "",
-                             b->label ? b->label : "", b->file ? b->file : "?", b->line,
-                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
-                             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                    ds__log_warn(
+                        "%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
+                        "behind their end; found at the free at %s:%d",
+                        b->asked, (void *)b->ptr, b->label ? " of " : "", b->label ? b->label : "",
+                        b->file ? b->file : "?", b->line,
+                        (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
+                        ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
                     break;
                 }
-        ds__release(seen);
+        ds__host_free(seen);
     }
     /* at once on the stream that has it, if nobody else does; else when all are done, or by who
        takes it before */
-    if (ds__policy(a->pool)->poison) {
-        const ds__muse *u = b->uses;
+    if (ds__pool_policy(a->pool)->poison) {
+        const ds__stream_use *u = b->uses;
         ds__owner o = ds__owner_of(a);
         int alone =
             !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
@@ -36246,32 +36311,32 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         else if (!u && !b->exported && !b->seg->direct)
             (void)ds__poison_late(a, b, 0);
     }
-    if (ds__check(a->pool, 2) < 0)
-        ds__warn("%s", ds__tls.aside);
+    if (ds__pool_check(a->pool, 2) < 0)
+        ds__log_warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
 
 /* alloc/oom_owners.h - owners of live blocks.
 
    Groups live blocks by owner for out-of-memory reports and leak reports. An owner is a label,
-   or a file and a line for blocks without a label. ds__mowners_add adds a block,
-   ds__mowners_next takes out the owner with the most bytes. ds__mformat (DS__SIZE) writes a size
-   as text; pinned memory uses it too.
+   or a file and a line for blocks without a label. ds__oom_owners_add adds a block,
+   ds__oom_owners_next takes out the owner with the most bytes. ds__oom_size_format (DS__SIZE)
+   writes a size as text; pinned memory uses it too.
 
    Invariants: Labels are compared by their text, which belongs to the blocks. Names must be
    copied before the blocks can be freed. At most three quarters of the table are used; further
    owners, or all if there is no table, are summed in `rest`.
-   Locks: Callers of ds__mowners_add and ds__mowner_name hold all locks of the device, except at
-   shutdown. ds__mowners_begin calls the program's memory functions and must be called without a
-   spinlock.
+   Locks: Callers of ds__oom_owners_add and ds__oom_owner_name hold all locks of the device, except
+   at shutdown. ds__oom_owners_begin calls the program's memory functions and must be called without
+   a spinlock.
    Threads: each table belongs to one thread. */
 
-typedef struct ds__msize {
+typedef struct ds__oom_size {
     char text[24];
-} ds__msize;
+} ds__oom_size;
 
-static ds__msize ds__mformat(size_t n) {
-    ds__msize s;
+static ds__oom_size ds__oom_size_format(size_t n) {
+    ds__oom_size s;
     double kib = (double)n / 1024;
     if (n <= 1024)
         snprintf(s.text, sizeof s.text, "%zu bytes", n);
@@ -36284,50 +36349,50 @@ static ds__msize ds__mformat(size_t n) {
     return s;
 }
 
-#define DS__SIZE(n) ds__mformat(n).text
+#define DS__SIZE(n) ds__oom_size_format(n).text
 
 /* most slots of the table; when three quarters of it are taken the others are one owner, `rest` */
 #define DS__OWNERS ((size_t)1 << 17)
 
 /* An owner of live blocks: a label, else a file and line. Labels are compared by their text and
    belong to the blocks. */
-typedef struct ds__mowner {
+typedef struct ds__oom_owner {
     const char *label;
     const char *file;
     uint32_t line;
     size_t bytes;
     size_t count;
-} ds__mowner;
+} ds__oom_owner;
 
-typedef struct ds__mowners {
-    ds__mowner *slot; /* NULL: no memory for the table */
+typedef struct ds__oom_owners {
+    ds__oom_owner *slot; /* NULL: no memory for the table */
     size_t room;
     size_t used;
-    ds__mowner rest;
-} ds__mowners;
+    ds__oom_owner rest;
+} ds__oom_owners;
 
 /* Room for the owners of so many blocks. */
-static void ds__mowners_begin(ds__mowners *t, size_t blocks) {
+static void ds__oom_owners_begin(ds__oom_owners *t, size_t blocks) {
     memset(t, 0, sizeof *t);
     for (t->room = 64; t->room < DS__OWNERS && t->room / 4 * 3 < blocks;)
         t->room *= 2;
-    t->slot = ds__alloc(t->room * sizeof *t->slot);
+    t->slot = ds__host_alloc(t->room * sizeof *t->slot);
 }
 
-static int ds__msame(const char *a, const char *b) {
+static int ds__oom_text_same(const char *a, const char *b) {
     return a == b || (a && b && !strcmp(a, b));
 }
 
-static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
+static void ds__oom_owners_add(ds__oom_owners *t, const ds__mem_block *b) {
     uint32_t hash = 2166136261u ^ (b->label ? 0 : b->line);
-    ds__mowner *o = &t->rest;
+    ds__oom_owner *o = &t->rest;
     for (const char *c = b->label ? b->label : b->file ? b->file : ""; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
     for (size_t i = hash & (t->room - 1); t->slot; i = (i + 1) & (t->room - 1)) {
-        ds__mowner *at = &t->slot[i];
+        ds__oom_owner *at = &t->slot[i];
         if (at->count) {
-            if (!ds__msame(at->label, b->label) ||
-                (!b->label && (at->line != b->line || !ds__msame(at->file, b->file))))
+            if (!ds__oom_text_same(at->label, b->label) ||
+                (!b->label && (at->line != b->line || !ds__oom_text_same(at->file, b->file))))
                 continue;
         } else {
             if (t->used >= t->room / 4 * 3)
@@ -36345,8 +36410,8 @@ static void ds__mowners_add(ds__mowners *t, const ds__mblock *b) {
 }
 
 /* Takes the one with most bytes out; NULL: all are out. */
-static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
-    ds__mowner *best = &t->rest;
+static ds__oom_owner *ds__oom_owners_next(ds__oom_owners *t, ds__oom_owner *out) {
+    ds__oom_owner *best = &t->rest;
     for (size_t i = 0; t->slot && i < t->room; i++)
         if (t->slot[i].bytes > best->bytes)
             best = &t->slot[i];
@@ -36355,8 +36420,8 @@ static ds__mowner *ds__mowners_next(ds__mowners *t, ds__mowner *out) {
     return out->bytes ? best : NULL;
 }
 
-static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const ds__mowner *o,
-                            char out[80]) {
+static void ds__oom_owner_name(const ds__oom_owners *t, const ds__oom_owner *which,
+                               const ds__oom_owner *o, char out[80]) {
     if (which == &t->rest)
         snprintf(out, 80, t->slot ? "(many others)" : "(unknown owners: no memory)");
     else if (o->label)
@@ -36369,25 +36434,25 @@ static void ds__mowner_name(const ds__mowners *t, const ds__mowner *which, const
 
 /* alloc/oom_walk.h - numbers for out-of-memory reports.
 
-   Collects the numbers for the report of a failed request in ds__mshortage (ds__moom_collect).
+   Collects the numbers for the report of a failed request in ds__oom_facts (ds__oom_collect).
    The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
-   blocks that the request could not use. ds__moom_count counts live blocks; the leak report uses
+   blocks that the request could not use. ds__oom_count counts live blocks; the leak report uses
    it too.
 
    Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
    the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
    Names of owners are copied while everything is locked, because a label lives as long as its
    block.
-   Locks: ds__moom_collect expects none and takes all locks of the device twice: to count live
+   Locks: ds__oom_collect expects none and takes all locks of the device twice: to count live
    blocks, and to walk over all blocks. In between, without a lock, the table of owners is
    allocated. The driver is asked for free memory before any lock is taken.
    Threads: the thread of the failed request. */
 
 #define DS__TOP 10
 
-typedef struct ds__mshortage {
-    ds__mdevice *dev;
-    ds__mpool *pool;
+typedef struct ds__oom_facts {
+    ds__mem_dev *dev;
+    ds__mem_pool *pool;
     size_t wanted;          /* bytes that were asked for */
     size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
     size_t segment;         /* bytes that the driver was asked for */
@@ -36429,7 +36494,7 @@ typedef struct ds__mshortage {
     size_t pool_awaited; /* those of the pool that was asked */
     size_t private_reserved;
     size_t private_cached;
-    ds__mowners owners;
+    ds__oom_owners owners;
 
     struct {
         char name[80];
@@ -36439,14 +36504,14 @@ typedef struct ds__mshortage {
 
     size_t tops;
     char hint[256];
-} ds__mshortage;
+} ds__oom_facts;
 
-static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int private_one) {
+static void ds__oom_block(ds__oom_facts *s, const ds__mem_block *b, int asked, int private_one) {
     switch (b->state) {
     case DS_BLOCK_LIVE:
         s->live += b->size;
         s->live_count++;
-        ds__mowners_add(&s->owners, b);
+        ds__oom_owners_add(&s->owners, b);
         break;
     case DS_BLOCK_PENDING:
         s->pending += b->size;
@@ -36470,10 +36535,10 @@ static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int
 }
 
 /* Why a free block of the pool that was asked is not the request's. */
-static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) {
+static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
     if (b->state != DS_BLOCK_FREE || b->quiet)
         return;
-    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size &&
+    int keeps = s->pool->oversize && !ds__segment_is_growing(b->seg) && b->size >= s->size &&
                 ds__too_large(s->pool, b->size, s->size);
     size_t *at = b->seg->kind != s->kind ? &s->elsewhere
                  : keeps                 ? &s->kept
@@ -36488,45 +36553,45 @@ static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) 
 
 /* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by
    what is pending. */
-static size_t ds__moom_back(const ds__segment *g, size_t *awaited) {
+static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
     size_t bytes = 0;
-    for (const ds__mblock *b = g->first; b; b = b->next) {
+    for (const ds__mem_block *b = g->first; b; b = b->next) {
         if (b->state == DS_BLOCK_PENDING)
             *awaited += b->size;
         if (b->state != DS_BLOCK_FREE)
             continue;
         size_t from = (size_t)(b->ptr - g->base);
         size_t to = from + b->size;
-        if (ds__grows(g)) {
+        if (ds__segment_is_growing(g)) {
             from = (from + g->page - 1) / g->page * g->page;
             to = to / g->page * g->page;
         }
-        if (to > from && (ds__grows(g) || !ds__is_split(b)))
+        if (to > from && (ds__segment_is_growing(g) || !ds__is_split(b)))
             bytes += to - from;
     }
     return bytes;
 }
 
-static size_t ds__moom_count(const ds__mdevice *dev) {
+static size_t ds__oom_count(const ds__mem_dev *dev) {
     size_t live = 0;
-    for (const ds__mpool *p = &dev->main; p; p = p->next)
+    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next)
+                for (const ds__mem_block *b = g->first; b; b = b->next)
                     live += b->state == DS_BLOCK_LIVE;
     return live;
 }
 
 /* Everything is locked. */
-static void ds__moom_walk(ds__mshortage *s) {
-    for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
+static void ds__oom_walk(ds__oom_facts *s) {
+    for (const ds__mem_pool *p = &s->dev->main; p; p = p->next) {
         int asked = p == s->pool;
         int private_one = p != &s->dev->main;
         int emptied = !p->graphs && (asked || !private_one || p->owners == 0);
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (const ds__segment *g = a->segments; g; g = g->next) {
                 size_t awaited = 0;
-                size_t back = emptied ? ds__moom_back(g, &awaited) : 0;
+                size_t back = emptied ? ds__oom_back(g, &awaited) : 0;
                 s->back += back;
                 s->awaited += awaited;
                 if (asked) {
@@ -36538,10 +36603,10 @@ static void ds__moom_walk(ds__mshortage *s) {
                     s->pool_reserved += g->mapped;
                 if (private_one)
                     s->private_reserved += g->mapped;
-                for (const ds__mblock *b = g->first; b; b = b->next) {
-                    ds__moom_block(s, b, asked, private_one);
+                for (const ds__mem_block *b = g->first; b; b = b->next) {
+                    ds__oom_block(s, b, asked, private_one);
                     if (asked)
-                        ds__moom_place(s, a, b);
+                        ds__oom_place(s, a, b);
                 }
             }
         }
@@ -36550,17 +36615,18 @@ static void ds__moom_walk(ds__mshortage *s) {
 
 /* The biggest owners, with copies of their names: a label lives as long as its block, which may
    be freed once nothing is locked. */
-static void ds__moom_rank(ds__mshortage *s) {
-    ds__mowner o;
-    ds__mowner *which;
-    for (s->tops = 0; s->tops < DS__TOP && (which = ds__mowners_next(&s->owners, &o)); s->tops++) {
-        ds__mowner_name(&s->owners, which, &o, s->top[s->tops].name);
+static void ds__oom_rank(ds__oom_facts *s) {
+    ds__oom_owner o;
+    ds__oom_owner *which;
+    for (s->tops = 0; s->tops < DS__TOP && (which = ds__oom_owners_next(&s->owners, &o));
+         s->tops++) {
+        ds__oom_owner_name(&s->owners, which, &o, s->top[s->tops].name);
         s->top[s->tops].bytes = o.bytes;
         s->top[s->tops].count = o.count;
     }
 }
 
-static void ds__moom_collect(ds__mshortage *s) {
+static void ds__oom_collect(ds__oom_facts *s) {
     ds__tls.mute++; /* this is not what went wrong */
     s->known =
         ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) ==
@@ -36573,41 +36639,42 @@ static void ds__moom_collect(ds__mshortage *s) {
     s->limit = atomic_load_explicit(&s->dev->limit, memory_order_relaxed);
     s->pool_limit = s->pool->limit;
     ds__mem_lock_all(s->dev);
-    size_t live = ds__moom_count(s->dev);
+    size_t live = ds__oom_count(s->dev);
     ds__mem_unlock_all(s->dev);
-    ds__mowners_begin(&s->owners, live); /* the allocator of the program is not called with locks */
+    ds__oom_owners_begin(&s->owners,
+                         live); /* the allocator of the program is not called with locks */
     ds__mem_lock_all(s->dev);
-    ds__moom_walk(s);
-    ds__moom_rank(s);
+    ds__oom_walk(s);
+    ds__oom_rank(s);
     ds__mem_unlock_all(s->dev);
-    ds__release(s->owners.slot);
+    ds__host_free(s->owners.slot);
     if (s->known && s->total > s->free && s->total - s->free > s->reserved)
         s->outside = s->total - s->free - s->reserved;
 }
 
 /* alloc/oom_hint.h - advice in out-of-memory reports.
 
-   Chooses one sentence of advice for a request that found no memory (ds__moom_hint), from the
-   numbers in ds__mshortage. The first reason that applies wins. The order is: impossible
+   Chooses one sentence of advice for a request that found no memory (ds__oom_hint), from the
+   numbers in ds__oom_facts. The first reason that applies wins. The order is: impossible
    requests, an open capture, unusable cached memory, the pool's limit, the device's limit, other
    users of the device, live blocks.
 
    Invariants: oom_walk.h has collected the numbers before; nothing is read from blocks or arenas
-   here. ds__moom_fits decides whether memory given back would serve the request under all
+   here. ds__oom_fits decides whether memory given back would serve the request under all
    limits. The text is cut to the size of `hint`.
-   Locks: takes none and expects none. ds__moom_could_grow may reserve address space from the
+   Locks: takes none and expects none. ds__oom_could_grow may reserve address space from the
    driver and release it, with errors muted.
    Threads: the thread of the failed request. */
 
-static int ds__moom_fragmentation(const ds__mshortage *s) {
+static int ds__oom_fragmentation(const ds__oom_facts *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
 }
 
 /* Whether growing segments could be had. */
-static int ds__moom_could_grow(const ds__mshortage *s) {
+static int ds__oom_could_grow(const ds__oom_facts *s) {
     void *at = NULL;
     size_t page = 0;
-    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
+    if (ds__pool_policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
         s->dev->has_space == 0)
         return 0;
     if (s->dev->has_space > 0)
@@ -36622,7 +36689,7 @@ static int ds__moom_could_grow(const ds__mshortage *s) {
 
 /* Whether the request could be served if so much went back to the device, so much of it the
    pool's. */
-static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) {
+static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     size_t need = s->segment > s->size ? s->segment : s->size;
     size_t left = s->reserved - back;
     size_t pool_left = s->pool_reserved - pool_back;
@@ -36634,18 +36701,18 @@ static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) 
 }
 
 /* Memory that an open capture keeps from the request; 0: none. */
-static int ds__moom_hint_capture(ds__mshortage *s) {
-    const ds_mem_config *c = ds__policy(s->pool);
-    if (!s->quiet || ds__moom_fits(s, 0, 0))
+static int ds__oom_hint_capture(ds__oom_facts *s) {
+    const ds_mem_config *c = ds__pool_policy(s->pool);
+    if (!s->quiet || ds__oom_fits(s, 0, 0))
         return 0;
-    if (s->back && ds__moom_fits(s, s->back, s->pool_back))
+    if (s->back && ds__oom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
                         "%s are cached, but cannot be freed while a capture is open; call %s "
                         "before the capture",
                         DS__SIZE(s->back),
                         s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache"
                                                                             : "ds_mem_empty_cache");
-    if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
+    if (s->awaited && ds__oom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
         return snprintf(s->hint, sizeof s->hint,
                         "%s are freed but in use by other streams, which are not polled while a "
                         "capture is open; empty the cache before the capture",
@@ -36660,8 +36727,8 @@ static int ds__moom_hint_capture(ds__mshortage *s) {
 }
 
 /* Memory that is there and cannot be used for this; 0: none. */
-static int ds__moom_hint_cached(ds__mshortage *s) {
-    const ds_mem_config *c = ds__policy(s->pool);
+static int ds__oom_hint_cached(ds__oom_facts *s) {
+    const ds_mem_config *c = ds__pool_policy(s->pool);
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     if (s->pool_pending >= s->size && !s->quiet)
@@ -36690,12 +36757,12 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
         return snprintf(out, room,
                         "a free block of %s would fit, but %s enlarges the request to %s",
                         DS__SIZE(s->mine),
-                        s->aligned       ? "the alignment"
-                        : c->guard_bytes ? "guard_bytes"
-                        : ds__rounds(c)  ? "roundup_power2_divisions"
-                                         : "rounding",
+                        s->aligned                    ? "the alignment"
+                        : c->guard_bytes              ? "guard_bytes"
+                        : ds__request_has_rounding(c) ? "roundup_power2_divisions"
+                                                      : "rounding",
                         DS__SIZE(s->size));
-    if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
+    if (s->pool_cached >= s->wanted && ds__oom_could_grow(s))
         return snprintf(out, room,
                         "%s are cached in pieces too small; with expandable_segments:True pieces "
                         "can be remapped",
@@ -36713,7 +36780,7 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     return 0;
 }
 
-static void ds__moom_hint(ds__mshortage *s) {
+static void ds__oom_hint(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
@@ -36727,7 +36794,7 @@ static void ds__moom_hint(ds__mshortage *s) {
                  "no device has 2^60 bytes; the size looks like a negative number or an overflow");
         return;
     }
-    if (ds__mtls.upstream_empty) {
+    if (ds__memory_thread.upstream_empty) {
         snprintf(out, room, "the pool's upstream returned NULL; check the upstream's own report");
         return;
     }
@@ -36747,7 +36814,7 @@ static void ds__moom_hint(ds__mshortage *s) {
                  DS__SIZE(s->pool_limit));
         return;
     }
-    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s))
+    if (ds__oom_hint_capture(s) || ds__oom_hint_cached(s))
         return;
     if (pools) {
         snprintf(out, room,
@@ -36781,25 +36848,25 @@ static void ds__moom_hint(ds__mshortage *s) {
 
    Writes the report of a request that found no memory (ds__oom_report): one sentence for
    ds_error_get_last, and a page for ds_mem_get_last_report. Numbers come from oom_walk.h, the
-   advice from oom_hint.h. ds__mprint is a text writer for a fixed buffer (ds__mpage).
+   advice from oom_hint.h. ds__oom_page_print is a text writer for a fixed buffer (ds__oom_page).
 
    Invariants: The page belongs to the thread, until the next shortage on the thread or the end
    of the thread. If there is no host memory for the page, ds_mem_get_last_report gives an empty
    string; the sentence is set in any case. The sentence leaves out owners, the smallest first,
    if they do not fit.
-   Locks: expects none. ds__moom_collect takes all locks of the device; the program's memory and
+   Locks: expects none. ds__oom_collect takes all locks of the device; the program's memory and
    log functions are called without a lock.
    Threads: the thread of the failed request; ds_mem_get_last_report: any thread, for its own page.
    */
 
-typedef struct ds__mpage {
+typedef struct ds__oom_page {
     char *text;
     size_t room;
     size_t n;
-} ds__mpage;
+} ds__oom_page;
 
-__attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const char *format,
-                                                             ...) {
+__attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
+                                                                     const char *format, ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(p->text + p->n, p->room - p->n, format, args);
@@ -36808,67 +36875,70 @@ __attribute__((format(printf, 2, 3))) static void ds__mprint(ds__mpage *p, const
         p->n = p->n + (size_t)n < p->room ? p->n + (size_t)n : p->room - 1;
 }
 
-static void ds__moom_page(const ds__mshortage *s, ds__mpage *p) {
+static void ds__oom_page_write(const ds__oom_facts *s, ds__oom_page *p) {
     const char *type = ds__type_name(s->dev->device.type);
-    ds__mprint(p, "out of memory on %s:%d", type, s->dev->device.index);
+    ds__oom_page_print(p, "out of memory on %s:%d", type, s->dev->device.index);
     if (ds__tls.site.file)
-        ds__mprint(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file),
-                   ds__tls.site.line);
-    ds__mprint(p, "\n  asked for       %s", DS__SIZE(s->wanted));
+        ds__oom_page_print(p, " in %s at %s:%d", ds__tls.fn, ds__short_path(ds__tls.site.file),
+                           ds__tls.site.line);
+    ds__oom_page_print(p, "\n  asked for       %s", DS__SIZE(s->wanted));
     if (s->segment != s->wanted)
-        ds__mprint(p, ", for which %s were needed", DS__SIZE(s->segment));
+        ds__oom_page_print(p, ", for which %s were needed", DS__SIZE(s->segment));
     if (s->pool->name[0])
-        ds__mprint(p, ", from the capture's own pool");
+        ds__oom_page_print(p, ", from the capture's own pool");
     else if (s->pool != &s->dev->main)
-        ds__mprint(p, ", from the pool %s", s->pool->label ? s->pool->label : "without a label");
-    ds__mprint(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
-               s->known ? DS__SIZE(s->free) : "an unknown amount");
+        ds__oom_page_print(p, ", from the pool %s",
+                           s->pool->label ? s->pool->label : "without a label");
+    ds__oom_page_print(p, "\n  device          %s in all, %s free", DS__SIZE(s->total),
+                       s->known ? DS__SIZE(s->free) : "an unknown amount");
     if (s->outside)
-        ds__mprint(p, ", %s used outside this allocator", DS__SIZE(s->outside));
-    ds__mprint(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
+        ds__oom_page_print(p, ", %s used outside this allocator", DS__SIZE(s->outside));
+    ds__oom_page_print(p, "\n  limit           %s", s->limit ? DS__SIZE(s->limit) : "none");
     if (s->pool_limit)
-        ds__mprint(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
-                   DS__SIZE(s->pool_reserved));
-    ds__mprint(p, "\n  reserved        %s", DS__SIZE(s->reserved));
+        ds__oom_page_print(p, ", of the pool %s, which has reserved %s", DS__SIZE(s->pool_limit),
+                           DS__SIZE(s->pool_reserved));
+    ds__oom_page_print(p, "\n  reserved        %s", DS__SIZE(s->reserved));
     if (s->private_reserved)
-        ds__mprint(p, ", %s of it by private pools, of which %s are cached",
-                   DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
-    ds__mprint(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
-               s->live_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  pending         %s in %zu block%s, freed while other streams use them",
-               DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached), s->cached_count,
-               s->cached_count == 1 ? "" : "s");
-    ds__mprint(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
-               ds__moom_fragmentation(s));
+        ds__oom_page_print(p, ", %s of it by private pools, of which %s are cached",
+                           DS__SIZE(s->private_reserved), DS__SIZE(s->private_cached));
+    ds__oom_page_print(p, "\n  allocated       %s in %zu block%s", DS__SIZE(s->live), s->live_count,
+                       s->live_count == 1 ? "" : "s");
+    ds__oom_page_print(p,
+                       "\n  pending         %s in %zu block%s, freed while other streams use them",
+                       DS__SIZE(s->pending), s->pending_count, s->pending_count == 1 ? "" : "s");
+    ds__oom_page_print(p, "\n  cached          %s in %zu block%s", DS__SIZE(s->cached),
+                       s->cached_count, s->cached_count == 1 ? "" : "s");
+    ds__oom_page_print(p, "\n  largest free    %s\n  fragmentation   %d %%\n", DS__SIZE(s->largest),
+                       ds__oom_fragmentation(s));
     if (s->tops)
-        ds__mprint(p, "biggest owners\n");
+        ds__oom_page_print(p, "biggest owners\n");
     for (size_t i = 0; i < s->tops; i++)
-        ds__mprint(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes), s->top[i].count,
-                   s->top[i].count == 1 ? " " : "s", s->top[i].name);
-    ds__mprint(p, "hint: %s\n", s->hint);
+        ds__oom_page_print(p, "  %-16s in %6zu block%s %s\n", DS__SIZE(s->top[i].bytes),
+                           s->top[i].count, s->top[i].count == 1 ? " " : "s", s->top[i].name);
+    ds__oom_page_print(p, "hint: %s\n", s->hint);
 }
 
 /* What ds_error_get_last() has room for: owners are left out from the least one on. */
-static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
+static void ds__oom_line(const ds__oom_facts *s, ds__oom_page *p) {
     const size_t tail = strlen(s->hint) + 16;
-    ds__mprint(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
-               ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
-               s->known ? DS__SIZE(s->free) : "unknown");
+    ds__oom_page_print(p, "%s were requested on %s:%d, which has %s, %s free", DS__SIZE(s->wanted),
+                       ds__type_name(s->dev->device.type), s->dev->device.index, DS__SIZE(s->total),
+                       s->known ? DS__SIZE(s->free) : "unknown");
     if (s->limit)
-        ds__mprint(p, ", limit %s", DS__SIZE(s->limit));
+        ds__oom_page_print(p, ", limit %s", DS__SIZE(s->limit));
     if (s->pool_limit)
-        ds__mprint(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
-    ds__mprint(p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%",
-               DS__SIZE(s->live), DS__SIZE(s->reserved), DS__SIZE(s->pending), DS__SIZE(s->largest),
-               ds__moom_fragmentation(s));
+        ds__oom_page_print(p, ", limit of the pool %s", DS__SIZE(s->pool_limit));
+    ds__oom_page_print(
+        p, "; allocated %s, reserved %s, pending %s, largest free %s, fragmentation %d %%",
+        DS__SIZE(s->live), DS__SIZE(s->reserved), DS__SIZE(s->pending), DS__SIZE(s->largest),
+        ds__oom_fragmentation(s));
     for (size_t i = 0; i < s->tops; i++) {
-        ds__msize size = ds__mformat(s->top[i].bytes);
+        ds__oom_size size = ds__oom_size_format(s->top[i].bytes);
         if (p->n + strlen(s->top[i].name) + strlen(size.text) + tail >= p->room)
             break;
-        ds__mprint(p, "%s%s %s", i ? ", " : "; most: ", s->top[i].name, size.text);
+        ds__oom_page_print(p, "%s%s %s", i ? ", " : "; most: ", s->top[i].name, size.text);
     }
-    ds__mprint(p, "; hint: %s", s->hint);
+    ds__oom_page_print(p, "; hint: %s", s->hint);
 }
 
 /* Sets the sentence of the error `why` and the thread's long report. Nothing is locked.
@@ -36876,9 +36946,9 @@ static void ds__moom_line(const ds__mshortage *s, ds__mpage *p) {
 __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wanted *q,
                                                                     size_t segment, ds_result why) {
     char line[450];
-    ds__mshortage s;
-    ds__mpage page = { NULL, 6144, 0 };
-    ds__mpage short_one = { line, sizeof line, 0 };
+    ds__oom_facts s;
+    ds__oom_page page = { NULL, 6144, 0 };
+    ds__oom_page short_one = { line, sizeof line, 0 };
     /* of ds__fail */
     size_t before = (ds__tls.site.file ? strlen(ds__tls.site.file) + 14 : 0) +
                     (ds__tls.fn ? strlen(ds__tls.fn) : 9) + 3;
@@ -36894,21 +36964,21 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     s.kind = q->kind;
     s.aligned = q->aligned;
     s.quiet = ds__captures_open() != 0;
-    s.segment =
-        segment > s.wanted && !(ds__policy(s.pool)->expandable_segments && s.dev->has_space > 0)
-            ? segment
-            : s.wanted;
-    ds__moom_collect(&s);
+    s.segment = segment > s.wanted &&
+                        !(ds__pool_policy(s.pool)->expandable_segments && s.dev->has_space > 0)
+                    ? segment
+                    : s.wanted;
+    ds__oom_collect(&s);
     s.apart = s.quiet && s.owner && !ds__can_await(q, ds__owner_of(s.owner));
-    ds__moom_hint(&s);
-    page.text = t ? ds__alloc(page.room) : NULL;
+    ds__oom_hint(&s);
+    page.text = t ? ds__host_alloc(page.room) : NULL;
     if (page.text)
-        ds__moom_page(&s, &page);
+        ds__oom_page_write(&s, &page);
     if (t) {
-        ds__release(t->module[DS__MODULE_ALLOC]);
+        ds__host_free(t->module[DS__MODULE_ALLOC]);
         t->module[DS__MODULE_ALLOC] = page.text;
     }
-    ds__moom_line(&s, &short_one);
+    ds__oom_line(&s, &short_one);
     ds__fail(why, "%s", line);
 }
 
@@ -36936,7 +37006,7 @@ DSDEF const char *(ds_mem_get_last_report)(void) {
    Threads: any caller's thread, in any order to the streams' work. */
 
 /* The long way of a free. The arena is locked and the block is live; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {
+__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
     if (a->dev->device.type == DS_DEVICE_HOST) {
         char *ptr = b->ptr;
@@ -36944,7 +37014,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_mem_pinned_free",
                         (void *)ptr);
     }
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
         ds__arena *again = NULL;
@@ -36973,11 +37043,11 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     ds_result r = ds__record_uses(b);
     /* there is nothing to wait for; after any other error they are recorded later */
     if (r == DS_ERR_FAILED)
-        for (ds__muse *u = b->uses; u; u = u->next)
+        for (ds__stream_use *u = b->uses; u; u = u->next)
             u->recorded = 1;
     ds__tls.mute--;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -36988,7 +37058,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     else if (b->uses || b->stale)
         ds__pending_in(a, b);
     else
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     ds__arena_unlock(a);
     if (exported)
         (void)ds__share_collect();
@@ -36997,12 +37067,12 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
 
 /* A free with events to record in the ring, of a block that other streams used, or in a plain
    segment. The arena is locked; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind,
+__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_block *b, int kind,
                                                           unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
         if (b->lent)
             return ds__free_slow(a, b);
-        for (const ds__muse *u = b->uses; u; u = u->next)
+        for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->recorded != 1)
                 return ds__free_slow(a, b);
         ds__live_out(b);
@@ -37016,8 +37086,8 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
     if (DS__UNLIKELY(watch))
         ds__note_free(a, b, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    if (DS__LIKELY(ds__grows(b->seg))) {
-        ds__park(a, b, kind);
+    if (DS__LIKELY(ds__segment_is_growing(b->seg))) {
+        ds__block_park(a, b, kind);
     } else {
         ds__live_out(b);
         (void)ds__merge_in(a, b);
@@ -37027,31 +37097,31 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
 }
 
 DSDEF ds_result(ds_mem_free)(void *ptr) {
-    ds_result r = ds__enter_inline("ds_mem_free");
+    ds_result r = ds__api_enter_inline("ds_mem_free");
     if (DS__UNLIKELY(r < 0))
         return r;
     if (DS__UNLIKELY(!ptr))
         return DS_OK;
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    ds__mem_block *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a live allocation", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
+    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__counter_room_ready(a, kind, 0)))
         return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
-    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg)))
+    if (DS__UNLIKELY(b->uses || watch || !ds__segment_is_growing(b->seg)))
         return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__park(a, b, kind);
+    ds__block_park(a, b, kind);
     ds__lock_give(&a->lock);
     return DS_OK;
 }
 
 /* alloc/fallback.h - fallback chain of a request.
 
-   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
-   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
-   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
+   Serves a request for which the arena has no free block (ds__ask_slow). ds__fallback_serve, the
+   fallback chain, tries all sources of memory in order. ds__segment_obtain gets memory from the
+   driver or the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
    (oom_report.h) sets the error.
 
    Policy: The arena is searched again after each step.
@@ -37073,22 +37143,22 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
    Invariants: A request that fails has taken no block. Errors of single steps are muted
    (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
    upstream for the same pool is refused.
-   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
-   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
-   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
+   Locks: ds__ask_slow expects no spinlock. ds__segment_obtain holds `grow` of the arena while the
+   driver or the program's upstream allocates. Shortage and out-of-memory callbacks run without a
+   lock of this call. ds__memory_state.lock is held only to read one entry of the list of callbacks.
    Threads: any caller's thread. Other threads may take memory that a step has found, so growing
    is tried up to 16 times. */
 
-static ds_result ds__grow(ds__wanted *q) {
+static ds_result ds__segment_obtain(ds__wanted *q) {
     ds__arena *a = q->a;
-    ds__mdevice *dev = a->dev;
+    ds__mem_dev *dev = a->dev;
     ds_result r = DS_ERR_UNSUPPORTED;
     ds__mutex_lock(&a->grow);
-    if (ds__try(q)) { /* another thread was faster */
+    if (ds__request_try(q)) { /* another thread was faster */
         ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+    if (ds__pool_policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
         if (r != DS_ERR_UNSUPPORTED)
@@ -37103,22 +37173,22 @@ static ds_result ds__grow(ds__wanted *q) {
     return r;
 }
 
-static int ds__call_shortage(ds__mdevice *dev, size_t size) {
+static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
     int freed = 0;
-    if (ds__mtls.in_shortage)
+    if (ds__memory_thread.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        ds__callback c = ds__callback_get(&ds__m.shortage, i);
+        ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
-        ds__mtls.in_shortage = 1;
+        ds__memory_thread.in_shortage = 1;
         ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__tls.mute = mute;
-        ds__mtls.in_shortage = 0;
+        ds__memory_thread.in_shortage = 0;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -37127,8 +37197,8 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
 /* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
 static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    if (!quiet && ds__poll(a, 0) && ds__try(q))
+    ds__mem_pool *p = a->pool;
+    if (!quiet && ds__pending_poll(a, 0) && ds__request_try(q))
         return 1;
 
     int behind = c->reuse != DS_REUSE_NEVER ||
@@ -37136,13 +37206,13 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
     ds__pending_wanted pending = {
         .kind = q->kind, .size = q->size, .most = SIZE_MAX, .stream = q->stream
     };
-    if (behind && ds__take_pending(a, &pending) && ds__try(q))
+    if (behind && ds__take_pending(a, &pending) && ds__request_try(q))
         return 1;
 
     /* what ended streams had is anyone's */
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+    if (ds__reuse_from_any(q, p, c->reuse != DS_REUSE_ALWAYS))
         return 1;
-    if (ds__share_collect() && ds__try(q))
+    if (ds__share_collect() && ds__request_try(q))
         return 1;
     ds__collect_garbage(a->dev, p);
     return 0;
@@ -37151,9 +37221,9 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
 /* Grows the arena and searches it again: another thread may have taken what was just made. Sets
    q->block if the block was found. */
 static ds_result ds__fallback_grow(ds__wanted *q) {
-    ds_result r = ds__grow(q);
+    ds_result r = ds__segment_obtain(q);
     if (r == DS_OK && !q->block)
-        (void)ds__try(q);
+        (void)ds__request_try(q);
     return r;
 }
 
@@ -37163,16 +37233,16 @@ static ds_result ds__fallback_grow(ds__wanted *q) {
 static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
                                       ds_result r) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    ds__mdevice *dev = a->dev;
-    if (ds__borrow_pools(q))
+    ds__mem_pool *p = a->pool;
+    ds__mem_dev *dev = a->dev;
+    if (ds__reuse_from_pools(q))
         return DS_OK;
     if (ds__release_oversize(a, q->size)) {
         r = ds__fallback_grow(q);
         if (q->block)
             return DS_OK;
     }
-    if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+    if (c->reuse != DS_REUSE_NEVER && ds__reuse_from_any(q, p, 0))
         return DS_OK;
 
     if (!quiet) {
@@ -37180,7 +37250,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
         if (p != &dev->main)
             (void)ds__mem_flush(dev, p, 0);
         ds__async_give(dev, 0);
-        if (ds__try(q))
+        if (ds__request_try(q))
             return DS_OK;
         DS__COUNT_CALL(a, retries, 1);
         r = ds__fallback_grow(q);
@@ -37189,16 +37259,16 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
     }
 
     q->wasteful = 1;
-    (void)(ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q));
+    (void)(ds__reuse_from_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__reuse_from_pools(q));
     q->wasteful = 0;
     return r;
 }
 
 /* The fallback chain: tries all sources of memory in order. The arena is searched again after
    every step. */
-static ds_result ds__ladder(ds__wanted *q) {
+static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
-    const ds_mem_config *c = ds__policy(a->pool);
+    const ds_mem_config *c = ds__pool_policy(a->pool);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
@@ -37223,15 +37293,15 @@ static ds_result ds__ladder(ds__wanted *q) {
         if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
         if (!quiet && c->poll_on_alloc)
-            (void)ds__poll(a, 0);
-        if (ds__try(q))
+            (void)ds__pending_poll(a, 0);
+        if (ds__request_try(q))
             return DS_OK;
     }
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
 }
 
 static void ds__tell_oom(ds__arena *a, size_t needed) {
-    ds__mdevice *dev = a->dev;
+    ds__mem_dev *dev = a->dev;
     size_t avail = 0;
     size_t total = 0;
     size_t limit = atomic_load(&dev->limit);
@@ -37242,7 +37312,7 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        ds__callback c = ds__callback_get(&ds__m.oom, i);
+        ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
         int outer = ds__tls.in_callback;
@@ -37262,15 +37332,15 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
 /* The long way of a request. */
 static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
-    ds_result r = ds__check(a->pool, 1);
-    ds__mtls.upstream_empty = 0;
+    ds_result r = ds__pool_check(a->pool, 1);
+    ds__memory_thread.upstream_empty = 0;
     if (r < 0)
         return r;
     if (q->size >= (size_t)1 << 60) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
         ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
-        r = ds__ladder(q);
+        r = ds__fallback_serve(q);
         ds__tls.mute--;
         if (r == DS_OK)
             return r;
@@ -37280,12 +37350,13 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     if (!ds__is_shortage(r))
         return r;
     DS__COUNT_CALL(a, ooms, 1);
-    const ds_mem_config *c = ds__policy(a->pool);
-    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom)
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    if (r == DS_ERR_LIMIT_EXCEEDED && ds__pool_policy(&a->dev->main)->throw_on_cudamalloc_oom)
         DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size),
-                   r);
+    ds__tell_oom(
+        a, ds__config_segment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
+    ds__oom_report(
+        q, q->size >= (size_t)1 << 60 ? q->size : ds__config_segment_size(c, q->kind, q->size), r);
     return r;
 }
 
@@ -37310,7 +37381,8 @@ static ds_result ds__ask_slow(ds__wanted *q) {
 
    Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
    default pool of a device has such a backend. Reserved bytes either become a segment, or are
-   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
+   given back by ds__segment_unreserve. `async_bytes` is the sum of the blocks from the driver's
+   pool.
    Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
    a lock. The new block is entered under the arena's lock, or under all locks of the device if
    the counters need room. Observers may be invoked under these locks.
@@ -37322,18 +37394,18 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
                     : ds__segment_free(q->a->dev->device, base, q->size, 0));
     if (async)
         atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
-    ds__unreserve(q->a, q->size);
+    ds__segment_unreserve(q->a, q->size);
 }
 
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
-    ds__mdevice *dev = q->a->dev;
+    ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
     if (async && limit)
         (void)ds__async_has(dev, &cached);
     /* the pool may have a fitting piece, so that it does not grow: found out by trying */
     int reuse = cached >= q->size;
-    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
+    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__segment_reserve(q->a, q->size);
     if (r < 0)
         return r;
     r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
@@ -37348,12 +37420,13 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
         }
     }
     if (r < 0)
-        ds__unreserve(q->a, q->size);
+        ds__segment_unreserve(q->a, q->size);
     return r;
 }
 
 /* Takes the memory of a request from the driver. After a shortage caches of other backends are
-   emptied, and then the shortage callbacks are invoked, as in ds__ladder. Errors are muted. */
+   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are muted.
+   */
 static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds__arena *a = q->a;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
@@ -37376,7 +37449,7 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
 /* Enters the only block of a segment as live, and counts both. The arena is locked and can count
    the block. */
 static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
-                               ds__mblock *b) {
+                               ds__mem_block *b) {
     ds__arena *a = q->a;
     ds__segment *seg = b->seg;
     seg->first = b;
@@ -37414,7 +37487,7 @@ static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const 
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mblock *b = ds__mblock_new(a);
+    ds__mem_block *b = ds__mem_block_new(a);
     if (b) {
         memset(b, 0, sizeof *b);
         b->ptr = base;
@@ -37449,8 +37522,8 @@ static ds_result ds__direct_refuse(ds__wanted *q, const ds_mem_config *c, ds_res
 /* Serves a request without a cache: the block is a segment of its own. No lock is held. */
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    const ds_mem_config *c = ds__policy(p);
+    ds__mem_pool *p = a->pool;
+    const ds_mem_config *c = ds__pool_policy(p);
     int async = c->backend == DS_MEM_DRIVER_POOL;
     size_t guard = c->guard_bytes;
     void *base = NULL;
@@ -37462,7 +37535,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     if (ds__captures_open() && ds__is_capturing(q->s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "only the native backend has memory for captures");
-    ds_result r = ds__check(p, 1);
+    ds_result r = ds__pool_check(p, 1);
     if (r < 0)
         return r;
 
@@ -37487,30 +37560,32 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
 /* alloc/allocate.h - allocation requests.
 
    Implements ds_mem_alloc and ds_mem_alloc_with. ds_mem_alloc has a fast path, which takes a
-   free block of the stream's arena; ds__request handles all other cases. ds__route chooses the
-   arena: in a named or pushed pool, in the capture's pool, or in the default pool.
+   free block of the stream's arena; ds__request_serve handles all other cases. ds__arena_route
+   chooses the arena: in a named or pushed pool, in the capture's pool, or in the default pool.
 
    Invariants: The fast path runs only if no pool is pushed, no capture is open and the arena
    needs no special treatment (`slow`). A thread remembers the arena of the stream on which it
    allocated last; the fast path checks the stream's slot again under the arena's lock. A request
    for 0 bytes gives NULL and DS_OK. A failed request leaves no block behind.
    Locks: The fast path takes the arena's lock only; ds__take_oldest gives that lock up while
-   events are queried. ds__request expects no lock; fallback.h lists the locks of its steps. On
-   the fast path observers are invoked under the arena's lock, in ds__request without a lock.
+   events are queried. ds__request_serve expects no lock; fallback.h lists the locks of its steps.
+   On the fast path observers are invoked under the arena's lock, in ds__request_serve without a
+   lock.
    Threads: any caller's thread. The remembered arena is thread-local (ds__tls). Requests from a
    shortage callback are refused. */
 
 /* Which arena a request goes to, when it is not simply the stream's: a pool named, pushed, or a
    capture's. */
-static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
-    ds__mpool *p = NULL;
+static ds__arena *ds__arena_route(ds__stream *s, ds_stream handle, ds_pool pool) {
+    ds__mem_pool *p = NULL;
     if (!pool.id && ds__captures_open()) {
         if (ds__capture_pool_of(s, &p) < 0)
             return NULL;
     }
     /* what an upstream allocates is not meant */
-    for (unsigned i = ds__mtls.inside ? 0 : ds__pushes(); !p && !pool.id && i-- > 0;) {
-        ds__mpool *pushed = ds__mpool_of(ds__mtls.pool[i]);
+    for (unsigned i = ds__memory_thread.inside ? 0 : ds__pool_push_count();
+         !p && !pool.id && i-- > 0;) {
+        ds__mem_pool *pushed = ds__mem_pool_of(ds__memory_thread.pool[i]);
         if (!pushed)
             return NULL;
         if (pushed->dev->device.type == s->device.type &&
@@ -37518,7 +37593,7 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
             p = pushed;
     }
     if (pool.id) {
-        p = ds__mpool_of(pool);
+        p = ds__mem_pool_of(pool);
         if (p &&
             (p->dev->device.type != s->device.type || p->dev->device.index != s->device.index)) {
             ds__fail(DS_ERR_DEVICE_MISMATCH, "the pool belongs to %s:%d, the stream to %s:%d",
@@ -37535,16 +37610,17 @@ static ds__arena *ds__route(ds__stream *s, ds_stream handle, ds_pool pool) {
 }
 
 /* A request with everything that can be said. */
-__attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_mem_request *request,
-                                                       void **out) {
-    if (ds__mtls.in_shortage)
+__attribute__((noinline)) static ds_result ds__request_serve(ds__stream *s,
+                                                             const ds_mem_request *request,
+                                                             void **out) {
+    if (ds__memory_thread.in_shortage)
         return ds__fail(DS_ERR_NOT_PERMITTED, "a shortage callback must not allocate memory");
-    ds__arena *a = ds__route(s, request->stream, request->pool);
+    ds__arena *a = ds__arena_route(s, request->stream, request->pool);
     ds_result r = DS_OK;
     if (!a)
         return ds__mem_error();
-    ds__mpool *p = a->pool;
-    const ds_mem_config *c = ds__policy(p);
+    ds__mem_pool *p = a->pool;
+    const ds_mem_config *c = ds__pool_policy(p);
     size_t guard = c->guard_bytes;
     size_t align = request->alignment > DS__UNIT ? request->alignment : 0;
     ds__wanted q = {
@@ -37563,14 +37639,14 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
     if (request->label)
         ds_mem_label_push(request->label);
     if (c->poll_on_alloc && !ds__captures_open())
-        (void)ds__poll(a, 0);
-    if (!ds__try(&q))
+        (void)ds__pending_poll(a, 0);
+    if (!ds__request_try(&q))
         r = ds__ask_slow(&q);
     if (request->label)
         ds_mem_label_pop();
     if (r < 0)
         return r;
-    if (align && !ds__align(&q, align, q.size - align))
+    if (align && !ds__align_wanted(&q, align, q.size - align))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a block");
     else if (DS__UNLIKELY(a->watched))
         r = ds__watched_alloc(&q, guard);
@@ -37586,15 +37662,15 @@ __attribute__((noinline)) static ds_result ds__request(ds__stream *s, const ds_m
 /* The arena of the stream in the device's default pool, which the thread remembers; NULL: the
    stream has none yet, or is no stream. */
 __attribute__((noinline)) static ds__arena *ds__arena_again(ds_stream stream) {
-    (void)ds__pushes(); /* forgets what the thread remembers of before ds_shutdown */
+    (void)ds__pool_push_count(); /* forgets what the thread remembers of before ds_shutdown */
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (!s)
         return NULL;
     ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a) {
-        ds__mtls.arena = a;
-        ds__mtls.slot = &s->slot;
-        ds__mtls.stream = stream.id;
+        ds__memory_thread.arena = a;
+        ds__memory_thread.slot = &s->slot;
+        ds__memory_thread.stream = stream.id;
     }
     ds__unpin_inline(&ds__g.streams, s);
     return a;
@@ -37609,14 +37685,14 @@ __attribute__((noinline)) static ds_result ds__alloc_slow(size_t size, ds_stream
     ds_result r = DS_OK;
     if (size) {
         ds_mem_request request = { .size = size, .stream = stream };
-        r = ds__request(s, &request, out);
+        r = ds__request_serve(s, &request, out);
     }
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
 
 DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
-    ds_result r = ds__enter_inline("ds_mem_alloc");
+    ds_result r = ds__api_enter_inline("ds_mem_alloc");
     if (DS__LIKELY(out != NULL))
         *out = NULL;
     if (DS__UNLIKELY(r < 0))
@@ -37624,21 +37700,22 @@ DSDEF ds_result(ds_mem_alloc)(size_t size, ds_stream stream, void **out) {
     DS__REQUIRE(out, "out is NULL");
     /* Without a pin: slots and arenas stay until ds_shutdown, which changes the epoch; a stream's
        end locks its arena. */
-    ds__arena *a = ds__mtls.arena;
-    if (DS__UNLIKELY(stream.id != ds__mtls.stream || ds__mtls.epoch != ds__g.epoch))
+    ds__arena *a = ds__memory_thread.arena;
+    if (DS__UNLIKELY(stream.id != ds__memory_thread.stream ||
+                     ds__memory_thread.epoch != ds__g.epoch))
         a = ds__arena_again(stream);
-    if (DS__UNLIKELY(!a || ds__mtls.pools | ds__mtls.in_shortage || ds__captures_open() ||
-                     size - 1 >= SIZE_MAX / 4))
+    if (DS__UNLIKELY(!a || ds__memory_thread.pools | ds__memory_thread.in_shortage ||
+                     ds__captures_open() || size - 1 >= SIZE_MAX / 4))
         return ds__alloc_slow(size, stream, out);
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     ds__lock_take(&a->lock);
-    size_t rounded = ds__rounded(a->pool, size);
+    size_t rounded = ds__request_round_for_pool(a->pool, size);
     int kind = ds__kind_of(&a->pool->config, rounded);
-    if (DS__LIKELY(!a->slow && ds__slot_is(ds__mtls.slot, stream.id) &&
+    if (DS__LIKELY(!a->slow && ds__slot_is(ds__memory_thread.slot, stream.id) &&
                    ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b)
-            b = ds__take(a, kind, rounded, size);
+            b = ds__block_take(a, kind, rounded, size);
         if (DS__UNLIKELY(!b && a->pending))
             b = ds__take_oldest(a, kind, rounded, size);
         if (DS__LIKELY(b != NULL))
@@ -37662,7 +37739,7 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
     ds__stream *s = ds__stream_pin(request->stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = request->size ? ds__request(s, request, out) : DS_OK;
+    ds_result r = request->size ? ds__request_serve(s, request, out) : DS_OK;
     ds__stream_unpin(s);
     return r;
 }
@@ -37670,8 +37747,8 @@ DSDEF ds_result(ds_mem_alloc_with)(const ds_mem_request *request, void **out) {
 /* alloc/record_use.h - recording the use of a block by another stream.
 
    Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_mem_pinned_record_use.
-   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
-   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
+   ds__note_use adds a stream use (ds__stream_use) to a live block. With `now` the use gets its
+   event at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
    of live blocks is an error. ds__mem_operand notes the operand of a collective.
 
    Invariants: The block's own stream needs no use. A lent block's first use belongs to the
@@ -37699,12 +37776,12 @@ typedef struct ds__use_note {
     int pinned;    /* 1: only pinned memory is meant; 0: only memory of devices */
     int relation;  /* DS__USE_* */
     ds__arena *a;
-    ds__mblock *b;
-    char *start;             /* of the block: it may be freed while the arena is not locked */
-    uint64_t capture;        /* that the use belongs to; 0: none */
-    const ds__muse *earlier; /* of the same stream and capture, or NULL */
-    ds_event event;          /* of `earlier` */
-    ds__muse *fresh;         /* description of a new use, or NULL */
+    ds__mem_block *b;
+    char *start;                   /* of the block: it may be freed while the arena is not locked */
+    uint64_t capture;              /* that the use belongs to; 0: none */
+    const ds__stream_use *earlier; /* of the same stream and capture, or NULL */
+    ds_event event;                /* of `earlier` */
+    ds__stream_use *fresh;         /* description of a new use, or NULL */
 } ds__use_note;
 
 /* Finds the live block of the pointer and locks its arena. If there is none, `b` is NULL and
@@ -37713,7 +37790,7 @@ static ds_result ds__use_block_find(ds__use_note *n) {
     n->b = ds__find_live(n->ptr, 0, &n->a);
     if (n->b && DS__UNLIKELY(n->a->watched)) {
         ds__arena_unlock(n->a);
-        ds_result r = ds__check(n->a->pool, 2);
+        ds_result r = ds__pool_check(n->a->pool, 2);
         if (r < 0)
             return r;
         n->b = ds__find_live(n->ptr, 0, &n->a);
@@ -37746,7 +37823,7 @@ static int ds__use_relation_get(const ds__use_note *n) {
 
 /* Lets an earlier use cover the stream's work until the free. Its event is recorded again at the
    free, or when the stream ends. The arena is locked. */
-static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
+static void ds__use_earlier_extend(const ds__use_note *n, ds__stream_use *u) {
     if (!ds__use_claim(u)) {
         atomic_fetch_add(&n->a->dev->late_uses, 1);
         u->capture = 0;
@@ -37759,7 +37836,7 @@ static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
    stock, and unlocks the arena. */
 static void ds__use_prepare(ds__use_note *n) {
     ds__arena *a = n->a;
-    ds__mblock *b = n->b;
+    ds__mem_block *b = n->b;
     n->relation = ds__use_relation_get(n);
     n->capture = n->pinned ? 0 : ds__capture_of(n->s);
     /* the graph orders its uses itself; work from before the capture is noted */
@@ -37769,7 +37846,7 @@ static void ds__use_prepare(ds__use_note *n) {
     }
 
     /* the first use of a lent block belongs to the borrowing stream */
-    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    ds__stream_use *u = b->lent ? b->uses->next : b->uses;
     /* work from before a capture is a use of its own */
     while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
         u = u->next;
@@ -37795,13 +37872,13 @@ static void ds__use_prepare(ds__use_note *n) {
    freed. No lock is held. */
 static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
     ds__arena *a = n->a;
-    ds__mblock *b = n->b;
-    ds__muse *fresh = n->fresh;
+    ds__mem_block *b = n->b;
+    ds__stream_use *fresh = n->fresh;
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == n->start && b->seg;
     if (fresh && r == DS_OK && still) {
         fresh->capture = n->capture;
-        ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
+        ds__stream_use **at = b->lent && b->uses ? &b->uses->next : &b->uses;
         fresh->stream = n->stream;
         fresh->recorded = (uint8_t)n->now;
         fresh->next = *at;
@@ -37810,7 +37887,7 @@ static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
         if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
-        ds__muses_drop(a, fresh);
+        ds__stream_uses_drop(a, fresh);
     }
     ds__arena_unlock(a);
 
@@ -37827,13 +37904,14 @@ static ds_result ds__use_add(ds__use_note *n) {
     if (n->relation == DS__USE_FOREIGN)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory and the stream belong to different drivers");
-    if (n->relation == DS__USE_OTHER && ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
+    if (n->relation == DS__USE_OTHER && ds__observer_is_set())
+        ds__observer_notify(
+            &(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
     if (n->relation == DS__USE_OWN || (n->earlier && !n->now))
         return DS_OK;
 
     if (!n->earlier) {
-        n->fresh = ds__muse_ready(n->fresh, n->s->device);
+        n->fresh = ds__stream_use_done(n->fresh, n->s->device);
         if (!n->fresh)
             return ds__mem_error();
     }
@@ -37871,7 +37949,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
    allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
 DS__SEAM static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
     ds__arena *a = NULL;
-    const ds__mblock *b = ds__find_live(ptr, 0, &a);
+    const ds__mem_block *b = ds__find_live(ptr, 0, &a);
     if (!b)
         return DS_OK;
     int own = !b->lent && a->stream_id == s->id;
@@ -37894,17 +37972,18 @@ DSDEF ds_result(ds_mem_record_stream)(void *ptr, ds_stream stream) {
 /* alloc/api_block.h - block query and emptying the cache.
 
    Implements ds_mem_get_block, ds_mem_empty_cache, ds_mem_empty_stream_cache and ds_mem_trim.
-   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
+   ds__block_describe fills the public description of a block; checkpoint.h and snapshot.h use it
+   too.
 
    Invariants: Label and call site are reported only for live and pending blocks. While a capture
    is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
-   Locks: ds__describe expects the lock of the block's arena; ds_mem_get_block takes that lock. The
-   functions that give memory back expect no lock; trim.h takes the locks for them. While the
-   host waits for a stream, no spinlock is held.
+   Locks: ds__block_describe expects the lock of the block's arena; ds_mem_get_block takes that
+   lock. The functions that give memory back expect no lock; trim.h takes the locks for them. While
+   the host waits for a stream, no spinlock is held.
    Threads: any caller's thread. The functions that give memory back may block the host until
    streams have done their work. */
 
-static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
+static void ds__block_describe(const ds__arena *a, const ds__mem_block *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
     out->ptr = b->ptr;
     out->size = b->size;
@@ -37928,15 +38007,15 @@ DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     DS__ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
     DS__REQUIRE(b, "%p is not inside a live allocation", ptr);
-    ds__describe(a, b, out);
+    ds__block_describe(a, b, out);
     ds__arena_unlock(a);
     return DS_OK;
 }
 
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
-    ds__mdevice *dev;
+    ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
     if (r < 0 || !dev)
         return r;
@@ -37944,7 +38023,7 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "cached memory cannot be freed while a capture is open");
     size_t done = 0;
-    if ((r = ds__check(&dev->main, 1)) < 0)
+    if ((r = ds__pool_check(&dev->main, 1)) < 0)
         return r;
     if (DS__UNLIKELY(ds__sync_watched()) &&
         (r = ds__sync_tell("waits for blocks in use by other streams")) < 0)
@@ -37982,7 +38061,7 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_result r = DS_OK;
     if (ds__captures_open())
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
@@ -37990,12 +38069,12 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     else if (DS__UNLIKELY(ds__sync_watched()))
         r = ds__sync_tell("waits for blocks in use by other streams");
     if (r == DS_OK && dev)
-        r = ds__check(&dev->main, 1);
+        r = ds__pool_check(&dev->main, 1);
     ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
     if (r == DS_OK && dev && !a)
         r = ds__mem_error();
     if (a) {
-        (void)ds__poll(a, 1);
+        (void)ds__pending_poll(a, 1);
         size_t done = ds__arena_trim(a, SIZE_MAX, 0);
         if (out_released)
             *out_released = done;
@@ -38020,13 +38099,13 @@ DSDEF ds_result(ds_mem_trim)(ds_device device, size_t keep, size_t *out_released
    Invariants: The backend changes only while no block of the device is active.
    ds_mem_configure_text asks all devices before any device changes.
    Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
-   Limits change under the device lock, callback lists under ds__m.lock. Under these locks the
-   program's memory and log functions may be called, the driver is not.
+   Limits change under the device lock, callback lists under ds__memory_state.lock. Under these
+   locks the program's memory and log functions may be called, the driver is not.
    Threads: any caller's thread. A callback that was removed may still run on another thread. */
 
 /* Totals stop, or go on where they stopped. All is locked. */
-static void ds__freeze(ds__mdevice *dev, int stop) {
-    for (ds__mpool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
+static void ds__device_freeze(ds__mem_dev *dev, int stop) {
+    for (ds__mem_pool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
         ds__domain *d = p ? &p->stats : &dev->stats;
         int64_t now[2][DS__METRICS];
         int64_t total[2][DS__METRICS];
@@ -38044,7 +38123,7 @@ static void ds__freeze(ds__mdevice *dev, int stop) {
 }
 
 /* All is locked. */
-static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) {
+static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
@@ -38055,7 +38134,7 @@ static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) 
 
 /* Sets a device's policy, which was checked, or what a text makes of the one that is there;
    `only_ask`: whether that could be done. */
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text,
+static ds_result ds__mem_set(ds__mem_dev *dev, const ds_mem_config *config, const char *text,
                              int only_ask) {
     ds_mem_config made;
     ds_result r = DS_OK;
@@ -38063,23 +38142,23 @@ static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, cons
     ds__mem_lock_all(dev);
     if (text) {
         made = dev->main.config;
-        r = ds__mconfig_read(text, &made);
+        r = ds__config_read(text, &made);
         config = &made;
     }
     if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
         int full = dev->main.full;
         int changes = full != (config->statistics == DS_STATISTICS_FULL);
-        ds__fold(dev); /* peaks may be counted from now on */
+        ds__counter_fold(dev); /* peaks may be counted from now on */
         if (changes)
-            ds__freeze(dev, full);
-        (void)ds__mpool_apply(&dev->main, config);
-        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+            ds__device_freeze(dev, full);
+        (void)ds__mem_pool_apply(&dev->main, config);
+        for (ds__mem_pool *p = changes ? dev->main.next : NULL; p; p = p->next) {
             ds_mem_config own = p->config;
-            (void)ds__mpool_apply(p, &own);
+            (void)ds__mem_pool_apply(p, &own);
         }
         if (dev->main.full)
             ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+        for (ds__mem_pool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
             ds__at_peak(&p->stats.tally, NULL);
         ds__mem_limit(dev);
     }
@@ -38091,10 +38170,10 @@ DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config)
     DS__ENTER("ds_mem_configure");
     DS__REQUIRE(config, "config is NULL");
     DS__RESOLVE(device);
-    ds_result r = ds__mconfig_check(config);
+    ds_result r = ds__config_check(config);
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
@@ -38109,16 +38188,16 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
     if (r < 0)
         return r;
     ds_mem_config c = ds__usual_config();
-    if ((r = ds__mconfig_read(text, &c)) < 0)
+    if ((r = ds__config_read(text, &c)) < 0)
         return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
         if (!ask) {                      /* first: a device that comes meanwhile has it */
-            ds__mutex_lock(&ds__m.lock);
-            ds__m.config = c;
-            ds__mutex_unlock(&ds__m.lock);
+            ds__mutex_lock(&ds__memory_state.lock);
+            ds__memory_state.config = c;
+            ds__mutex_unlock(&ds__memory_state.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
+            ds__mem_dev *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
             if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
                 return r;
         }
@@ -38136,17 +38215,17 @@ DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = dev ? ds__config_of(dev) : ds__usual_config();
     return DS_OK;
 }
 
 static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
-    ds__mdevice_lock(dev);
+    ds__mem_dev_lock(dev);
     if (which)
         dev->main.config.limit = limit;
     else
@@ -38154,7 +38233,7 @@ static ds_result ds__mem_change(ds_device device, double fraction, size_t limit,
     if (which && !limit)
         dev->main.config.memory_fraction = 1;
     ds__mem_limit(dev);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return DS_OK;
 }
 
@@ -38169,7 +38248,7 @@ DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
     DS__ENTER("ds_mem_get_limit");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     *out = atomic_load(&dev->limit);
@@ -38192,29 +38271,30 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
     return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_add_shortage_callback");
-    return ds__callback_add(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.shortage, (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_shortage_callback");
-    return ds__callback_remove(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.shortage,
+                               (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_add_oom_callback");
-    return ds__callback_add(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_oom_callback");
-    return ds__callback_remove(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
 }
 
 /* alloc/api_pool.h - pools: create, destroy, push, pop.
@@ -38222,10 +38302,10 @@ DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
    Implements the functions of pools, except checkpoints, statistics and ds_capture_set_pool.
 
    Invariants: A pool object stays until shutdown. A pool object without owners and memory may
-   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
+   become a new pool with another handle (ds__mem_pool_reuse), so ds_pool_destroy and ds_pool_push
    compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
    handle. A pool with a handle always uses the native backend.
-   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
+   Locks: The functions take ds__memory_state.lock and the device lock; if both, in this order.
    ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
    (trim.h).
    Threads: any caller's thread; pushes belong to the calling thread. */
@@ -38264,10 +38344,10 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
                 "a shareable pool cannot have an upstream");
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
+    ds_result r = desc->config ? ds__config_check(desc->config) : DS_OK;
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
@@ -38281,7 +38361,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
-    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
+    ds__mem_pool *p = ds__mem_pool_new(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
     out->id = p->id;
@@ -38290,23 +38370,23 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
 
 DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     DS__ENTER("ds_pool_destroy");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to a capture or its graph and cannot be destroyed");
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
         p->dead = 1;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (gone)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     p->use_on_oom = 0;
     int last = --p->owners == 0;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     if (last)
         (void)ds__mem_flush(p->dev, p, 0);
     return DS_OK;
@@ -38314,33 +38394,34 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
 
 DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     DS__ENTER("ds_pool_push");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
-    if (ds__pushes() == DS__POOL_PUSHES)
+    if (ds__pool_push_count() == DS__POOL_PUSHES)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed, the maximum", DS__POOL_PUSHES);
-    ds__mpool_own(p);
+    ds__mem_pool_own(p);
     if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
-        ds__mpool_disown(p);
+        ds__mem_pool_disown(p);
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     }
-    ds__mtls.pool[ds__mtls.pools++] = pool;
+    ds__memory_thread.pool[ds__memory_thread.pools++] = pool;
     return DS_OK;
 }
 
 DSDEF ds_result(ds_pool_pop)(void) {
     DS__ENTER("ds_pool_pop");
-    if (ds__pushes() == 0)
+    if (ds__pool_push_count() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
-    ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
-    ds__mutex_lock(&ds__m.lock); /* destroyed ones too */
+    ds_pool pool = ds__memory_thread.pool[--ds__memory_thread.pools];
+    ds__mutex_lock(&ds__memory_state.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
-                       ? ds__m.pools[index - 1]
-                       : NULL;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count &&
+                              ds__memory_state.pools[index - 1]->id == pool.id
+                          ? ds__memory_state.pools[index - 1]
+                          : NULL;
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (p)
-        ds__mpool_disown(p);
+        ds__mem_pool_disown(p);
     return DS_OK;
 }
 
@@ -38349,12 +38430,12 @@ DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
         *out = 0;
     DS__ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     *out = p->owners;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     return DS_OK;
 }
 
@@ -38365,7 +38446,7 @@ DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
     DS__REQUIRE(out_id, "out_id is NULL");
     if (!pool.id)
         return DS_OK;
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     out_id[0] = p->name[0];
@@ -38377,7 +38458,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     if (out_released)
         *out_released = 0;
     DS__ENTER("ds_pool_empty_cache");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__captures_open())
@@ -38388,7 +38469,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     ds_result r = DS__UNLIKELY(ds__sync_watched())
                       ? ds__sync_tell("waits for blocks in use by other streams")
                       : DS_OK;
-    if (r < 0 || (r = ds__check(p, 1)) < 0)
+    if (r < 0 || (r = ds__pool_check(p, 1)) < 0)
         return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released)
@@ -38426,7 +38507,7 @@ typedef struct ds__saved {
 } ds__saved;
 
 struct ds_pool_checkpoint {
-    const ds__mpool *pool;
+    const ds__mem_pool *pool;
     uint64_t name[2];
     size_t count;
     ds__saved at[];
@@ -38439,15 +38520,15 @@ static int ds__saved_order(const void *a, const void *b) {
 }
 
 /* Uses that are over are so; not while a capture could be spoiled by the question. */
-static void ds__pool_poll(ds__mpool *p) {
+static void ds__pool_poll(ds__mem_pool *p) {
     if (ds__captures_open())
         return;
     for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next)
-        (void)ds__poll(a, 0);
+        (void)ds__pending_poll(a, 0);
 }
 
 /* 0 and a sentence: others have to do with the block. All is locked. */
-static int ds__block_settled(const ds__mblock *b) {
+static int ds__block_settled(const ds__mem_block *b) {
     const char *what = b->state == DS_BLOCK_PENDING
                            ? "was freed, and other streams may still use it"
                        : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
@@ -38465,7 +38546,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
         *out = NULL;
     DS__ENTER("ds_pool_save");
     DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__pool_poll(p);
@@ -38476,16 +38557,16 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__unpark_all(a);
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b && settled; b = b->next) {
+            for (ds__mem_block *b = s->first; b && settled; b = b->next) {
                 settled = ds__block_settled(b);
                 count += b->state == DS_BLOCK_LIVE;
             }
     }
-    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0])))
+    if (settled && !(c = ds__host_alloc(sizeof *c + count * sizeof c->at[0])))
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
     for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next)
                 if (b->state == DS_BLOCK_LIVE)
                     c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
                                                      b->label, b->file, b->line,  0 };
@@ -38500,7 +38581,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
 }
 
 DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
-    ds__release(checkpoint);
+    ds__host_free(checkpoint);
 }
 
 /* What has to change: blocks that end come first in `changed`, then those that are live again. */
@@ -38511,9 +38592,9 @@ typedef struct ds__rewind {
     size_t changes;
 } ds__rewind;
 
-static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
+static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
     ds__segment *s = NULL;
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     for (ds__saved *v = q->at; v < q->at + q->count; v++) {
         if (s != v->seg) {
             s = v->seg;
@@ -38522,7 +38603,7 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
         }
         while (b && b->ptr + b->size <= v->ptr)
             b = b->next;
-        const ds__mblock *last = b; /* none of the memory may be a hole */
+        const ds__mem_block *last = b; /* none of the memory may be a hole */
         while (last && last->state != DS_BLOCK_UNMAPPED &&
                last->ptr + last->size < v->ptr + v->size)
             last = last->next;
@@ -38537,12 +38618,12 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
 }
 
 /* Looks at everything and changes nothing that shows. All is locked. */
-static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
+static ds_result ds__rewind_plan(ds__mem_pool *p, ds__rewind *q) {
     size_t live = 0;
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__unpark_all(a);
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next) {
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
                 if (!ds__block_settled(b))
                     return DS_ERR_ILLEGAL_STATE;
                 live += b->state == DS_BLOCK_LIVE;
@@ -38551,15 +38632,15 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
     ds_result r = ds__rewind_plan_saved(p, q);
     if (r < 0)
         return r;
-    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed)))
+    if (!(q->changed = ds__host_alloc((live + q->count + 1) * sizeof *q->changed)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
     for (ds__arena *a = p->arenas; a; a = a->next) {
         /* descriptions: each block that is cut out leaves one before it and one behind it */
-        ds__mblock *spare = NULL;
-        ds__mblock *one = NULL;
+        ds__mem_block *spare = NULL;
+        ds__mem_block *one = NULL;
         for (const ds__saved *v = q->at; v < q->at + q->count; v++)
             for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
-                if (!(one = ds__mblock_new(a)))
+                if (!(one = ds__mem_block_new(a)))
                     r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
                 if (one) {
                     one->list_next = spare;
@@ -38568,17 +38649,17 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
             }
         for (; spare; spare = one) {
             one = spare->list_next;
-            ds__mblock_drop(a, spare);
+            ds__mem_block_drop(a, spare);
         }
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
                 ds__saved key = { .ptr = b->ptr };
                 ds__saved *v = b->state != DS_BLOCK_LIVE
                                    ? NULL
                                    : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
                 if (b->state != DS_BLOCK_LIVE || (v && v->there))
                     continue;
-                ds__describe(a, b, &q->changed[q->changes]);
+                ds__block_describe(a, b, &q->changed[q->changes]);
                 q->changed[q->changes++].state = DS_BLOCK_FREE;
             }
     }
@@ -38587,7 +38668,7 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
 
 static void ds__arena_lock_ready(ds__arena *a, int kind) {
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -38599,7 +38680,7 @@ static int ds__rewind_end(const ds_mem_block *gone) {
     if (!a)
         return 0;
     ds__arena_lock_ready(a, s->kind);
-    ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
+    ds__mem_block *b = atomic_load(&s->arena) == a ? ds__block_find(s, gone->ptr, 1) : NULL;
     int good = b && ds__block_settled(b);
     if (good) {
         ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
@@ -38619,37 +38700,37 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
         return 0;
     ds__arena_lock(a);
     int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
-    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
-                    : before ? ds__find(s, before->ptr, 1)
-                             : s->first;
-    ds__mblock *rest = NULL;
+    ds__mem_block *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
+                       : before ? ds__block_find(s, before->ptr, 1)
+                                : s->first;
+    ds__mem_block *rest = NULL;
     while (b && b->ptr + b->size <= v->ptr)
         b = b->next;
     int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
                v->ptr + v->size <= b->ptr + b->size;
     if (good) {
         ds__bin_out(a, b);
-        if (!ds__grows(s) && ds__is_split(b))
+        if (!ds__segment_is_growing(s) && ds__is_split(b))
             ds__count_split(a, s->kind, -1, -(int64_t)b->size);
         /* what is cut off is so too until it is free: it must not become one with the block
            again */
         b->state = DS_BLOCK_LIVE;
         b->oversize = 0;
         if (b->ptr < v->ptr) {
-            rest = ds__cut(a, b, (size_t)(v->ptr - b->ptr));
+            rest = ds__block_cut(a, b, (size_t)(v->ptr - b->ptr));
             good = rest != NULL;
             (void)ds__merge_in(a, b);
             b = rest;
         }
     }
     if (good && b->size > v->size) {
-        rest = ds__cut(a, b, v->size);
+        rest = ds__block_cut(a, b, v->size);
         good = rest != NULL;
         (void)ds__merge_in(a, good ? rest : b);
     }
     if (good) {
         ds__live_in(a, b);
-        ds__made_and_counted(a, b, v->asked);
+        ds__block_mark_live_counted(a, b, v->asked);
         b->label = v->label;
         b->file = v->file;
         b->line = v->line;
@@ -38661,7 +38742,7 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
             ds__count_oversize(a, 1);
         }
         ds__note_block(a, DS_ACTION_ALLOC, b);
-        ds__describe(a, b, out);
+        ds__block_describe(a, b, out);
     }
     ds__count_end(a, all);
     return good;
@@ -38687,7 +38768,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
                                  ds_mem_block_fn fn, void *user) {
     DS__ENTER("ds_pool_restore");
     DS__REQUIRE(checkpoint, "checkpoint is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__is_inside(p))
@@ -38695,7 +38776,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
                 "the checkpoint belongs to another pool");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
-    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
+    if (!(q.at = ds__host_alloc((q.count + 1) * sizeof *q.at)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
     memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
     ds__pool_poll(p);
@@ -38717,8 +38798,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     }
     for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
         fn(&q.changed[i], user);
-    ds__release(q.changed);
-    ds__release(q.at);
+    ds__host_free(q.changed);
+    ds__host_free(q.at);
     return r;
 }
 
@@ -38731,12 +38812,12 @@ static int ds__ptr_order(const void *a, const void *b) {
 DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
     DS__ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    void **sorted = ds__alloc((count + 1) * sizeof *sorted);
-    unsigned char *seen = ds__alloc(count + 1);
+    void **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
+    unsigned char *seen = ds__host_alloc(count + 1);
     if (sorted && count) {
         memcpy(sorted, ptrs, count * sizeof *sorted);
         qsort(sorted, count, sizeof *sorted, ds__ptr_order);
@@ -38746,7 +38827,7 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
     ds__mem_lock_all(p->dev);
     for (ds__arena *a = p->arenas; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
                 void *ptr = b->ptr;
                 void **at = b->state == DS_BLOCK_LIVE
                                 ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
@@ -38766,8 +38847,8 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
             r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
                          twice ? "twice" : "and is not the start of a live block of the pool");
         }
-    ds__release(seen);
-    ds__release(sorted);
+    ds__host_free(seen);
+    ds__host_free(sorted);
     return r;
 }
 
@@ -38778,19 +38859,19 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
 
    Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
-   ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
-   expects the device stopped.
+   ds__memory_state.lock meanwhile, so that no new pool takes the place of the old one.
+   ds__reset_peaks expects the device stopped.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 
 DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
-        ds__stats(dev, NULL, out);
+        ds__stats_sum(dev, NULL, out);
     return r;
 }
 
@@ -38799,22 +38880,22 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
-    ds__mpool *p = ds__mpool_at(pool);
+    ds__mutex_lock(&ds__memory_state.lock); /* while it is held no pool takes another's place */
+    ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p)
-        ds__stats(p->dev, p, out);
-    ds__mutex_unlock(&ds__m.lock);
+        ds__stats_sum(p->dev, p, out);
+    ds__mutex_unlock(&ds__memory_state.lock);
     /* the sentence */
     if (!p) {
-        (void)ds__mpool_of(pool);
+        (void)ds__mem_pool_of(pool);
         return DS_ERR_INVALID_HANDLE;
     }
     return DS_OK;
 }
 
 /* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
-static void ds__reset_peaks(ds__mdevice *dev) {
-    for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
+static void ds__reset_peaks(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = NULL;;) { /* NULL: the device's own */
         int64_t now[2][DS__METRICS];
         int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
         ds__domain *d = p ? &p->stats : &dev->stats;
@@ -38842,12 +38923,12 @@ static void ds__reset_peaks(ds__mdevice *dev) {
     ds__at_peak(&dev->stats.tally, dev->room);
 }
 
-static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
+static void ds__mem_reset_of(ds__mem_dev *dev, int peaks) {
     ds__mem_lock_all(dev);
-    ds__fold(dev);
+    ds__counter_fold(dev);
     if (peaks)
         ds__reset_peaks(dev);
-    for (ds__mpool *p = NULL; !peaks;) {
+    for (ds__mem_pool *p = NULL; !peaks;) {
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, d->freed_base, NULL);
         memset(d->frozen, 0, sizeof d->frozen);
@@ -38880,7 +38961,7 @@ static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
 }
 
 static ds_result ds__mem_reset(ds_device device, int peaks) {
-    ds__mdevice *dev;
+    ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
     if (dev)
         ds__mem_reset_of(dev, peaks);
@@ -38898,14 +38979,14 @@ DS__RESET(ds_mem_reset_max_allocated, 1)
 DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
-#define DS__ONE_STAT(name, member)                                          \
-    DSDEF size_t(name)(ds_device device) {                                  \
-        ds__mdevice *dev = NULL;                                            \
-        ds_mem_stats s;                                                     \
-        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
-            return 0;                                                       \
-        ds__stats(dev, NULL, &s);                                           \
-        return (size_t)s.member;                                            \
+#define DS__ONE_STAT(name, member)                                              \
+    DSDEF size_t(name)(ds_device device) {                                      \
+        ds__mem_dev *dev = NULL;                                                \
+        ds_mem_stats s;                                                         \
+        if (ds__api_enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                                                           \
+        ds__stats_sum(dev, NULL, &s);                                           \
+        return (size_t)s.member;                                                \
     }
 DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
@@ -38937,10 +39018,10 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
 
 /* alloc/report_names.h - memory statistics by name.
 
-   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mstats).
+   Maps torch's names of memory statistics to members of ds_mem_stats (ds__mem_stats_sum).
    ds_mem_stats_get_by_name reads one value; ds_mem_stats_get_name lists the names.
 
-   Invariants: ds__mstats is sorted in the order of strcmp, because the look-up is a binary
+   Invariants: ds__mem_stats_sum is sorted in the order of strcmp, because the look-up is a binary
    search. Every entry names an int64_t member.
    Locks: none.
    Threads: any. The table is constant, and ds_mem_stats_get_name needs no initialised library. */
@@ -38962,29 +39043,29 @@ DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reser
 static const struct ds__mstat {
     const char *name;
     size_t offset;
-} ds__mstats[] = { DS__STAT12("active", active),
-                   DS__STAT12("active_bytes", active_bytes),
-                   DS__STAT12("allocated_bytes", allocated_bytes),
-                   DS__STAT12("allocation", allocation),
-                   DS__STAT12("inactive_split", inactive_split),
-                   DS__STAT12("inactive_split_bytes", inactive_split_bytes),
-                   DS__STAT1(max_split_size),
-                   DS__STAT1(num_alloc_retries),
-                   DS__STAT1(num_device_alloc),
-                   DS__STAT1(num_device_free),
-                   DS__STAT1(num_oom_rejections),
-                   DS__STAT1(num_ooms),
-                   DS__STAT1(num_sync_all_streams),
-                   DS__STAT4("oversize_allocations", oversize_allocations),
-                   DS__STAT4("oversize_segments", oversize_segments),
-                   DS__STAT12("requested_bytes", requested_bytes),
-                   DS__STAT12("reserved_bytes", reserved_bytes),
-                   DS__STAT12("segment", segment) };
+} ds__mem_stats_sum[] = { DS__STAT12("active", active),
+                          DS__STAT12("active_bytes", active_bytes),
+                          DS__STAT12("allocated_bytes", allocated_bytes),
+                          DS__STAT12("allocation", allocation),
+                          DS__STAT12("inactive_split", inactive_split),
+                          DS__STAT12("inactive_split_bytes", inactive_split_bytes),
+                          DS__STAT1(max_split_size),
+                          DS__STAT1(num_alloc_retries),
+                          DS__STAT1(num_device_alloc),
+                          DS__STAT1(num_device_free),
+                          DS__STAT1(num_oom_rejections),
+                          DS__STAT1(num_ooms),
+                          DS__STAT1(num_sync_all_streams),
+                          DS__STAT4("oversize_allocations", oversize_allocations),
+                          DS__STAT4("oversize_segments", oversize_segments),
+                          DS__STAT12("requested_bytes", requested_bytes),
+                          DS__STAT12("reserved_bytes", reserved_bytes),
+                          DS__STAT12("segment", segment) };
 
-#define DS__STATS (sizeof ds__mstats / sizeof ds__mstats[0])
+#define DS__STATS (sizeof ds__mem_stats_sum / sizeof ds__mem_stats_sum[0])
 
 DSDEF const char *(ds_mem_stats_get_name)(size_t index) {
-    return index < DS__STATS ? ds__mstats[index].name : NULL;
+    return index < DS__STATS ? ds__mem_stats_sum[index].name : NULL;
 }
 
 DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char *name,
@@ -39001,9 +39082,9 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
     }
     for (size_t low = 0, high = DS__STATS; low < high;) {
         size_t middle = low + (high - low) / 2;
-        int order = strcmp(wanted, ds__mstats[middle].name);
+        int order = strcmp(wanted, ds__mem_stats_sum[middle].name);
         if (order == 0) {
-            memcpy(out, (const char *)stats + ds__mstats[middle].offset, sizeof *out);
+            memcpy(out, (const char *)stats + ds__mem_stats_sum[middle].offset, sizeof *out);
             return DS_OK;
         }
         if (order < 0)
@@ -39018,7 +39099,7 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
 /* alloc/report_table.h - table of ds_mem_write_summary.
 
    Implements ds_mem_write_summary: writes the statistics of a device as the table of
-   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
+   torch.cuda.memory_summary (ds__report_table_write), row by row to the user's writer.
 
    Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
    rows of one metric share the unit of each column; the row of all sizes determines it.
@@ -39027,7 +39108,7 @@ DSDEF ds_result(ds_mem_stats_get_by_name)(const ds_mem_stats *stats, const char 
    Threads: any caller's thread. devstream refuses calls from inside the writer. */
 
 /* The unit of a column is that of its first row, of all sizes. */
-static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
+static void ds__report_cell_format(char out[32], int counts, int64_t value, int64_t unit_of) {
     static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
     static const char *const thousands[] = { "  ", "K ", "M " };
     const int64_t from = counts ? 750000 : 768 * 1024;
@@ -39043,24 +39124,26 @@ static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) 
         snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
 
-static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s,
-                     const ds_mem_stat *unit_of) {
+static void ds__report_row_write(ds__text_writer *p, const char *name, int counts,
+                                 const ds_mem_stat *s, const ds_mem_stat *unit_of) {
     char cell[4][32];
-    ds__mcell(cell[0], counts, s->current, unit_of->current);
-    ds__mcell(cell[1], counts, s->peak, unit_of->peak);
-    ds__mcell(cell[2], counts, s->allocated, unit_of->allocated);
-    ds__mcell(cell[3], counts, s->freed, unit_of->freed);
-    ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
+    ds__report_cell_format(cell[0], counts, s->current, unit_of->current);
+    ds__report_cell_format(cell[1], counts, s->peak, unit_of->peak);
+    ds__report_cell_format(cell[2], counts, s->allocated, unit_of->allocated);
+    ds__report_cell_format(cell[3], counts, s->freed, unit_of->freed);
+    ds__text_writer_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2],
+                          cell[3]);
 }
 
-static void ds__mrule(ds__pen *p, char c) {
+static void ds__report_rule_write(ds__text_writer *p, char c) {
     char rule[76];
     memset(rule, c, 75);
     rule[75] = 0;
-    ds__pen_print(p, "|%s|\n", rule);
+    ds__text_writer_print(p, "|%s|\n", rule);
 }
 
-static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
+static void ds__report_table_write(ds__text_writer *p, int device, const ds_mem_stats *s,
+                                   int abbreviated) {
     const struct {
         const char *name;
         const ds_mem_stat *stat;
@@ -39075,28 +39158,32 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
                  { "GPU reserved segments", s->segment, 1 },
                  { "Non-releasable allocs", s->inactive_split, 1 } };
 
-    ds__mrule(p, '=');
-    ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
-    ds__mrule(p, '-');
-    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
-                  (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
-    ds__mrule(p, '=');
-    ds__pen_print(
+    ds__report_rule_write(p, '=');
+    ds__text_writer_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
+    ds__report_rule_write(p, '-');
+    ds__text_writer_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
+                          (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
+    ds__report_rule_write(p, '=');
+    ds__text_writer_print(
         p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
-        ds__mrule(p, '-');
-        ds__mrow(p, rows[i].name, rows[i].counts, all, all);
+        ds__report_rule_write(p, '-');
+        ds__report_row_write(p, rows[i].name, rows[i].counts, all, all);
         if (abbreviated)
             continue;
-        ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
-        ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
+        ds__report_row_write(p, "      from large pool", rows[i].counts,
+                             &rows[i].stat[DS_STAT_LARGE], all);
+        ds__report_row_write(p, "      from small pool", rows[i].counts,
+                             &rows[i].stat[DS_STAT_SMALL], all);
     }
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize allocations", 1, &s->oversize_allocations, &s->oversize_allocations);
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize GPU segments", 1, &s->oversize_segments, &s->oversize_segments);
-    ds__mrule(p, '=');
+    ds__report_rule_write(p, '-');
+    ds__report_row_write(p, "Oversize allocations", 1, &s->oversize_allocations,
+                         &s->oversize_allocations);
+    ds__report_rule_write(p, '-');
+    ds__report_row_write(p, "Oversize GPU segments", 1, &s->oversize_segments,
+                         &s->oversize_segments);
+    ds__report_rule_write(p, '=');
 }
 
 DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
@@ -39111,15 +39198,15 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
         return r;
     ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
-    ds__pen pen = { write_fn, user, 0, 0 };
-    ds__mtable(&pen, device.index, &stats, abbreviated);
+    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__report_table_write(&pen, device.index, &stats, abbreviated);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
 /* alloc/ipc_sharers.h - report of the processes that share memory of a device.
 
    Writes the processes that share memory of a device, with their bytes (ds__share_list).
-   ds__mprocess writes the line of one process. report_processes.h uses both.
+   ds__sharer_write writes the line of one process. report_processes.h uses both.
 
    Invariants: A process stands in the report once, with the sum of what it has of this process
    and what this process has of it. At most DS__SHARERS processes are reported.
@@ -39127,12 +39214,12 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
    called after they are released.
    Threads: any caller's thread. */
 
-static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
+static void ds__sharer_write(ds__text_writer *p, unsigned pid, unsigned long long bytes) {
     if (bytes == ~0ull)
-        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
+        ds__text_writer_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
     else
-        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
-                      (double)bytes / (double)DS__MIB);
+        ds__text_writer_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
+                              (double)bytes / (double)DS__MIB);
 }
 
 /* Who has blocks of the device, or has given it some: the number on the own board (0: it has
@@ -39164,13 +39251,13 @@ static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t
     l->at[i].bytes += bytes;
 }
 
-static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
+static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_export *s) {
     for (; s; s = s->next) {
         const ds__arena *a = atomic_load(&s->block->seg->arena);
         for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
                         a->dev->device.type == device.type;
              k++) {
-            uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
+            uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
                                s->block->size);
@@ -39178,12 +39265,12 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) 
     }
 }
 
-static void ds__share_list(ds_device device, ds__pen *p) {
-    ds__sharers *l = ds__alloc(sizeof *l);
+static void ds__share_list(ds_device device, ds__text_writer *p) {
+    ds__sharers *l = ds__host_alloc(sizeof *l);
     if (!l)
         return;
     ds__mutex_lock(&ds__share.mutex);
-    if (ds__boards.own) {
+    if (ds__registries.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
@@ -39191,7 +39278,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
         ds__lock_give(&ds__share.lock);
     }
     for (size_t i = 0; i < l->count; i++)
-        if (!ds__board_alive(ds__boards.own, l->at[i].number))
+        if (!ds__registry_alive(ds__registries.own, l->at[i].number))
             l->at[i].bytes = 0;
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
@@ -39205,9 +39292,9 @@ static void ds__share_list(ds_device device, ds__pen *p) {
                 l->at[k].bytes = 0;
             }
         if (l->at[i].bytes)
-            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+            ds__sharer_write(p, l->at[i].pid, l->at[i].bytes);
     }
-    ds__release(l);
+    ds__host_free(l);
 }
 
 /* alloc/report_processes.h - report of the processes that use a device.
@@ -39226,19 +39313,20 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
     DS__ENTER("ds_mem_write_processes");
     DS__REQUIRE(write_fn, "write_fn is NULL");
     DS__RESOLVE(device);
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     ds__processes processes;
-    ds__pen_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU", device.index);
+    ds__text_writer_print(&pen, "%s:%d\n", device.type == DS_DEVICE_CUDA ? "GPU" : "CPU",
+                          device.index);
     ds_result r = ds__driver_of(device)->device_processes(device.index, &processes);
     if (r < 0)
         return r;
     if (processes.unknown[0])
-        ds__pen_print(&pen, "processes are unknown: %s\n", processes.unknown);
+        ds__text_writer_print(&pen, "processes are unknown: %s\n", processes.unknown);
     else if (!processes.count)
-        ds__pen_print(&pen, "no processes are running\n");
+        ds__text_writer_print(&pen, "no processes are running\n");
     for (size_t i = 0; i < processes.count; i++)
-        ds__mprocess(&pen, processes.list[i].id, processes.list[i].bytes);
-    ds__release(processes.list);
+        ds__sharer_write(&pen, processes.list[i].id, processes.list[i].bytes);
+    ds__host_free(processes.list);
     if (device.type == DS_DEVICE_CPU) /* its driver knows this process only */
         ds__share_list(device, &pen);
     return r == DS_OK && pen.stopped
@@ -39261,25 +39349,25 @@ DSDEF ds_result(ds_mem_write_processes)(ds_device device, ds_write_fn write_fn, 
    4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
 
    Invariants: The text of an annotation stays until the ring has overwritten its event.
-   Locks: ds__mh.lock while settings, rings and annotations change; history_state.h has the
-   order. The program's memory functions may be called under it.
+   Locks: ds__history_state.lock while settings, rings and annotations change; history_state.h has
+   the order. The program's memory functions may be called under it.
    Threads: any caller's thread. */
 
 #define DS__HISTORY_ENTRIES ((size_t)65536)
 #define DS__ACTIONS 10u
 
 static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
-    ds__mremark **first = &ds__mh.remarks[backend][index].first;
+    ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
-        ds__mremark *old = *first;
+        ds__config_remark *old = *first;
         *first = old->next;
-        ds__release(old);
+        ds__host_free(old);
     }
 }
 
 DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     static const ds_mem_history_desc usual;
-    ds__mevent *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds__history_event *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds_result r = DS_OK;
     DS__ENTER("ds_mem_history_start");
     if (!desc)
@@ -39288,20 +39376,20 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
-    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "no memory for %zu history entries",
-                entries);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__history_event),
+                "no memory for %zu history entries", entries);
     r = ds__mem_setup(); /* then ds_shutdown stops the history */
     if (r < 0)
         return r;
     memset(ring, 0, sizeof ring);
-    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__history_state.lock);
     DS__EACH_MDEVICE(dev)
-    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
+    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__host_alloc(entries * sizeof(ds__history_event))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
     if (r == DS_OK) {
-        ds__mh.on = 1;
-        ds__mh.entries = entries;
-        ds__mh.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
+        ds__history_state.on = 1;
+        ds__history_state.entries = entries;
+        ds__history_state.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
         DS__EACH_MDEVICE(dev) {
             ring[ds__b][ds__i] =
                 ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
@@ -39311,22 +39399,22 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++)
-            ds__release(ring[b][i]);
-    ds__mutex_unlock(&ds__mh.lock);
+            ds__host_free(ring[b][i]);
+    ds__mutex_unlock(&ds__history_state.lock);
     return r;
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
-    ds__mutex_lock(&ds__mh.lock);
-    ds__mh.on = 0;
+    ds__mutex_lock(&ds__history_state.lock);
+    ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
     return DS_OK;
 }
 
 /* Bytes of the UTF-8 character that begins there; 0: there is none. */
-static size_t ds__utf8(const char *text) {
+static size_t ds__history_utf8_length(const char *text) {
     const unsigned char *p = (const unsigned char *)text;
     unsigned low = 0x80;
     unsigned high = 0xbf;
@@ -39356,7 +39444,7 @@ static size_t ds__utf8(const char *text) {
 static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     size_t n = 0;
     while (*text) {
-        size_t step = ds__utf8(text);
+        size_t step = ds__history_utf8_length(text);
         if (n + (step ? step : 1) >= room)
             break;
         if (step)
@@ -39374,28 +39462,28 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__ENTER("ds_mem_annotate");
     DS__REQUIRE(text, "text is NULL");
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
         return DS_OK;
-    ds__mremark *m = ds__alloc(sizeof *m);
+    ds__config_remark *m = ds__host_alloc(sizeof *m);
     if (!m)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
     int b = ds__backend_of(device);
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
-    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__history_state.lock);
     ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     ds__remarks_drop(b, i, m->until, dev->history_room);
-    if (ds__mh.remarks[b][i].first)
-        ds__mh.remarks[b][i].last->next = m;
+    if (ds__history_state.remarks[b][i].first)
+        ds__history_state.remarks[b][i].last->next = m;
     else
-        ds__mh.remarks[b][i].first = m;
-    ds__mh.remarks[b][i].last = m;
-    ds__mutex_unlock(&ds__mh.lock);
+        ds__history_state.remarks[b][i].first = m;
+    ds__history_state.remarks[b][i].last = m;
+    ds__mutex_unlock(&ds__history_state.lock);
     return DS_OK;
 }
 
@@ -39406,9 +39494,9 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
    ds__snapshot_shutdown resets history and observers.
 
    Invariants: When ds_mem_remove_event_callback returns DS_OK, no thread is inside the observer.
-   Locks: order: ds__mh.lock, then ds__mh.watch. Observers run under ds__mh.watch, and under the
-   locks of the thread that reports the event, often an arena's lock. ds__mh.watch is taken last,
-   after all locks of the allocator.
+   Locks: order: ds__history_state.lock, then ds__history_state.watch. Observers run under
+   ds__history_state.watch, and under the locks of the thread that reports the event, often an
+   arena's lock. ds__history_state.watch is taken last, after all locks of the allocator.
    Threads: an observer runs on the thread that reports the event, one call at a time in the
    process. */
 
@@ -39419,12 +39507,12 @@ static int ds__snap_room(void *list, size_t element, size_t count, size_t more, 
     size_t wanted = 2 * *room > count + more ? 2 * *room : count + more + 16;
     if (count + more <= *room)
         return 1;
-    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__alloc(wanted * element)))
+    if (wanted > SIZE_MAX / 4 / element || !(bigger = ds__host_alloc(wanted * element)))
         return 0;
     memcpy(&old, list, sizeof old);
     if (count)
         memcpy(bigger, old, count * element);
-    ds__release(old);
+    ds__host_free(old);
     memcpy(list, &bigger, sizeof bigger);
     *room = wanted;
     return 1;
@@ -39436,33 +39524,35 @@ DSDEF ds_result(ds_mem_add_event_callback)(ds_mem_event_fn fn, void *user) {
     ds_result r = ds__mem_setup(); /* then ds_shutdown removes the observer */
     if (r < 0)
         return r;
-    ds__mutex_lock(&ds__mh.lock);
-    ds__mutex_lock(&ds__mh.watch);
-    int room = ds__snap_room(&ds__mh.watchers, sizeof *ds__mh.watchers, ds__mh.watcher_count, 1,
-                             &ds__mh.watcher_room);
+    ds__mutex_lock(&ds__history_state.lock);
+    ds__mutex_lock(&ds__history_state.watch);
+    int room = ds__snap_room(&ds__history_state.watchers, sizeof *ds__history_state.watchers,
+                             ds__history_state.watcher_count, 1, &ds__history_state.watcher_room);
     if (room)
-        ds__mh.watchers[ds__mh.watcher_count++] = (ds__mwatcher){ fn, user };
-    ds__mutex_unlock(&ds__mh.watch);
+        ds__history_state.watchers[ds__history_state.watcher_count++] =
+            (ds__mem_observer){ fn, user };
+    ds__mutex_unlock(&ds__history_state.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
     return room ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an observer");
 }
 
 DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_event_callback");
     DS__REQUIRE(fn, "fn is NULL");
-    ds__mutex_lock(&ds__mh.lock);
-    ds__mutex_lock(&ds__mh.watch);
+    ds__mutex_lock(&ds__history_state.lock);
+    ds__mutex_lock(&ds__history_state.watch);
     size_t i = 0;
-    size_t n = ds__mh.watcher_count;
-    while (i < n && (ds__mh.watchers[i].fn != fn || ds__mh.watchers[i].user != user))
+    size_t n = ds__history_state.watcher_count;
+    while (i < n &&
+           (ds__history_state.watchers[i].fn != fn || ds__history_state.watchers[i].user != user))
         i++;
     if (i < n)
-        memmove(&ds__mh.watchers[i], &ds__mh.watchers[i + 1],
-                (--ds__mh.watcher_count - i) * sizeof *ds__mh.watchers);
-    ds__mutex_unlock(&ds__mh.watch);
+        memmove(&ds__history_state.watchers[i], &ds__history_state.watchers[i + 1],
+                (--ds__history_state.watcher_count - i) * sizeof *ds__history_state.watchers);
+    ds__mutex_unlock(&ds__history_state.watch);
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
     return i < n ? DS_OK
                  : ds__fail(DS_ERR_INVALID_VALUE,
                             "this function was not added with this user pointer");
@@ -39471,13 +39561,14 @@ DSDEF ds_result(ds_mem_remove_event_callback)(ds_mem_event_fn fn, void *user) {
 /* ds_shutdown: everything starts afresh. */
 static void ds__snapshot_shutdown(void) {
     DS__EACH_MDEVICE(dev) {
-        ds__release(ds__history_swap(dev, NULL, 0));
+        ds__host_free(ds__history_swap(dev, NULL, 0));
         ds__remarks_drop(ds__b, ds__i, UINT64_MAX, 0);
     }
-    ds__release(ds__mh.watchers);
-    ds__mh.watchers = NULL;
-    ds__mh.watcher_count = ds__mh.watcher_room = ds__mh.entries = 0;
-    ds__mh.on = 0;
+    ds__host_free(ds__history_state.watchers);
+    ds__history_state.watchers = NULL;
+    ds__history_state.watcher_count = ds__history_state.watcher_room = ds__history_state.entries =
+        0;
+    ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
 }
 
@@ -39537,7 +39628,7 @@ typedef struct ds__sdevice {
     uint64_t seen; /* events since the start of the history */
     uint64_t active;
     /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
-    ds__mevent *events;
+    ds__history_event *events;
     size_t count;
 } ds__sdevice;
 
@@ -39584,7 +39675,7 @@ static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_
                                uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
     if (2 * count >= x->mask) {
         size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
-        uint32_t *bigger = ds__alloc(size * sizeof *bigger);
+        uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
         if (!bigger) {
             s->broken = 1;
             return NULL;
@@ -39595,7 +39686,7 @@ static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_
                 at = (at + 1) & (size - 1);
             bigger[at] = i;
         }
-        ds__release(x->slot);
+        ds__host_free(x->slot);
         x->slot = bigger;
         x->mask = size - 1;
     }
@@ -39699,10 +39790,10 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
    snapshots. Segments are sorted by device and address. The times of a device's events are
    nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
    memory runs out, the whole snapshot is dropped.
-   Locks: ds__m.lock first, and released. Then ds__mh.lock, and under it one device after the
-   other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the copy is
-   allocated under these locks, spinning ones included. The event of the snapshot itself is
-   noted under ds__mh.lock, so observers (user code) run under it.
+   Locks: ds__memory_state.lock first, and released. Then ds__history_state.lock, and under it one
+   device after the other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the
+   copy is allocated under these locks, spinning ones included. The event of the snapshot itself is
+   noted under ds__history_state.lock, so observers (user code) run under it.
    Threads: any caller's thread, also while streams capture. The copy of a device is consistent
    in itself; devices are copied one after the other. */
 
@@ -39711,7 +39802,7 @@ static uint32_t ds__snap_frame(ds__snap *s, const char *file, uint32_t line, con
 static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a,
                              uint32_t device, uint32_t pool) {
     ds__ssegment *run = NULL;
-    for (const ds__mblock *b = seg->first; b && !s->broken; b = b->next) {
+    for (const ds__mem_block *b = seg->first; b && !s->broken; b = b->next) {
         if (b->state == DS_BLOCK_UNMAPPED) {
             run = NULL;
             continue;
@@ -39746,7 +39837,7 @@ static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__aren
     }
 }
 
-static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) {
+static uint32_t ds__snap_pool(ds__snap *s, const ds__mem_pool *p, uint32_t device) {
     if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
         return 0;
     s->pools[s->pool_count] =
@@ -39755,13 +39846,13 @@ static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) 
 }
 
 /* Copies the newest events, from the oldest of them. The device is locked. */
-static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
+static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
     /* a few may come without the device's lock */
     uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64;
     size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
     if (!have || s->broken)
         return;
-    if (!(d->events = ds__alloc(have * sizeof *d->events))) {
+    if (!(d->events = ds__host_alloc(have * sizeof *d->events))) {
         s->broken = 1;
         return;
     }
@@ -39790,7 +39881,7 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     size_t kept = 0;
     uint32_t pool = 0;
     for (size_t i = 0; i < d->count && !s->broken; i++) {
-        ds__mevent e = d->events[i];
+        ds__history_event e = d->events[i];
         if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
             for (pool = 0; pool < s->pool_count &&
                            (s->pools[pool].device != number || s->pools[pool].id != e.pool);)
@@ -39813,14 +39904,14 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     d->count = kept;
 }
 
-static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags,
+static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsigned flags,
                             uint64_t only) {
     ds__sdevice *d = &s->devices[number];
     d->total = dev->total;
     d->limit = atomic_load(&dev->limit);
     d->room = dev->history_room;
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && !s->broken; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p && !s->broken; p = p->next) {
         uint32_t pool = ds__snap_pool(s, p, number);
         if (only && p->id != only)
             continue;
@@ -39855,54 +39946,54 @@ static void ds__snap_free(ds__snap *s) {
     if (!s)
         return;
     for (uint32_t i = 0; i < s->device_count && s->devices; i++)
-        ds__release(s->devices[i].events);
-    ds__release(s->devices);
-    ds__release(s->segments);
-    ds__release(s->blocks);
-    ds__release(s->pools);
-    ds__release(s->frames);
-    ds__release(s->text);
-    ds__release(s->texts);
-    ds__release(s->text_index.slot);
-    ds__release(s->frame_index.slot);
-    ds__release(s);
+        ds__host_free(s->devices[i].events);
+    ds__host_free(s->devices);
+    ds__host_free(s->segments);
+    ds__host_free(s->blocks);
+    ds__host_free(s->pools);
+    ds__host_free(s->frames);
+    ds__host_free(s->text);
+    ds__host_free(s->texts);
+    ds__host_free(s->text_index.slot);
+    ds__host_free(s->frame_index.slot);
+    ds__host_free(s);
 }
 
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
-    if (!ds__mh.to_wall_ns)
-        ds__mh.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
-    return ds__mh.to_wall_ns;
+    if (!ds__history_state.to_wall_ns)
+        ds__history_state.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
+    return ds__history_state.to_wall_ns;
 }
 
 /* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
    first. */
-static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
+static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
     int gpus = ds__type_count(DS_DEVICE_CUDA);
     int all = gpus + ds__type_count(DS_DEVICE_CPU);
-    ds__snap *s = ds__alloc(sizeof *s);
+    ds__snap *s = ds__host_alloc(sizeof *s);
     if (s) {
         s->device_count = (uint32_t)all;
-        s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
+        s->devices = ds__host_alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        ds__mutex_lock(&ds__m.lock);
-        s->config = ds__m.config;
-        ds__mutex_unlock(&ds__m.lock);
-        ds__mutex_lock(&ds__mh.lock);
+        ds__mutex_lock(&ds__memory_state.lock);
+        s->config = ds__memory_state.config;
+        ds__mutex_unlock(&ds__memory_state.lock);
+        ds__mutex_lock(&ds__history_state.lock);
         s->time_ns = ds__now_ns();
         s->to_wall_ns = ds__to_wall();
-        s->entries = ds__mh.entries;
+        s->entries = ds__history_state.entries;
         s->nobody = ds__snap_text(s, "(no label)");
         /* the settings that remain are the first device's */
         for (int i = all; i-- > 0 && !s->broken;) {
             ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
-            ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+            ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
             s->devices[i].device = device;
             if (dev && (!only || only->dev == dev))
                 ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
-        ds__mutex_unlock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__history_state.lock);
         if (s->segment_count)
             qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }
@@ -39915,15 +40006,15 @@ static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
 
 /* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
 
-   The text writer of snapshots (ds__ink): buffers the output, and writes dictionaries, lists,
-   numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+   The text writer of snapshots (ds__item_writer): buffers the output, and writes dictionaries,
+   lists, numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
 
    Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
    or frame is written once, and later ones refer to its memo number. Nothing is written after
    the writer returned a value other than 0.
-   Locks: none. ds__ink_flush calls the user's writer with no lock of the allocator held, and
-   devstream refuses calls from it.
-   Threads: one thread per ds__ink: that of the snapshot call. */
+   Locks: none. ds__item_writer_flush calls the user's writer with no lock of the allocator held,
+   and devstream refuses calls from it.
+   Threads: one thread per ds__item_writer: that of the snapshot call. */
 
 /* What both use again and again. */
 /* clang-format off */
@@ -40002,7 +40093,7 @@ static const char *const ds__words[] = {
 #undef DS__WORD_
 };
 
-typedef struct ds__ink {
+typedef struct ds__item_writer {
     ds_write_fn write_fn;
     void *user;
     int stopped;
@@ -40021,17 +40112,17 @@ typedef struct ds__ink {
     const ds__snap *s;
     size_t size;
     char buffer[16384];
-} ds__ink;
+} ds__item_writer;
 
-static void ds__ink_flush(ds__ink *k) {
-    ds__guarded g = ds__guard();
+static void ds__item_writer_flush(ds__item_writer *k) {
+    ds__callback_guard g = ds__callback_guard_enter();
     if (k->size && !k->stopped)
         k->stopped = k->write_fn(k->buffer, k->size, k->user);
-    ds__unguard(g);
+    ds__callback_guard_leave(g);
     k->size = 0;
 }
 
-static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
+static void ds__item_writer_bytes(ds__item_writer *k, const void *bytes, size_t size) {
     for (const char *p = bytes; size && !k->stopped;) {
         size_t n = sizeof k->buffer - k->size;
         if (n > size)
@@ -40039,113 +40130,113 @@ static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
         memcpy(k->buffer + k->size, p, n);
         k->size += n;
         if (k->size == sizeof k->buffer)
-            ds__ink_flush(k);
+            ds__item_writer_flush(k);
         p += n;
         size -= n;
     }
 }
 
-static void ds__ink_byte(ds__ink *k, int byte) {
+static void ds__item_writer_byte(ds__item_writer *k, int byte) {
     char c = (char)byte;
-    ds__ink_bytes(k, &c, 1);
+    ds__item_writer_bytes(k, &c, 1);
 }
 
-static void ds__ink_plain(ds__ink *k, const char *text) {
-    ds__ink_bytes(k, text, strlen(text));
+static void ds__item_writer_plain(ds__item_writer *k, const char *text) {
+    ds__item_writer_bytes(k, text, strlen(text));
 }
 
-static void ds__ink_number(ds__ink *k, uint64_t n) {
+static void ds__item_writer_number(ds__item_writer *k, uint64_t n) {
     char digits[20];
     size_t at = sizeof digits;
     do
         digits[--at] = (char)('0' + n % 10);
     while (n /= 10);
-    ds__ink_bytes(k, digits + at, sizeof digits - at);
+    ds__item_writer_bytes(k, digits + at, sizeof digits - at);
 }
 
 /* A string of JSON, which may also stand in a page. */
-static void ds__ink_quoted(ds__ink *k, const char *text) {
-    ds__ink_byte(k, '"');
+static void ds__item_writer_quoted(ds__item_writer *k, const char *text) {
+    ds__item_writer_byte(k, '"');
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         char code[8];
         if (c >= ' ' && c != '"' && c != '\\' && c != '<') {
-            ds__ink_byte(k, c);
+            ds__item_writer_byte(k, c);
             continue;
         }
         snprintf(code, sizeof code, "\\u%04x", c);
-        ds__ink_bytes(k, code, 6);
+        ds__item_writer_bytes(k, code, 6);
     }
-    ds__ink_byte(k, '"');
+    ds__item_writer_byte(k, '"');
 }
 
 /* Opcode, then the number in so many bytes, lowest first. */
-static void ds__pickle(ds__ink *k, int opcode, uint64_t n, unsigned bytes) {
-    ds__ink_byte(k, opcode);
+static void ds__snapshot_opcode_write(ds__item_writer *k, int opcode, uint64_t n, unsigned bytes) {
+    ds__item_writer_byte(k, opcode);
     for (; bytes; bytes--, n >>= 8)
-        ds__ink_byte(k, (int)(n & 255));
+        ds__item_writer_byte(k, (int)(n & 255));
 }
 
 /* What is on top of the stack gets a number, or what has one is taken again. */
-static void ds__pickle_keep(ds__ink *k, uint32_t *memo) {
+static void ds__pickle_keep(ds__item_writer *k, uint32_t *memo) {
     *memo = ++k->memos;
     if (*memo < 256)
-        ds__pickle(k, 'q', *memo, 1);
+        ds__snapshot_opcode_write(k, 'q', *memo, 1);
     else
-        ds__pickle(k, 'r', *memo, 4);
+        ds__snapshot_opcode_write(k, 'r', *memo, 4);
 }
 
-static int ds__pickle_again(ds__ink *k, const uint32_t *memo) {
+static int ds__pickle_again(ds__item_writer *k, const uint32_t *memo) {
     if (*memo)
-        ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
+        ds__snapshot_opcode_write(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
     return *memo != 0;
 }
 
-static void ds__pickle_text(ds__ink *k, const char *text) {
+static void ds__pickle_text(ds__item_writer *k, const char *text) {
     size_t n = strlen(text);
-    ds__pickle(k, 'X', n, 4);
-    ds__ink_bytes(k, text, n);
+    ds__snapshot_opcode_write(k, 'X', n, 4);
+    ds__item_writer_bytes(k, text, n);
 }
 
 /* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two
    marks as arguments, so a mark stands before each thousandth item of a list. */
-static void ds__ink_open(ds__ink *k, char what) {
+static void ds__item_writer_open(ds__item_writer *k, char what) {
     k->level[k->depth].count = 0;
     k->level[k->depth++].close = what == '[' ? ']' : '}';
     if (!k->pickle)
-        ds__ink_byte(k, what);
+        ds__item_writer_byte(k, what);
     else if (what == '[')
-        ds__ink_byte(k, ']');
+        ds__item_writer_byte(k, ']');
     else
-        ds__ink_bytes(k, "}(", 2);
+        ds__item_writer_bytes(k, "}(", 2);
 }
 
-static void ds__ink_close(ds__ink *k) {
+static void ds__item_writer_close(ds__item_writer *k) {
     char close = k->level[--k->depth].close;
     if (!k->pickle)
-        ds__ink_byte(k, close);
+        ds__item_writer_byte(k, close);
     else if (close == '}')
-        ds__ink_byte(k, 'u');
+        ds__item_writer_byte(k, 'u');
     else if (k->level[k->depth].count)
-        ds__ink_byte(k, 'e');
+        ds__item_writer_byte(k, 'e');
 }
 
 /* Before each item of a list. */
-static void ds__ink_item(ds__ink *k) {
+static void ds__item_writer_item(ds__item_writer *k) {
     uint32_t n = k->level[k->depth - 1].count++;
     if (!k->pickle) {
         if (n)
-            ds__ink_byte(k, ',');
-        ds__ink_byte(k, '\n');
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_byte(k, '\n');
         return;
     }
     if (n % 1000 == 0)
-        ds__ink_plain(k, n ? "e(" : "(");
+        ds__item_writer_plain(k, n ? "e(" : "(");
 }
 
-static void ds__ink_word(ds__ink *k, int word) {
+static void ds__item_writer_word(ds__item_writer *k, int word) {
     if (!k->pickle) {
-        ds__ink_quoted(k, ds__words[word]);
+        ds__item_writer_quoted(k, ds__words[word]);
         return;
     }
     if (ds__pickle_again(k, &k->word[word]))
@@ -40155,45 +40246,45 @@ static void ds__ink_word(ds__ink *k, int word) {
 }
 
 /* Before each value of a dictionary. */
-static void ds__ink_key(ds__ink *k, int word) {
+static void ds__item_writer_key(ds__item_writer *k, int word) {
     if (!k->pickle && k->level[k->depth - 1].count++)
-        ds__ink_byte(k, ',');
-    ds__ink_word(k, word);
+        ds__item_writer_byte(k, ',');
+    ds__item_writer_word(k, word);
     if (!k->pickle)
-        ds__ink_byte(k, ':');
+        ds__item_writer_byte(k, ':');
 }
 
-static void ds__ink_int(ds__ink *k, uint64_t n) {
+static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
     if (!k->pickle) {
-        ds__ink_number(k, n);
+        ds__item_writer_number(k, n);
         return;
     }
     unsigned bytes = 5; /* with room for the sign */
     if (n < 1u << 8) {
-        ds__pickle(k, 'K', n, 1);
+        ds__snapshot_opcode_write(k, 'K', n, 1);
         return;
     }
     if (n < 1u << 16) {
-        ds__pickle(k, 'M', n, 2);
+        ds__snapshot_opcode_write(k, 'M', n, 2);
         return;
     }
     if (n < 1u << 31) {
-        ds__pickle(k, 'J', n, 4);
+        ds__snapshot_opcode_write(k, 'J', n, 4);
         return;
     }
     while (bytes < 8 && n >> (8 * bytes - 1))
         bytes++;
     if (n >> 63)
         n = INT64_MAX;
-    ds__pickle(k, 0x8a, bytes, 1);
+    ds__snapshot_opcode_write(k, 0x8a, bytes, 1);
     for (unsigned i = 0; i < bytes; i++)
-        ds__ink_byte(k, (int)(n >> 8 * i & 255));
+        ds__item_writer_byte(k, (int)(n >> 8 * i & 255));
 }
 
-static void ds__ink_text(ds__ink *k, uint32_t text) {
+static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
     const char *string = ds__snap_string(k->s, text);
     if (!k->pickle) {
-        ds__ink_quoted(k, string);
+        ds__item_writer_quoted(k, string);
         return;
     }
     if (text && ds__pickle_again(k, &k->text[text - 1]))
@@ -40203,62 +40294,62 @@ static void ds__ink_text(ds__ink *k, uint32_t text) {
         ds__pickle_keep(k, &k->text[text - 1]);
 }
 
-static void ds__put_int(ds__ink *k, int word, uint64_t n) {
-    ds__ink_key(k, word);
-    ds__ink_int(k, n);
+static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_int(k, n);
 }
 
-static void ds__put_text(ds__ink *k, int word, uint32_t text) {
-    ds__ink_key(k, word);
-    ds__ink_text(k, text);
+static void ds__put_text(ds__item_writer *k, int word, uint32_t text) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_text(k, text);
 }
 
-static void ds__put_word(ds__ink *k, int word, int value) {
-    ds__ink_key(k, word);
-    ds__ink_word(k, value);
+static void ds__put_word(ds__item_writer *k, int word, int value) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_word(k, value);
 }
 
-static void ds__put_bool(ds__ink *k, int word, int value) {
-    ds__ink_key(k, word);
+static void ds__put_bool(ds__item_writer *k, int word, int value) {
+    ds__item_writer_key(k, word);
     if (k->pickle)
-        ds__ink_byte(k, value ? 0x88 : 0x89);
+        ds__item_writer_byte(k, value ? 0x88 : 0x89);
     else
-        ds__ink_plain(k, value ? "true" : "false");
+        ds__item_writer_plain(k, value ? "true" : "false");
 }
 
-static void ds__put_list(ds__ink *k, int word) {
-    ds__ink_key(k, word);
-    ds__ink_open(k, '[');
+static void ds__put_list(ds__item_writer *k, int word) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_open(k, '[');
 }
 
 /* -1 for no limit. */
-static void ds__put_size(ds__ink *k, int word, size_t size) {
+static void ds__put_size(ds__item_writer *k, int word, size_t size) {
     if (size <= INT64_MAX) {
         ds__put_int(k, word, size);
         return;
     }
-    ds__ink_key(k, word);
+    ds__item_writer_key(k, word);
     if (k->pickle)
-        ds__pickle(k, 'J', 0xffffffffu, 4);
+        ds__snapshot_opcode_write(k, 'J', 0xffffffffu, 4);
     else
-        ds__ink_plain(k, "-1");
+        ds__item_writer_plain(k, "-1");
 }
 
 /* A number from 0 to 1000. */
-static void ds__put_real(ds__ink *k, int word, double value) {
+static void ds__put_real(ds__item_writer *k, int word, double value) {
     char text[32];
     uint64_t bits;
     unsigned millionths = (unsigned)(value * 1e6 + 0.5);
     memcpy(&bits, &value, sizeof bits);
-    ds__ink_key(k, word);
+    ds__item_writer_key(k, word);
     if (k->pickle) {
-        ds__ink_byte(k, 'G');
+        ds__item_writer_byte(k, 'G');
         for (int shift = 56; shift >= 0; shift -= 8)
-            ds__ink_byte(k, (int)(bits >> shift & 255));
+            ds__item_writer_byte(k, (int)(bits >> shift & 255));
         return;
     }
     snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);
-    ds__ink_plain(k, text);
+    ds__item_writer_plain(k, text);
 }
 
 /* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
@@ -40272,36 +40363,36 @@ static void ds__put_real(ds__ink *k, int word, double value) {
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 
-static void ds__put_pool(ds__ink *k, uint32_t pool) {
+static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
-    ds__ink_key(k, DS__WORD_segment_pool_id);
+    ds__item_writer_key(k, DS__WORD_segment_pool_id);
     if (!k->pickle)
-        ds__ink_byte(k, '[');
-    ds__ink_int(k, name[0]);
+        ds__item_writer_byte(k, '[');
+    ds__item_writer_int(k, name[0]);
     if (!k->pickle)
-        ds__ink_byte(k, ',');
-    ds__ink_int(k, name[1]);
-    ds__ink_byte(k, k->pickle ? 0x86 : ']');
+        ds__item_writer_byte(k, ',');
+    ds__item_writer_int(k, name[1]);
+    ds__item_writer_byte(k, k->pickle ? 0x86 : ']');
 }
 
 /* One frame, or none. */
-static void ds__put_frames(ds__ink *k, uint32_t frame) {
-    ds__ink_key(k, DS__WORD_frames);
+static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
+    ds__item_writer_key(k, DS__WORD_frames);
     if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
         return;
-    ds__ink_open(k, '[');
+    ds__item_writer_open(k, '[');
     if (frame) {
         const ds__sframe *f = &k->s->frames[frame - 1];
         k->level[k->depth - 1].count++;
         if (k->pickle)
-            ds__ink_byte(k, '(');
-        ds__ink_open(k, '{');
+            ds__item_writer_byte(k, '(');
+        ds__item_writer_open(k, '{');
         ds__put_text(k, DS__WORD_filename, f->file);
         ds__put_int(k, DS__WORD_line, f->line);
         ds__put_text(k, DS__WORD_name, f->name ? f->name : k->s->nobody);
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     if (k->pickle && frame)
         ds__pickle_keep(k, &k->frame[frame - 1]);
 }
@@ -40310,20 +40401,20 @@ static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
     return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000;
 }
 
-static void ds__write_block(ds__ink *k, const ds__sblock *b) {
+static void ds__write_block(ds__item_writer *k, const ds__sblock *b) {
     static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated,
                                   DS__WORD_active_pending_free };
-    ds__ink_open(k, '{');
+    ds__item_writer_open(k, '{');
     ds__put_int(k, DS__WORD_address, b->address);
     ds__put_int(k, DS__WORD_size, b->size);
     ds__put_int(k, DS__WORD_requested_size, b->asked);
     ds__put_word(k, DS__WORD_state, states[b->state]);
     ds__put_frames(k, b->frame);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
-    ds__ink_open(k, '{');
+static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
+    ds__item_writer_open(k, '{');
     ds__put_int(k, DS__WORD_device, g->device);
     ds__put_int(k, DS__WORD_address, g->address);
     ds__put_int(k, DS__WORD_total_size, g->size);
@@ -40339,15 +40430,15 @@ static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
     ds__put_frames(k, 0);
     ds__put_list(k, DS__WORD_blocks);
     for (size_t i = 0; i < g->count && !k->stopped; i++) {
-        ds__ink_item(k);
+        ds__item_writer_item(k);
         ds__write_block(k, &k->s->blocks[g->first + i]);
     }
-    ds__ink_close(k);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_event(ds__ink *k, const ds__mevent *e) {
-    ds__ink_open(k, '{');
+static void ds__write_event(ds__item_writer *k, const ds__history_event *e) {
+    ds__item_writer_open(k, '{');
     ds__put_word(k, DS__WORD_action, DS__WORD_alloc + (int)e->action);
     ds__put_int(k, e->action == DS_ACTION_OOM ? DS__WORD_device_free : DS__WORD_addr, e->address);
     ds__put_int(k, DS__WORD_size, e->bytes);
@@ -40356,24 +40447,24 @@ static void ds__write_event(ds__ink *k, const ds__mevent *e) {
     if (k->s->pools[e->pool].id)
         ds__put_pool(k, (uint32_t)e->pool);
     ds__put_frames(k, e->line);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_settings(ds__ink *k) {
+static void ds__write_settings(ds__item_writer *k) {
     const ds_mem_config *c = &k->s->config;
     const char *conf = getenv("DEVSTREAM_ALLOC_CONF");
     char clean[1024];
     int overflowed = 0;
     for (uint32_t i = 0; i < k->s->device_count; i++)
         overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
-    ds__ink_key(k, DS__WORD_allocator_settings);
-    ds__ink_open(k, '{');
-    ds__ink_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
+    ds__item_writer_key(k, DS__WORD_allocator_settings);
+    ds__item_writer_open(k, '{');
+    ds__item_writer_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
     if (k->pickle)
         ds__pickle_text(k, clean);
     else
-        ds__ink_quoted(k, clean);
+        ds__item_writer_quoted(k, clean);
     ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
@@ -40382,8 +40473,8 @@ static void ds__write_settings(ds__ink *k) {
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
     ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
                  c->graph_capture_record_stream_reuse);
-    ds__ink_key(k, DS__WORD_roundup_power2_divisions);
-    ds__ink_open(k, '{');
+    ds__item_writer_key(k, DS__WORD_roundup_power2_divisions);
+    ds__item_writer_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* by MiB */
         char mib[8];
         snprintf(mib, sizeof mib, "%u", 1u << i);
@@ -40391,96 +40482,96 @@ static void ds__write_settings(ds__ink *k) {
             ds__pickle_text(k, mib);
         else {
             if (i)
-                ds__ink_byte(k, ',');
-            ds__ink_quoted(k, mib);
-            ds__ink_byte(k, ':');
+                ds__item_writer_byte(k, ',');
+            ds__item_writer_quoted(k, mib);
+            ds__item_writer_byte(k, ':');
         }
-        ds__ink_int(k, c->roundup_power2_divisions[i]
-                           ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
-                           : (uint64_t)0);
+        ds__item_writer_int(k, c->roundup_power2_divisions[i]
+                                   ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
+                                   : (uint64_t)0);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
     ds__put_int(k, DS__WORD_trace_alloc_max_entries, k->s->entries);
     ds__put_size(k, DS__WORD_max_round_threshold, c->pinned_max_round_threshold);
     ds__put_size(k, DS__WORD_max_cached_size, c->pinned_max_cached_size);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_name(ds__ink *k, ds_device device) {
+static void ds__write_name(ds__item_writer *k, ds_device device) {
     char name[DS_DEVICE_NAME_SIZE];
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
     if (k->pickle)
         ds__pickle_text(k, name);
     else
-        ds__ink_quoted(k, name);
+        ds__item_writer_quoted(k, name);
 }
 
-static void ds__write_devices(ds__ink *k) {
+static void ds__write_devices(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_devices);
     for (uint32_t i = 0; i < k->s->device_count; i++) {
         const ds__sdevice *d = &k->s->devices[i];
-        ds__ink_item(k);
-        ds__ink_open(k, '{');
-        ds__ink_key(k, DS__WORD_name);
+        ds__item_writer_item(k);
+        ds__item_writer_open(k, '{');
+        ds__item_writer_key(k, DS__WORD_name);
         ds__write_name(k, d->device);
         ds__put_int(k, DS__WORD_total_memory, d->total);
         ds__put_int(k, DS__WORD_limit, d->limit);
         ds__put_int(k, DS__WORD_history_entries, d->room);
         ds__put_int(k, DS__WORD_history_events, d->seen);
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_annotations(ds__ink *k) {
+static void ds__write_annotations(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_external_annotations);
     for (uint32_t d = 0; d < k->s->device_count; d++)
         for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
-            const ds__mevent *e = &k->s->devices[d].events[i];
+            const ds__history_event *e = &k->s->devices[d].events[i];
             if (e->action != DS_ACTION_ANNOTATION)
                 continue;
-            ds__ink_item(k);
-            ds__ink_open(k, '{');
+            ds__item_writer_item(k);
+            ds__item_writer_open(k, '{');
             ds__put_int(k, DS__WORD_device, d);
             ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
             ds__put_text(k, DS__WORD_name, e->line);
-            ds__ink_close(k);
+            ds__item_writer_close(k);
         }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
 /* The pickle's or the JSON's. */
-static void ds__write_snapshot(ds__ink *k) {
+static void ds__write_snapshot(ds__item_writer *k) {
     const ds__snap *s = k->s;
     if (k->pickle)
-        ds__pickle(k, 0x80, 2, 1);
-    ds__ink_open(k, '{');
+        ds__snapshot_opcode_write(k, 0x80, 2, 1);
+    ds__item_writer_open(k, '{');
     ds__put_list(k, DS__WORD_segments);
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
-        ds__ink_item(k);
+        ds__item_writer_item(k);
         ds__write_segment(k, &s->segments[i]);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__put_list(k, DS__WORD_device_traces);
     for (uint32_t d = 0; d < s->device_count; d++) {
-        ds__ink_item(k);
-        ds__ink_open(k, '[');
+        ds__item_writer_item(k);
+        ds__item_writer_open(k, '[');
         for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
             if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION)
                 continue;
-            ds__ink_item(k);
+            ds__item_writer_item(k);
             ds__write_event(k, &s->devices[d].events[i]);
         }
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__write_settings(k);
     ds__write_annotations(k);
     ds__write_devices(k);
     ds__put_int(k, DS__WORD_time_us, ds__snap_us(s, s->time_ns));
-    ds__ink_close(k);
-    ds__ink_plain(k, k->pickle ? "." : "\n");
+    ds__item_writer_close(k);
+    ds__item_writer_plain(k, k->pickle ? "." : "\n");
 }
 
 /* alloc/snapshot_page_data.h - data of the HTML page of a snapshot.
@@ -40495,34 +40586,34 @@ static void ds__write_snapshot(ds__ink *k) {
    Locks: none. The user's writer is called with no lock of the allocator held.
    Threads: the thread of the snapshot call. */
 
-static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
+static void ds__page_numbers(ds__item_writer *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
         if (i || !first)
-            ds__ink_byte(k, ',');
-        ds__ink_number(k, n[i]);
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_number(k, n[i]);
     }
 }
 
 /* What the page reads: flat lists of numbers, frames and texts by number. */
-static void ds__page_data(ds__ink *k) {
+static void ds__page_data(ds__item_writer *k) {
     const ds__snap *s = k->s;
-    ds__ink_plain(k, "{\"time\":");
-    ds__ink_number(k, ds__snap_us(s, s->time_ns));
-    ds__ink_plain(k, ",\"texts\":[\"\"");
+    ds__item_writer_plain(k, "{\"time\":");
+    ds__item_writer_number(k, ds__snap_us(s, s->time_ns));
+    ds__item_writer_plain(k, ",\"texts\":[\"\"");
     for (uint32_t i = 1; i <= s->texts_count; i++) {
-        ds__ink_byte(k, ',');
-        ds__ink_quoted(k, ds__snap_string(s, i));
+        ds__item_writer_byte(k, ',');
+        ds__item_writer_quoted(k, ds__snap_string(s, i));
     }
-    ds__ink_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
+    ds__item_writer_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
     for (size_t i = 0; i < s->frame_count; i++)
         ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name },
                          3, 0);
-    ds__ink_plain(k, "],\n\"pools\":["); /* id, label */
+    ds__item_writer_plain(k, "],\n\"pools\":["); /* id, label */
     for (size_t i = 0; i < s->pool_count; i++)
         ds__page_numbers(
             k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
     /* device, address, size, stream, small or large, growing, pool, first block, blocks */
-    ds__ink_plain(k, "],\n\"segments\":[");
+    ds__item_writer_plain(k, "],\n\"segments\":[");
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
         const ds__ssegment *g = &s->segments[i];
         ds__page_numbers(k,
@@ -40530,31 +40621,31 @@ static void ds__page_data(ds__ink *k) {
                                        g->growing, g->pool, g->first, g->count },
                          9, !i);
     }
-    ds__ink_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
+    ds__item_writer_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
     for (size_t i = 0; i < s->block_count && !k->stopped; i++)
         ds__page_numbers(k,
                          (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state,
                                        s->blocks[i].frame },
                          4, !i);
-    ds__ink_plain(k, "],\n\"devices\":[");
+    ds__item_writer_plain(k, "],\n\"devices\":[");
     for (uint32_t d = 0; d < s->device_count; d++) {
         const ds__sdevice *v = &s->devices[d];
         uint64_t start = v->count ? v->events[0].time_ns : 0;
         uint64_t last = start;
-        ds__ink_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
+        ds__item_writer_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
         ds__write_name(k, v->device);
-        ds__ink_plain(k, ",\"total\":");
-        ds__ink_number(k, v->total);
-        ds__ink_plain(k, ",\"limit\":");
-        ds__ink_number(k, v->limit);
-        ds__ink_plain(k, ",\"seen\":");
-        ds__ink_number(k, v->seen);
-        ds__ink_plain(k, ",\"start\":");
-        ds__ink_number(k, v->count ? ds__snap_us(s, start) : 0);
+        ds__item_writer_plain(k, ",\"total\":");
+        ds__item_writer_number(k, v->total);
+        ds__item_writer_plain(k, ",\"limit\":");
+        ds__item_writer_number(k, v->limit);
+        ds__item_writer_plain(k, ",\"seen\":");
+        ds__item_writer_number(k, v->seen);
+        ds__item_writer_plain(k, ",\"start\":");
+        ds__item_writer_number(k, v->count ? ds__snap_us(s, start) : 0);
         /* action, address, size, frame or text, ns since the one before */
-        ds__ink_plain(k, ",\"events\":[");
+        ds__item_writer_plain(k, ",\"events\":[");
         for (size_t i = 0; i < v->count && !k->stopped; i++) {
-            const ds__mevent *e = &v->events[i];
+            const ds__history_event *e = &v->events[i];
             ds__page_numbers(k,
                              (uint64_t[]){ e->action, e->address, e->bytes, e->line,
                                            e->time_ns > last ? e->time_ns - last : 0 },
@@ -40562,9 +40653,9 @@ static void ds__page_data(ds__ink *k) {
             if (e->time_ns > last)
                 last = e->time_ns;
         }
-        ds__ink_plain(k, "]}");
+        ds__item_writer_plain(k, "]}");
     }
-    ds__ink_plain(k, "]}");
+    ds__item_writer_plain(k, "]}");
 }
 
 /* Generated by tools/page.awk from src/alloc/snapshot_page.html. */
@@ -40981,32 +41072,32 @@ static const char *const ds__page_code[] = {
    Threads: any caller's thread, also while streams capture. Allocations and frees on a device
    wait while it is copied or walked. */
 
-static void ds__write_page(ds__ink *k) {
+static void ds__write_page(ds__item_writer *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
-        ds__ink_plain(k, ds__page_head[i]);
+        ds__item_writer_plain(k, ds__page_head[i]);
     ds__page_data(k);
     for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++)
-        ds__ink_plain(k, ds__page_code[i]);
+        ds__item_writer_plain(k, ds__page_code[i]);
 }
 
 /* ---- the public functions ---- */
 
-static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
-                              ds_write_fn write_fn, void *user) {
+static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_pool pool,
+                                    ds_write_fn write_fn, void *user) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
                 "format is %d; use a DS_SNAPSHOT_* format", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
-    ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
+    ds__mem_pool *only = pool.id ? ds__mem_pool_of(pool) : NULL;
     if (pool.id && !only)
         return DS_ERR_INVALID_HANDLE;
     ds__snap *s = ds__snap_collect(flags, only);
     if (!s)
         return r;
-    ds__ink *k = ds__alloc(sizeof *k);
+    ds__item_writer *k = ds__host_alloc(sizeof *k);
     if (k) {
-        k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text);
-        k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame);
+        k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
+        k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
     }
     if (k && k->text && k->frame) {
         k->s = s;
@@ -41017,16 +41108,16 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
             ds__write_page(k);
         else
             ds__write_snapshot(k);
-        ds__ink_flush(k);
+        ds__item_writer_flush(k);
         r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
     } else {
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
     if (k) {
-        ds__release(k->text);
-        ds__release(k->frame);
+        ds__host_free(k->text);
+        ds__host_free(k->frame);
     }
-    ds__release(k);
+    ds__host_free(k);
     ds__snap_free(s);
     return r;
 }
@@ -41035,7 +41126,7 @@ DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_
                                        ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
-    return ds__snapshot(format, flags, pool, write_fn, user);
+    return ds__snapshot_write(format, flags, pool, write_fn, user);
 }
 
 DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
@@ -41045,7 +41136,7 @@ DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags
     FILE *f = fopen(path, "wb");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__pen_to_file, f);
+    ds_result r = ds__snapshot_write(format, flags, (ds_pool){ 0 }, ds__text_writer_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
@@ -41060,35 +41151,35 @@ static int ds__segment_order(const void *a, const void *b) {
 }
 
 /* All is locked. */
-static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user) {
+static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user) {
     size_t count = 0;
     size_t n = 0;
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (ds__segment *i = a->segments; i; i = i->next)
                 count++;
-    ds__segment **sorted = ds__alloc((count + 1) * sizeof *sorted);
+    ds__segment **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
     if (!sorted)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (ds__segment *i = a->segments; i; i = i->next)
                 sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    ds__guarded g = ds__guard();
+    ds__callback_guard g = ds__callback_guard_enter();
     for (size_t i = 0; i < n; i++)
-        for (ds__mblock *b = sorted[i]->first; b; b = b->next) {
+        for (ds__mem_block *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
-            ds__describe(atomic_load(&sorted[i]->arena), b, &block);
+            ds__block_describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__unguard(g);
-    ds__release(sorted);
+    ds__callback_guard_leave(g);
+    ds__host_free(sorted);
     return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     DS__ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);
@@ -41103,7 +41194,7 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
 /* alloc/pinned_block.h - blocks of pinned memory: requests, uses, pending blocks.
 
    Rounds a request for pinned memory (ds__pinned_want), takes a free block for it
-   (ds__pinned_take), and runs the fallback chain (ds__pinned_ladder) if none fits.
+   (ds__pinned_take), and runs the fallback chain (ds__pinned_fallback_serve) if none fits.
    ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
    cached segments to the driver. ds__pinned_short reports a shortage.
 
@@ -41112,18 +41203,18 @@ DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, voi
    open, the fallback chain queries no event and returns no segment.
    Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
    ds__pinned_uses_end expect both. ds__pinned_poll, ds__pinned_take, ds__pinned_flush and
-   ds__pinned_ladder expect no lock. ds__pinned_grow holds the arena's `grow` while the driver
-   allocates. Events are queried and segments returned with no spinning lock held.
+   ds__pinned_fallback_serve expect no lock. ds__pinned_grow holds the arena's `grow` while the
+   driver allocates. Events are queried and segments returned with no spinning lock held.
    Threads: caller's threads, any number at once. ds__hold_release runs on the thread that ends
    the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
-        ds__release(h);
+        ds__host_free(h);
 }
 
 static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
-    ds__hold *h = ds__alloc(sizeof *h);
+    ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
     (void)user;
     if (!h)
@@ -41153,9 +41244,9 @@ static void ds__host_unlock(ds__arena *a) {
 
 /* What a block was is free, and one with its neighbours. The segment that is to be given back,
    if there is one. All is locked. */
-static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
+static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_COMPLETED, b);
     b = ds__merge_in(a, b);
     if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
@@ -41166,7 +41257,7 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     return b->seg;
 }
 
-static int ds__pinned_done(const ds__muse *u) {
+static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
         ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY)
                               : ds__event_ask(u->event);
@@ -41178,25 +41269,25 @@ static int ds__pinned_done(const ds__muse *u) {
 }
 
 /* Locked. */
-static void ds__pinned_uses_end(ds__arena *a, ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds__hold_drop(u->hold);
         u->hold = NULL;
     }
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
 }
 
 /* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not:
    those come last next time. Nothing is locked. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
-    ds__mblock *list[DS__POLLS];
+    ds__mem_block *list[DS__POLLS];
     ds__segment *over[DS__POLLS];
     uint8_t done[DS__POLLS];
     size_t freed = 0;
     size_t left = 0;
     ds__arena_lock(a);
-    for (const ds__mblock *b = a->pending; b; b = b->list_next)
+    for (const ds__mem_block *b = a->pending; b; b = b->list_next)
         left++;
     ds__arena_unlock(a);
     while (left > 0 && patience > 0) {
@@ -41204,7 +41295,7 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         size_t most = left < DS__POLLS ? left : DS__POLLS;
         size_t given = 0;
         ds__arena_lock(a);
-        for (ds__mblock *b = a->pending; b && n < most; b = b->list_next)
+        for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
             if (!b->quiet) {
                 b->quiet = 1;
                 list[n++] = b;
@@ -41219,7 +41310,7 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         }
         ds__host_lock(a);
         for (size_t i = 0; i < n; i++) {
-            ds__mblock *b = list[i];
+            ds__mem_block *b = list[i];
             b->quiet = 0;
             ds__pending_out(a, b);
             if (!done[i]) {
@@ -41274,10 +41365,10 @@ static ds__pinned_wish ds__pinned_want(size_t asked) {
 /* Takes a free block. */
 static int ds__pinned_take(ds__pinned_wish *q) {
     ds__arena *a = q->a;
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     ds__host_lock(a);
     if (q->exact) {
-        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size;)
+        for (b = a->bins[q->kind].head[ds__bin_of_size(q->size)]; b && b->size != q->size;)
             b = b->list_next;
         /* to the front, where it is found */
         if (b) {
@@ -41286,10 +41377,10 @@ static int ds__pinned_take(ds__pinned_wish *q) {
         }
     }
     if (!q->exact || b)
-        b = ds__take(a, q->kind, q->size, q->asked);
+        b = ds__block_take(a, q->kind, q->size, q->asked);
     if (b)
         q->ptr = b->ptr;
-    if (ds__observed() && b)
+    if (ds__observer_is_set() && b)
         ds__observe_block(a, DS_ACTION_ALLOC, b);
     ds__host_unlock(a);
     return b != NULL;
@@ -41316,7 +41407,7 @@ static size_t ds__pinned_flush(void) {
     return done;
 }
 
-static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
+static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
     int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q))
@@ -41340,7 +41431,7 @@ static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
 
 /* The sentence of a shortage. */
 static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     size_t live = 0;
     size_t pending = 0;
     size_t cached = 0;
@@ -41349,7 +41440,7 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
     ds__mem_lock_all(dev);
     for (const ds__arena *a = dev->main.arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next) {
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
                 *(b->state == DS_BLOCK_LIVE      ? &live
                   : b->state == DS_BLOCK_PENDING ? &pending
                                                  : &cached) += b->size;
@@ -41373,9 +41464,9 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
 }
 
 /* The same of pinned memory. */
-static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
+static ds_result ds__pinned_check(ds__mem_dev *dev, int level) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level)
-               ? ds__validate(dev)
+               ? ds__device_validate(dev)
                : DS_OK;
 }
 
@@ -41402,7 +41493,7 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
-    ds__mdevice *dev = ds__pinned_device();
+    ds__mem_dev *dev = ds__pinned_device();
     if (!dev)
         return ds__mem_error();
     ds_result r = ds__pinned_check(dev, 2);
@@ -41420,7 +41511,7 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
         if ((r = ds__pinned_check(dev, 1)) < 0)
             return r;
         ds__tls.mute++;
-        r = ds__pinned_ladder(&q);
+        r = ds__pinned_fallback_serve(&q);
         ds__tls.mute--;
         if (ds__is_shortage(r))
             return ds__pinned_short(&q, r);
@@ -41439,7 +41530,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
         return DS_OK;
-    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    ds__mem_block *b = ds__find_live(ptr, 1, &a);
     if (b && a->dev->device.type != DS_DEVICE_HOST) {
         ds__arena_unlock(a);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is device memory; use ds_mem_free", ptr);
@@ -41447,7 +41538,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
     if (b->uses) {
@@ -41465,11 +41556,11 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
 
 /* Notes that the graphs of a capture use the block. */
 static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
-    ds__muse *fresh = NULL;
+    ds__stream_use *fresh = NULL;
     ds__arena *a = NULL;
     for (int second = 0;; second++) { /* a use is made without locks */
-        ds__mblock *b = ds__find_live(ptr, 0, &a);
-        ds__muse *u = b ? b->uses : NULL;
+        ds__mem_block *b = ds__find_live(ptr, 0, &a);
+        ds__stream_use *u = b ? b->uses : NULL;
         while (u && u->hold != hold)
             u = u->next;
         if (b && !u && second) {
@@ -41483,7 +41574,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             if (!b)
                 ds__arena_lock(a = ds__host.arena[0]);
             fresh->next = NULL;
-            ds__muses_drop(a, fresh);
+            ds__stream_uses_drop(a, fresh);
         }
         if (b || second)
             ds__arena_unlock(a);
@@ -41491,7 +41582,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
         if (u || second)
             return DS_OK;
-        if (!(fresh = ds__muse_new(a, a->dev->device)))
+        if (!(fresh = ds__stream_use_new(a, a->dev->device)))
             return DS_ERR_OUT_OF_MEMORY;
     }
 }
@@ -41553,7 +41644,7 @@ DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
     DS__ENTER("ds_mem_pinned_empty_cache");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     if (ds__captures_open())
@@ -41578,7 +41669,7 @@ DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
     return DS_OK;
 }
 
-static ds_mem_duration ds__duration(const ds__clock *c) {
+static ds_mem_duration ds__pinned_duration_of(const ds__clock *c) {
     ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count,
                           c->count ? c->total / c->count / 1000 : 0 };
     return d;
@@ -41589,10 +41680,10 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (dev) {
         ds_mem_stats s;
-        ds__stats(dev, NULL, &s);
+        ds__stats_sum(dev, NULL, &s);
         out->allocations = s.allocation[DS_STAT_ALL];
         out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
         out->active_requests = s.active[DS_STAT_ALL];
@@ -41600,8 +41691,8 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         out->num_host_alloc = s.num_device_alloc;
         out->num_host_free = s.num_device_free;
         ds__lock_take(&ds__host.clock_lock);
-        out->host_alloc_time = ds__duration(&ds__host.made);
-        out->host_free_time = ds__duration(&ds__host.ended);
+        out->host_alloc_time = ds__pinned_duration_of(&ds__host.made);
+        out->host_free_time = ds__pinned_duration_of(&ds__host.ended);
         ds__lock_give(&ds__host.clock_lock);
     }
     return DS_OK;
@@ -41609,7 +41700,7 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
 
 DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
     DS__ENTER("ds_mem_pinned_reset_peak_stats");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 1);
@@ -41621,7 +41712,7 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
 
 DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
     DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 0);
@@ -41712,12 +41803,12 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     if (alignment <= 256)
         return ds__up_alloc(&r->up, size, 0, stream, out);
     DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes exceed the address space", size);
-    ds__moved *m = ds__alloc(sizeof *m);
+    ds__moved *m = ds__host_alloc(sizeof *m);
     ds_result result =
         m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record the start of a block");
     if (result < 0) {
-        ds__release(m);
+        ds__host_free(m);
         return result;
     }
     m->size = size + alignment;
@@ -41745,7 +41836,7 @@ static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_str
         *at = m;
         ds__mutex_unlock(&r->lock);
     } else {
-        ds__release(m);
+        ds__host_free(m);
     }
     return result;
 }
@@ -41761,15 +41852,15 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
         if (result == DS_OK)
             return result;
         memcpy(why, ds__tls.aside, sizeof why);
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
-        ds__return(o);
+        ds__resource_return(o);
         if (more)
             continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
         ds__tls.code = result;
         if (!ds__tls.mute)
-            ds__log(DS_LOG_ERROR, result, why);
+            ds__log_write(DS_LOG_ERROR, result, why);
         return result;
     }
 }
@@ -41939,11 +42030,11 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     if (result < 0)
         return result;
     ds__res *up = NULL;
-    ds__res *r = ds__alloc(sizeof *r);
+    ds__res *r = ds__host_alloc(sizeof *r);
     if (!r)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
     if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) {
-        ds__release(r);
+        ds__host_free(r);
         return DS_ERR_INVALID_HANDLE;
     }
     *r = *what;
@@ -41954,11 +42045,11 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
     if (i == ds__rs.count) {
-        ds__res **more = ds__alloc((i + 1) * sizeof *more);
+        ds__res **more = ds__host_alloc((i + 1) * sizeof *more);
         if (more && i)
             memcpy(more, ds__rs.at, i * sizeof *more);
         if (more) {
-            ds__release(ds__rs.at);
+            ds__host_free(ds__rs.at);
             ds__rs.at = more;
             ds__rs.count++;
         }
@@ -41979,7 +42070,7 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     if (room)
         return DS_OK;
     ds__mutex_destroy(&r->lock);
-    ds__release(r);
+    ds__host_free(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
 
@@ -42007,7 +42098,7 @@ DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
 
 DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_pool", DS__RES_POOL);
-    if (pool.id && !ds__mpool_of(pool))
+    if (pool.id && !ds__mem_pool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
@@ -42139,11 +42230,11 @@ static void ds__res_end(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
             ds__moved *next = r->moved[i]->next;
-            ds__release(r->moved[i]);
+            ds__host_free(r->moved[i]);
             r->moved[i] = next;
         }
     ds__mutex_destroy(&r->lock);
-    ds__release(r);
+    ds__host_free(r);
 }
 
 DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
@@ -42185,18 +42276,18 @@ static void ds__resource_shutdown(void) {
         ds__res *r = ds__rs.at[i];
         if (!r)
             continue;
-        ds__warn("resource created at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
-                 r->made.line);
+        ds__log_warn("resource created at %s:%d was not destroyed",
+                     r->made.file ? r->made.file : "?", r->made.line);
         ds__res_end(r);
     }
-    ds__release(ds__rs.at);
+    ds__host_free(ds__rs.at);
     ds__rs.at = NULL;
     ds__rs.count = 0;
 }
 
 /* alloc/ipc_export.h - exporting blocks to other processes.
 
-   Implements ds_mem_export, which writes an IPC handle (ds__parcel) for a block of a shareable
+   Implements ds_mem_export, which writes an IPC handle (ds__ipc_memory) for a block of a shareable
    pool. The records are in ipc_records.h.
 
    Invariants: A block is marked as exported only if it is still the block that the record was
@@ -42207,27 +42298,27 @@ static void ds__resource_shutdown(void) {
    Threads: any caller's thread. */
 
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
-static ds_result ds__hoard_export(ds__hoard *h) {
-    ds__board *b;
+static ds_result ds__export_hold_export(ds__export_hold *h) {
+    ds__registry *b;
     unsigned char handle[64];
     if (h->generation)
         return DS_OK;
     ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
     if (r < 0)
         return r;
-    ds__stake_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
+    ds__export_slot_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
     memcpy(facts.handle, handle, sizeof facts.handle);
-    ds__boards_lock();
-    r = ds__board_own(&b);
+    ds__registries_lock();
+    r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__stake_new(b, &facts, &h->stake, &h->generation);
-    ds__boards_unlock();
+        r = ds__export_slot_new(b, &facts, &h->stake, &h->generation);
+    ds__registries_unlock();
     return r;
 }
 
 /* Orders what importers do behind the work on the block's stream so far by the record's event. If
    there is none, *out_wait is set. */
-static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wait) {
+static ds_result ds__ipc_export_order(const ds__ipc_export *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
     *out_wait = !of || !s->event.id;
@@ -42247,7 +42338,7 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wa
 
 /* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
    ended. No lock is held: another thread may have to share memory before the stream goes on. */
-static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
+static ds_result ds__ipc_export_wait(ds_stream stream, ds_event end) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     if (!of)
         return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
@@ -42258,7 +42349,7 @@ static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
 
 /* What an export needs to know of a block, as it is found under its arena's lock. */
 typedef struct ds__exported {
-    ds__mblock *block;
+    ds__mem_block *block;
     char *start;
     char *base;
     size_t size;
@@ -42268,21 +42359,22 @@ typedef struct ds__exported {
 } ds__exported;
 
 /* A record for a block of the segment. The mutex is held. */
-static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sent **out) {
-    ds__sent *s = ds__alloc(sizeof *s);
+static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
+                                    ds__ipc_export **out) {
+    ds__ipc_export *s = ds__host_alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
     s->block = x->block;
     s->ptr = x->start;
-    ds__stake_facts facts = { .size = x->size,
-                              .offset = (uint64_t)(x->start - x->base),
-                              .segment = h->stake,
-                              .segment_generation = h->generation };
-    ds__boards_lock();
-    ds_result r = ds__stake_new(ds__boards.own, &facts, &s->stake, &s->generation);
-    ds__boards_unlock();
+    ds__export_slot_facts facts = { .size = x->size,
+                                    .offset = (uint64_t)(x->start - x->base),
+                                    .segment = h->stake,
+                                    .segment_generation = h->generation };
+    ds__registries_lock();
+    ds_result r = ds__export_slot_new(ds__registries.own, &facts, &s->stake, &s->generation);
+    ds__registries_unlock();
     if (r < 0) {
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     if (ds__share.events < DS__SENT_EVENTS &&
@@ -42290,7 +42382,7 @@ static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sen
             DS_OK)
         ds__share.events++;
     if (r < 0) {
-        ds__sent_end(s);
+        ds__ipc_export_end(s);
         return r;
     }
     *out = s;
@@ -42299,8 +42391,8 @@ static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sen
 
 /* Importers find the record's event on its export slot, from its first record on. The mutex is
    held. */
-static ds_result ds__sent_event(const ds__sent *s) {
-    ds__stake_facts *facts = &ds__boards.own->sheet->stake[s->stake].facts;
+static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
+    ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
@@ -42317,7 +42409,7 @@ static ds_result ds__sent_event(const ds__sent *s) {
 
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
     memset(x, 0, sizeof *x);
     if (!b)
         return 0;
@@ -42333,14 +42425,14 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
 }
 
 /* Marks the block as exported, if it is still the same one, and enters a record that is new. */
-static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
+static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(x->start, 1, &a);
+    ds__mem_block *b = ds__find_live(x->start, 1, &a);
     int same = b == x->block;
     if (same && fresh) {
         b->exported = 1;
         ds__lock_take(&ds__share.lock);
-        ds__sent **bucket = ds__sent_bucket(x->start);
+        ds__ipc_export **bucket = ds__ipc_export_bucket(x->start);
         fresh->next = *bucket;
         *bucket = fresh;
         ds__lock_give(&ds__share.lock);
@@ -42350,41 +42442,41 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
     return same;
 }
 
-/* The mutex is held. *out_wait: ds__sent_wait is still to come. */
-static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out_wait) {
-    ds__sent *s;
-    ds__sent *fresh = NULL;
-    ds__hoard *h = ds__share.hoards;
+/* The mutex is held. *out_wait: ds__ipc_export_wait is still to come. */
+static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
+    ds__ipc_export *s;
+    ds__ipc_export *fresh = NULL;
+    ds__export_hold *h = ds__share.hoards;
     while (h && h->base != x->base)
         h = h->next;
     if (!h)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                         (void *)x->start);
-    ds_result r = ds__hoard_export(h);
+    ds_result r = ds__export_hold_export(h);
     if (r < 0)
         return r;
     ds__lock_take(&ds__share.lock);
-    s = ds__sent_find(x->start, 0);
+    s = ds__ipc_export_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x, h, &fresh)) == DS_OK)
+    if (!s && (r = ds__ipc_export_new(x, h, &fresh)) == DS_OK)
         s = fresh;
     if (r == DS_OK)
-        r = ds__sent_order(s, x->stream, out_wait);
+        r = ds__ipc_export_order(s, x->stream, out_wait);
     if (r == DS_OK)
-        r = ds__sent_event(s);
+        r = ds__ipc_export_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
     if (r < 0) {
         if (fresh)
-            ds__sent_end(fresh);
+            ds__ipc_export_end(fresh);
         return r;
     }
     p->version = DS__PARCEL_VERSION;
     p->type = (uint8_t)h->device.type;
-    p->pid = ds__boards.own->pid;
-    p->fd = ds__boards.own->fd;
-    p->cookie = ds__boards.own->cookie;
+    p->pid = ds__registries.own->pid;
+    p->fd = ds__registries.own->fd;
+    p->cookie = ds__registries.own->cookie;
     p->stake = s->stake;
     p->generation = s->generation;
     return DS_OK;
@@ -42392,7 +42484,7 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out
 
 DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds__exported x;
-    ds__parcel p;
+    ds__ipc_memory p;
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_export");
@@ -42414,7 +42506,7 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds_result r = ds__block_export(&x, &p, &wait);
     ds__mutex_unlock(&ds__share.mutex);
     if (r == DS_OK && wait)
-        r = ds__sent_wait(x.stream, x.end);
+        r = ds__ipc_export_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;
@@ -42426,8 +42518,8 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
 /* alloc/ipc_import.h - importing blocks of other processes.
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
-   process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
-   the exporter's work.
+   process, ds__got_new takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
+   for the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
@@ -42452,7 +42544,7 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
 
 /* Opens the memory of a segment whose lease was just taken. The mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__stake_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
     void *base = NULL;
     if (facts->device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -42466,7 +42558,7 @@ static ds_result ds__guest_open(ds__guest *q) {
 
 /* The segment of a block of another process, opened if it is not; the board is the caller's, or
    the segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds__board *b,
+static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *block, ds__registry *b,
                               ds__guest **out) {
     ds__guest *q = ds__share.guests;
     while (q && (q->board != b || q->stake != block->segment ||
@@ -42475,7 +42567,7 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
         q = q->next;
     if ((*out = q) != NULL)
         return DS_OK;
-    if (!(q = ds__alloc(sizeof *q)))
+    if (!(q = ds__host_alloc(sizeof *q)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
     q->board = b;
@@ -42485,12 +42577,12 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
     if (r == DS_OK && (r = ds__guest_open(q)) < 0)
         ds__lease_drop(b, q->stake, q->lease);
     if (r < 0) {
-        ds__release(q);
+        ds__host_free(q);
         return r;
     }
-    ds__boards_lock();
+    ds__registries_lock();
     b->users++;
-    ds__boards_unlock();
+    ds__registries_unlock();
     q->next = ds__share.guests;
     ds__share.guests = q;
     *out = q;
@@ -42499,7 +42591,7 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
 
 /* One more import of a block that is imported already; 0: it is not, or closed and about to go.
    The mutex is held. */
-static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__board *b) {
+static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
         if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
@@ -42516,28 +42608,29 @@ static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__b
 }
 
 /* The handle's pointer must be inside of the block. */
-static ds_result ds__inner_check(const ds__parcel *p, size_t size) {
+static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
     DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
                 (unsigned long long)p->inner, size);
     return DS_OK;
 }
 
 /* The mutex is held. */
-static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
+static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                             ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
     ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
-    const ds__stake_facts *facts = &b->sheet->stake[p->stake].facts;
+    const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
-    if (r == DS_OK && !(g = ds__alloc(sizeof *g)))
+    if (r == DS_OK && !(g = ds__host_alloc(sizeof *g)))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     if (r == DS_OK)
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
-        ds__release(g);
+        ds__host_free(g);
         ds__lease_drop(b, p->stake, lease);
         return r;
     }
@@ -42558,7 +42651,7 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 
 /* The stream goes on behind what the exporter had put on its own. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
-    const ds__stake_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
+    const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
     if (!atomic_load(&facts->has_event))
         return DS_OK;
@@ -42570,12 +42663,12 @@ static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
 }
 
 /* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream,
+static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_stream stream,
                                   ds__got **out) {
-    ds__board *b = NULL;
-    ds__boards_lock();
-    ds_result r = ds__board_open(p->pid, p->fd, p->cookie, &b);
-    ds__boards_unlock();
+    ds__registry *b = NULL;
+    ds__registries_lock();
+    ds_result r = ds__registry_open(p->pid, p->fd, p->cookie, &b);
+    ds__registries_unlock();
     if (r < 0)
         return r;
     ds__got *g = ds__got_again(device, p, b);
@@ -42590,16 +42683,16 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
         ds__got_passed(stream, r, g);
         ds__got_collect(0);
     }
-    ds__boards_lock();
-    ds__board_close(b);
-    ds__boards_unlock();
+    ds__registries_lock();
+    ds__registry_close(b);
+    ds__registries_unlock();
     *out = g;
     return r;
 }
 
 /* Whether the bytes can have come from ds_mem_export. */
-static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
-    static const ds__parcel none;
+static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device) {
+    static const ds__ipc_memory none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "the handle was not written by ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -42617,7 +42710,7 @@ static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
 
 DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream,
                                void **out) {
-    ds__parcel p;
+    ds__ipc_memory p;
     ds__got *g = NULL;
     if (out)
         *out = NULL;
@@ -42625,7 +42718,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
     DS__RESOLVE(device);
     memcpy(&p, handle, sizeof p);
-    ds_result r = ds__parcel_check(&p, device);
+    ds_result r = ds__ipc_memory_check(&p, device);
     if (r < 0)
         return r;
     ds__stream *s = ds__stream_pin(stream);
@@ -42666,7 +42759,7 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
     if (ds__is_capturing(s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     /* nothing more runs there once what runs now is over */
     *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
     if (*out_wait)
@@ -42714,28 +42807,28 @@ DSDEF ds_result(ds_mem_import_close)(void *ptr, ds_stream stream) {
    Threads: the thread of ds_shutdown, after all work is done. */
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
-static void ds__tell_leaks(ds__mdevice *dev) {
-    ds__mowners owners;
-    ds__mowner o;
-    ds__mowner *which;
+static void ds__tell_leaks(ds__mem_dev *dev) {
+    ds__oom_owners owners;
+    ds__oom_owner o;
+    ds__oom_owner *which;
     char name[80];
     if (ds__logger.level < DS_LOG_WARNING)
         return;
-    ds__mowners_begin(&owners, ds__moom_count(dev));
-    for (const ds__mpool *p = &dev->main; p; p = p->next)
+    ds__oom_owners_begin(&owners, ds__oom_count(dev));
+    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next)
+                for (const ds__mem_block *b = g->first; b; b = b->next)
                     if (b->state == DS_BLOCK_LIVE)
-                        ds__mowners_add(&owners, b);
+                        ds__oom_owners_add(&owners, b);
     /* whoever has more knows enough */
-    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) {
-        ds__mowner_name(&owners, which, &o, name);
-        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s",
-                 name, ds__type_name(dev->device.type), dev->device.index, DS__SIZE(o.bytes),
-                 o.count == 1 ? "was" : "were");
+    for (int i = 0; i < 100 && (which = ds__oom_owners_next(&owners, &o)); i++) {
+        ds__oom_owner_name(&owners, which, &o, name);
+        ds__log_warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count,
+                     o.count == 1 ? "" : "s", name, ds__type_name(dev->device.type),
+                     dev->device.index, DS__SIZE(o.bytes), o.count == 1 ? "was" : "were");
     }
-    ds__release(owners.slot);
+    ds__host_free(owners.slot);
 }
 
 /* alloc/shutdown.h - the allocator's part of ds_shutdown.
@@ -42746,21 +42839,21 @@ static void ds__tell_leaks(ds__mdevice *dev) {
    memory. ds__mem_module has the functions that the core calls.
 
    Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
-   and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
+   and last the objects of ds__kept_alloc. Resources end after the pools, because a resource may be
    the upstream of a pool. The serial numbers of pools, segments and resources continue, so that
    old handles stay invalid.
-   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__m.leaving for graphs
-   that release their pools. No lock of the allocator is held while drivers and the upstreams of
-   pools (user code) free segments.
+   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__memory_state.leaving for
+   graphs that release their pools. No lock of the allocator is held while drivers and the upstreams
+   of pools (user code) free segments.
    Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
-   ds__capture_pool_release at the same time; ds__m.closing keeps it away from pools. */
+   ds__capture_pool_release at the same time; ds__memory_state.closing keeps it away from pools. */
 
 /* What was not freed is told by owner, then all memory of a device goes. */
-static void ds__mem_end(ds__mdevice *dev) {
+static void ds__mem_end(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
-    for (ds__mpool *p = &dev->main; p; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (ds__segment *s = a->segments; s; s = s->next) {
                 if (s->page)
@@ -42769,28 +42862,28 @@ static void ds__mem_end(ds__mdevice *dev) {
                 } /* the driver's pool ends with the driver */
                 else
                     DS_IGNORE(ds__source_free(a, s));
-                for (ds__mblock *b = s->first; b; b = b->next)
-                    for (ds__muse *u = b->uses; u; u = u->next)
+                for (ds__mem_block *b = s->first; b; b = b->next)
+                    for (ds__stream_use *u = b->uses; u; u = u->next)
                         ds__event_drop(u->event);
-                ds__release(s->granule);
+                ds__host_free(s->granule);
             }
-            for (ds__muse *u = a->spare_uses; u; u = u->next)
+            for (ds__stream_use *u = a->spare_uses; u; u = u->next)
                 ds__event_drop(u->event);
             ds__event_drop(a->end);
             ds__mutex_destroy(&a->grow);
             ds__mutex_destroy(&a->giving);
         }
-        ds__release(p->label);
+        ds__host_free(p->label);
     }
     ds__mutex_destroy(&dev->lock);
 }
 
 static void ds__pinned_shutdown(void) {
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b; b = b->next)
-                for (ds__muse *u = b->uses; u; u = u->next) {
+            for (ds__mem_block *b = s->first; b; b = b->next)
+                for (ds__stream_use *u = b->uses; u; u = u->next) {
                     ds__hold_drop(u->hold);
                     u->hold = NULL;
                 }
@@ -42811,37 +42904,37 @@ static void ds__mem_shutdown(void) {
     ds__snapshot_shutdown();
     for (int backend = 0; backend < DS_BACKEND_COUNT; backend++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(backend, i);
+            ds__mem_dev *dev = ds__mem_device_at(backend, i);
             if (!dev)
                 continue;
             ds__mem_end(dev);
             atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();
-    ds__release(ds__m.pools);
-    ds__release(ds__m.sorted);
-    ds__callback_clear(&ds__m.shortage);
-    ds__callback_clear(&ds__m.oom);
-    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
-        atomic_store(&ds__m.root[i], NULL);
+    ds__host_free(ds__memory_state.pools);
+    ds__host_free(ds__memory_state.sorted);
+    ds__callback_clear(&ds__memory_state.shortage);
+    ds__callback_clear(&ds__memory_state.oom);
+    for (size_t i = 0; i < sizeof ds__memory_state.root / sizeof ds__memory_state.root[0]; i++)
+        atomic_store(&ds__memory_state.root[i], NULL);
     for (size_t i = 0; i < DS__MAX_DEVICES; i++)
-        atomic_store(&ds__m.legacy[i], 0);
-    while (ds__m.kept) {
-        ds__mkept *next = ds__m.kept->next;
-        ds__release(ds__m.kept);
-        ds__m.kept = next;
+        atomic_store(&ds__memory_state.legacy[i], 0);
+    while (ds__memory_state.kept) {
+        ds__kept *next = ds__memory_state.kept->next;
+        ds__host_free(ds__memory_state.kept);
+        ds__memory_state.kept = next;
     }
-    ds__m.pools = NULL;
-    ds__m.sorted = NULL;
-    ds__m.free_segments = NULL;
-    ds__m.policies = NULL;
-    ds__m.pool_count = ds__m.pool_room = 0;
-    ds__m.sorted_count = ds__m.sorted_room = 0;
-    ds__m.configured = 0;
+    ds__memory_state.pools = NULL;
+    ds__memory_state.sorted = NULL;
+    ds__memory_state.free_segments = NULL;
+    ds__memory_state.policies = NULL;
+    ds__memory_state.pool_count = ds__memory_state.pool_room = 0;
+    ds__memory_state.sorted_count = ds__memory_state.sorted_room = 0;
+    ds__memory_state.configured = 0;
 }
 
 static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
-                                           .thread_end = ds__release, /* its report */
+                                           .thread_end = ds__host_free, /* its report */
                                            .shutdown = ds__mem_shutdown };
 
 #endif /* C */
@@ -42947,7 +43040,7 @@ static ds_result ds__tensor_setup(void) {
    reading descriptions, arithmetic with shapes, results and shares of storages.
 
    Invariants: if a function fails, it stores the sentence. `what` and `index` name the tensor in
-   sentences, as ds__nth writes them.
+   sentences, as ds__dims_nth writes them.
    Locks: callers do not hold ds__c.lock.
    Threads: any. */
 
@@ -42957,7 +43050,7 @@ static ds_result ds__tensor_setup(void);
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 /* "input tensor at index 3"; of index -1 only the words. Valid until the thread's next call. */
-static const char *ds__nth(const char *what, int64_t index);
+static const char *ds__dims_nth(const char *what, int64_t index);
 /* Reads and checks a description, or type, shape and strides; strides NULL: row-major. */
 static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
                                  ds__dims *out);
@@ -43001,13 +43094,13 @@ static int ds__tensor_share(const ds_tensor *t, ds__storage **out, unsigned *out
 
    Invariants: after a successful ds__tensor_read, the bytes of all elements lie inside the
    address space, from `low` to `high` behind `first`. Strides of an empty tensor and of
-   dimensions of size 1 are not checked, so they must not be followed. The text that ds__nth
+   dimensions of size 1 are not checked, so they must not be followed. The text that ds__dims_nth
    returns stays valid until its next call on the same thread.
    Locks: none.
    Threads: any. */
 
 /* "input tensor at index 3"; of index -1 only the words. */
-static const char *ds__nth(const char *what, int64_t index) {
+static const char *ds__dims_nth(const char *what, int64_t index) {
     static _Thread_local char text[100];
     if (index < 0)
         snprintf(text, sizeof text, "%s", what);
@@ -43051,23 +43144,23 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS,
-                "%s has %d dimensions; 0 to %d are allowed", ds__nth(what, index), ndim,
+                "%s has %d dimensions; 0 to %d are allowed", ds__dims_nth(what, index), ndim,
                 DS_TENSOR_MAX_DIMS);
-    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__nth(what, index));
+    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__dims_nth(what, index));
     DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
-                ds__nth(what, index), dtype.bits, dtype.lanes);
+                ds__dims_nth(what, index), dtype.bits, dtype.lanes);
     if (!out->item)
         return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are not whole bytes",
-                        ds__nth(what, index), dtype.bits * dtype.lanes);
+                        ds__dims_nth(what, index), dtype.bits * dtype.lanes);
     for (int d = 0; d < ndim; d++)
         out->shape[d] = shape[d];
     out->count = ds__count_of(ndim, shape);
     for (int d = 0; out->count == -1 && d < ndim; d++)
-        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__nth(what, index),
-                    (long long)shape[d], d);
+        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d",
+                    ds__dims_nth(what, index), (long long)shape[d], d);
     int64_t bytes = 0;
     DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes),
-                "%s is larger than the address space", ds__nth(what, index));
+                "%s is larger than the address space", ds__dims_nth(what, index));
     out->bytes = (size_t)bytes;
     if (!strides) {
         ds__row_major(ndim, shape, out->strides);
@@ -43089,7 +43182,8 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
             __builtin_add_overflow(high, out->count > 0, &high) ||
             __builtin_mul_overflow(high, (int64_t)out->item, &high);
-    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space", ds__nth(what, index));
+    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space",
+                ds__dims_nth(what, index));
     out->low = (ptrdiff_t)low;
     out->high = (ptrdiff_t)high;
     return DS_OK;
@@ -43107,14 +43201,14 @@ static ds_result ds__tensor_device(ds_device given, const char *what, int64_t in
         given.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "%s is on a device of DLPack's type %d, which is not supported",
-                        ds__nth(what, index), given.type);
-    ds_result r = ds__resolve(given, out);
-    return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
+                        ds__dims_nth(what, index), given.type);
+    ds_result r = ds__device_resolve(given, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
 }
 
 static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
                                  ds__dims *out) {
-    DS__REQUIRE(t, "%s is NULL", ds__nth(what, index));
+    DS__REQUIRE(t, "%s is NULL", ds__dims_nth(what, index));
     ds_result r = ds__dims_read(t->dtype, t->ndim, t->shape, t->strides, what, index, out);
     if (r == DS_OK)
         r = ds__tensor_device(t->device, what, index, &out->device);
@@ -43123,11 +43217,11 @@ static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t i
     out->given = t->device.type == DS_DEVICE_CURRENT ? out->device : t->device;
     out->first = (char *)((uintptr_t)t->data + t->byte_offset);
     DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL",
-                ds__nth(what, index), (long long)out->count);
+                ds__dims_nth(what, index), (long long)out->count);
     DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data &&
                                 (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
                                 (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first),
-                "%s reaches beyond the address space", ds__nth(what, index));
+                "%s reaches beyond the address space", ds__dims_nth(what, index));
     return DS_OK;
 }
 
@@ -43256,9 +43350,9 @@ static ds_result ds__storage_drop(ds__storage *s) {
         if (now && s->kind == DS__OF_PINNED)
             DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         ds__storage_release(s);
-        ds__return(o);
+        ds__resource_return(o);
     } else {
         ds__storage_release(s);
     }
@@ -43334,7 +43428,7 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
                                 ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
-    ds__tensor *o = ds__alloc(sizeof *o + 2 * n * sizeof(int64_t));
+    ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
         DS_IGNORE(ds__storage_drop(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
@@ -43491,7 +43585,7 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     ds__dims d;
     if (out)
         *out = NULL;
-    ds_result r = ds__enter("ds_tensor_wrap");
+    ds_result r = ds__api_enter("ds_tensor_wrap");
     if (r < 0)
         return ds__refuse_payload(r, user, release_fn);
     r = ds__wrap_read(tensor, flags, out, &d);
@@ -43501,9 +43595,9 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (release_fn) {
         ds__kept_error refusal; /* calls of the release function may fail */
         ds__error_keep(&refusal);
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         release_fn(user);
-        ds__return(o);
+        ds__resource_return(o);
         ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
@@ -43521,7 +43615,7 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     ds__lock_give(&ds__c.lock);
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
     ds_result r = ds__storage_drop(o->storage);
-    ds__release(o);
+    ds__host_free(o);
     ds__storages_catch_up();
     return r;
 }
@@ -43579,7 +43673,7 @@ static void ds__dims_recount(ds__dims *d) {
 
 /* Strides with which the elements in their order have another shape; 0: there are none. Runs of
    dimensions that lie in memory like one are cut anew, from the last one on. */
-static int ds__reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
+static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
     int v = ndim - 1;
     if (!d->count) {
         ds__row_major(ndim, shape, strides);
@@ -43655,14 +43749,14 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
                 "the size in dimension %d cannot be -1: the tensor has no elements", open);
     DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not fit the shape %s",
                 (long long)d.count, ds__shape_text(ndim, shape, one, sizeof one));
-    DS__REQUIRE(ds__reshape(&d, ndim, v.shape, v.strides),
+    DS__REQUIRE(ds__view_reshape(&d, ndim, v.shape, v.strides),
                 "the strides %s of the shape %s need a copy for this view",
                 ds__shape_text(d.ndim, d.strides, one, sizeof one),
                 ds__shape_text(d.ndim, d.shape, other, sizeof other));
     return ds__tensor_show(tensor, &v, out);
 }
 
-static ds_result ds__narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
+static ds_result ds__view_narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
                     length <= d->shape[dim] - start,
                 "start %lld and length %lld are outside dimension %d of size %lld",
@@ -43682,7 +43776,7 @@ DSDEF ds_result(ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t star
         return r;
     if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
         return DS_ERR_INVALID_VALUE;
-    r = ds__narrow(&d, dim, start, length);
+    r = ds__view_narrow(&d, dim, start, length);
     return r < 0 ? r : ds__tensor_show(tensor, &d, out);
 }
 
@@ -43701,7 +43795,7 @@ DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start
     stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
     if (stop < start)
         stop = start;
-    r = ds__narrow(&d, dim, start, stop - start);
+    r = ds__view_narrow(&d, dim, start, stop - start);
     if (r < 0)
         return r;
     d.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
@@ -43734,8 +43828,8 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
     return ds__tensor_show(tensor, &d, out);
 }
 
-static ds_result ds__permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
-                             ds_tensor **out) {
+static ds_result ds__view_permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
+                                  ds_tensor **out) {
     ds__dims v = *d;
     for (int i = 0; i < d->ndim; i++) {
         v.shape[i] = d->shape[order[i]];
@@ -43759,7 +43853,7 @@ DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds
         DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d is listed twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
-    return ds__permute(tensor, &d, from, out);
+    return ds__view_permute(tensor, &d, from, out);
 }
 
 DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1, ds_tensor **out) {
@@ -43773,7 +43867,7 @@ DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1
         return DS_ERR_INVALID_VALUE;
     for (int i = 0; i < d.ndim; i++)
         from[i] = i == dim0 ? dim1 : i == dim1 ? dim0 : i;
-    return ds__permute(tensor, &d, from, out);
+    return ds__view_permute(tensor, &d, from, out);
 }
 
 DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {
@@ -43826,8 +43920,8 @@ DSDEF ds_result(ds_tensor_as_host)(const ds_tensor *tensor, ds_tensor **out) {
    Threads: imports and exports run on threads of the caller. The deleters of exported tensors
    may run on any thread, also inside a host function, and do not change ds_error_get_last. */
 
-static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
-                            ds_tensor **out) {
+static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, unsigned flags,
+                                   ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, "the managed tensor", -1, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
@@ -43846,7 +43940,7 @@ static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigne
 DSDEF ds_result(ds_tensor_import)(ds_managed_tensor *managed, ds_tensor **out) {
     DS__TENSOR_BEGIN("ds_tensor_import");
     DS__REQUIRE(managed, "managed is NULL");
-    return ds__import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
+    return ds__dlpack_import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
 }
 
 DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed, ds_tensor **out) {
@@ -43859,8 +43953,8 @@ DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed
     if (managed->flags & DS_DLPACK_SUBBYTE_PADDED && managed->tensor.dtype.bits % 8)
         return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits",
                         managed->tensor.dtype.bits);
-    return ds__import(&managed->tensor, DS__OF_VERSIONED, managed,
-                      managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
+    return ds__dlpack_import(&managed->tensor, DS__OF_VERSIONED, managed,
+                             managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
 }
 
 typedef struct ds__handed {
@@ -43954,15 +44048,15 @@ static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
-            ds__warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
-                     o->made.line);
+            ds__log_warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
+                         o->made.line);
             /* it is not given back one by one */
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;
             DS_IGNORE(ds__storage_drop(o->storage));
             ds__tls.in_callback--;
-            ds__release(o);
+            ds__host_free(o);
         }
     memset(ds__c.bucket, 0, sizeof ds__c.bucket);
     while (ds__c.waiting) {
@@ -46446,7 +46540,7 @@ static ds_result ds__comm_pack(ds_stream stream, size_t size, void *dst, const i
 /* topology/types.h - nodes, links and routes of a topology.
 
    Defines ds_topology and its parts: nodes (ds__tnode), links (ds__tlink) and routes
-   (ds__troute). ds__route_of finds a route; ds__grown grows an array.
+   (ds__troute). ds__route_of finds a route; ds__array_grow grows an array.
 
    Policy:
    1. Nodes are devices, switches, sockets and host memory. Links join nodes; a link is one wire
@@ -46544,19 +46638,19 @@ static const struct {
 
 /* One more element of a zeroed array that grows: its address, or NULL without memory, which is
    said. */
-static void *ds__grown(void *array, size_t count, size_t *room, size_t size) {
+static void *ds__array_grow(void *array, size_t count, size_t *room, size_t size) {
     void *at;
     memcpy(&at, array, sizeof at);
     if (count == *room) {
         size_t n = *room ? 2 * *room : 16;
-        void *fresh = n < UINT32_MAX ? ds__alloc(n * size) : NULL;
+        void *fresh = n < UINT32_MAX ? ds__host_alloc(n * size) : NULL;
         if (!fresh) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu elements", n);
             return NULL;
         }
         if (at)
             memcpy(fresh, at, count * size);
-        ds__release(at);
+        ds__host_free(at);
         memcpy(array, &fresh, sizeof fresh);
         at = fresh;
         *room = n;
@@ -46574,8 +46668,8 @@ static void (*_Atomic ds__topology_gone_fn)(const ds_topology *t);
 /* topology/route.h - routes and groups of devices.
 
    ds__routes_make computes the table of routes, the groups and the islands, as the last step of
-   a construction. ds__ways finds the paths from one node; ds__groups_find assigns the devices to
-   groups.
+   a construction. ds__route_ways_find finds the paths from one node; ds__groups_find assigns the
+   devices to groups.
 
    Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
    of a pair, the last line counts. A route has room for one wire more than there are switches and
@@ -46594,7 +46688,7 @@ typedef struct ds__way {
 } ds__way;
 
 /* The ways from a node to all others. */
-static void ds__ways(const ds_topology *t, int from, ds__way *way) {
+static void ds__route_ways_find(const ds_topology *t, int from, ds__way *way) {
     for (int i = 0; i < t->nodes; i++)
         way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
     way[from].latency = 0;
@@ -46666,7 +46760,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -46686,7 +46780,7 @@ typedef struct ds__pair_rates {
 /* Reads the peer lines once: an array with an element for each route. NULL: no memory. */
 static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
-    ds__pair_rates *rates = ds__alloc(p * p * sizeof *rates);
+    ds__pair_rates *rates = ds__host_alloc(p * p * sizeof *rates);
     for (int i = 0; rates && i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         ds__troute *r = ds__route_of(t, e->from, e->to);
@@ -46744,7 +46838,7 @@ static ds_result ds__routes_peers(ds_topology *t) {
         if (ok)
             t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
     }
-    ds__release(rates);
+    ds__host_free(rates);
     return ok ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
@@ -46759,7 +46853,7 @@ static int ds__route_most(const ds_topology *t) {
 /* The routes as the virtual clock of the CPU driver takes them. */
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
-    t->way = ds__alloc(n * n * sizeof *t->way);
+    t->way = ds__host_alloc(n * n * sizeof *t->way);
     if (!t->way)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     for (size_t i = 0; i < n * n; i++)
@@ -46773,13 +46867,13 @@ static ds_result ds__ways_make(ds_topology *t) {
 static ds_result ds__routes_make(ds_topology *t) {
     int p = t->devices + 1;
     int most = ds__route_most(t);
-    ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
+    ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
-        t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
+        t->group[level] = ds__host_alloc((size_t)p * sizeof **t->group);
         if (t->group[level])
             ds__groups_find(t, level, t->group[level]);
     }
-    t->island = ds__alloc(2 * (size_t)p * sizeof *t->island);
+    t->island = ds__host_alloc(2 * (size_t)p * sizeof *t->island);
     if (t->island && t->group[1]) {
         int islands = 0;
         t->seat = t->island + p;
@@ -46791,17 +46885,17 @@ static ds_result ds__routes_make(ds_topology *t) {
             t->seat[i] = last < 0 ? 0 : t->seat[last] + 1;
         }
     }
-    t->route = ds__alloc((size_t)(p * p) * sizeof *t->route);
-    t->hop = ds__alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
+    t->route = ds__host_alloc((size_t)(p * p) * sizeof *t->route);
+    t->hop = ds__host_alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
     if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] ||
         !t->island) {
-        ds__release(way);
+        ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
     int *hop = t->hop;
     for (int i = 0; i < p; i++) {
         int from = i < t->devices ? t->rank[i] : 0;
-        ds__ways(t, from, way);
+        ds__route_ways_find(t, from, way);
         for (int k = 0; k < p; k++, hop += most) {
             ds__troute *r = ds__route_of(t, i, k);
             int at = k < t->devices ? t->rank[k] : 0;
@@ -46820,7 +46914,7 @@ static ds_result ds__routes_make(ds_topology *t) {
             }
         }
     }
-    ds__release(way);
+    ds__host_free(way);
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
     /* who is not reached directly must be reached through the host */
@@ -46863,7 +46957,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__grown(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -46876,7 +46970,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__grown(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -46885,7 +46979,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -46895,7 +46989,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__grown(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -46905,11 +46999,11 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
 
 static ds_topology *ds__topology_new(void) {
     static _Atomic uint64_t ids;
-    ds_topology *t = ds__alloc(sizeof *t);
+    ds_topology *t = ds__host_alloc(sizeof *t);
     if (t)
-        t->rank = ds__alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
+        t->rank = ds__host_alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
     if (!t || !t->rank) {
-        ds__release(t);
+        ds__host_free(t);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
@@ -46921,8 +47015,8 @@ static ds_topology *ds__topology_new(void) {
     t->id = atomic_fetch_add(&ids, 1) + 1;
     if (ds__tnode_add(t, "host", DS__NODE_HOST) == DS_OK)
         return t;
-    ds__release(t->rank);
-    ds__release(t);
+    ds__host_free(t->rank);
+    ds__host_free(t);
     return NULL;
 }
 
@@ -46956,8 +47050,8 @@ DSDEF int(ds_topology_get_size)(const ds_topology *t) {
 /* topology/parse.h - reading the text form of a topology.
 
    Implements ds_topology_create_of_text and ds_topology_create_of_file. ds__topology_parse splits
-   the text into lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values
-   of one line.
+   the text into lines and words (ds__twords), and ds__parse_line adds the nodes, links, peers and
+   values of one line.
 
    Invariants: a name is declared before its use, and every device before the first peer line. A
    line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
@@ -46985,7 +47079,7 @@ static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what)
 
 /* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a
    time, in nanoseconds; 'n': no unit. */
-static int ds__quantity(const char *s, double *out) {
+static int ds__parse_quantity(const char *s, double *out) {
     static const struct {
         const char *unit;
         double by;
@@ -47019,7 +47113,7 @@ static int ds__quantity(const char *s, double *out) {
 }
 
 /* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
-static const char *ds__tdigits(const char *s, int *out) {
+static const char *ds__parse_digits(const char *s, int *out) {
     int digits = 0;
     *out = 0;
     for (; *s >= '0' && *s <= '9' && digits < 5; s++, digits++)
@@ -47029,7 +47123,7 @@ static const char *ds__tdigits(const char *s, int *out) {
 
 /* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
    are not in order. */
-static int ds__tname(const char *word, int k, char *out, size_t size) {
+static int ds__parse_name(const char *word, int k, char *out, size_t size) {
     const char *dots = strstr(word, "..");
     size_t stem = dots ? (size_t)(dots - word) : strlen(word);
     if (stem + 8 > size)
@@ -47042,10 +47136,10 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
         stem--;
     int first;
     int last;
-    const char *end = ds__tdigits(word + stem, &first);
+    const char *end = ds__parse_digits(word + stem, &first);
     if (end != dots)
         return 0;
-    end = ds__tdigits(dots + 2, &last);
+    end = ds__parse_digits(dots + 2, &last);
     if (!end || *end || last < first)
         return 0;
     memcpy(out, word, stem);
@@ -47053,14 +47147,14 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
     return last - first + 1;
 }
 
-static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
+static ds_result ds__parse_names(ds__twords *w, int word, int which, int devices) {
     char name[64];
-    int n = word < w->words ? ds__tname(w->word[word], 0, name, sizeof name) : 0;
+    int n = word < w->words ? ds__parse_name(w->word[word], 0, name, sizeof name) : 0;
     if (!n)
         return ds__tword_fail(w, word, "no name");
     w->count[which] = 0;
     for (int i = 0; i < n; i++) {
-        (void)ds__tname(w->word[word], i, name, sizeof name);
+        (void)ds__parse_name(w->word[word], i, name, sizeof name);
         int at = ds__tnode_find(w->t, name);
         if (at < 0)
             return ds__tword_fail(w, word,
@@ -47073,21 +47167,21 @@ static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
     return DS_OK;
 }
 
-static ds_result ds__tdeclare(ds__twords *w, int kind) {
+static ds_result ds__parse_declare(ds__twords *w, int kind) {
     ds_result r = DS_OK;
     char name[64];
     if (w->words < 2)
         return ds__tword_fail(w, 1, "a name is expected");
     for (int i = 1; i < w->words; i++) {
-        int n = ds__tname(w->word[i], 0, name, sizeof name);
+        int n = ds__parse_name(w->word[i], 0, name, sizeof name);
         if (!n)
             return ds__tword_fail(w, i, "no name");
         for (int k = 0; k < n && r == DS_OK; k++) {
-            (void)ds__tname(w->word[i], k, name, sizeof name);
+            (void)ds__parse_name(w->word[i], k, name, sizeof name);
             r = ds__tnode_add(w->t, name, kind);
         }
         if (r < 0)
-            return ds__also(r, " (line %d, word %d)", w->number, i + 1);
+            return ds__fail_append(r, " (line %d, word %d)", w->number, i + 1);
     }
     return r;
 }
@@ -47100,9 +47194,9 @@ static int ds__link_kind_of(const char *word) {
 }
 
 static ds_result ds__tlink_line(ds__twords *w) {
-    ds_result r = ds__tnames(w, 1, 0, 0);
+    ds_result r = ds__parse_names(w, 1, 0, 0);
     if (r == DS_OK)
-        r = ds__tnames(w, 2, 1, 0);
+        r = ds__parse_names(w, 2, 1, 0);
     if (r < 0)
         return r;
     int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1;
@@ -47119,7 +47213,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
                     ds__link_kinds[kind].latency };
     for (int i = 4; i < w->words; i++) {
         double n = 0;
-        int is = ds__quantity(w->word[i], &n);
+        int is = ds__parse_quantity(w->word[i], &n);
         if (strcmp(w->word[i], "half") == 0)
             l.half = 1;
         else if (is == 't')
@@ -47139,7 +47233,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
             l.b = w->list[1][k];
             r = ds__tlink_add(w->t, l);
         }
-    return r < 0 ? ds__also(r, " (line %d)", w->number) : r;
+    return r < 0 ? ds__fail_append(r, " (line %d)", w->number) : r;
 }
 
 static int ds__rank_of(const ds_topology *t, int node) {
@@ -47150,9 +47244,9 @@ static int ds__rank_of(const ds_topology *t, int node) {
 }
 
 static ds_result ds__tpeer_line(ds__twords *w) {
-    ds_result r = ds__tnames(w, 1, 0, 1);
+    ds_result r = ds__parse_names(w, 1, 0, 1);
     if (r == DS_OK)
-        r = ds__tnames(w, 2, 1, 1);
+        r = ds__parse_names(w, 2, 1, 1);
     if (r < 0)
         return r;
     const char *word = w->words > 3 ? w->word[3] : "";
@@ -47175,7 +47269,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
     int timed = e.what == 'l';
     int rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b';
     int ways = rated && e.what != 'b' ? 1 : 2;
-    if (rated && (w->words < 5 || ds__quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
+    if (rated && (w->words < 5 || ds__parse_quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
                   e.rate < !timed))
         return ds__tword_fail(w, 4,
                               timed ? "a time is expected (\"8us\")"
@@ -47202,7 +47296,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
 
 static ds_result ds__tvalue_line(ds__twords *w) {
     double n = 0;
-    int is = w->words == 2 ? ds__quantity(w->word[1], &n) : 0;
+    int is = w->words == 2 ? ds__parse_quantity(w->word[1], &n) : 0;
     if (strcmp(w->word[0], "engines") == 0 && is == 'n' && n >= 1 && n <= 64 && n == (int)n)
         w->t->engines = (int)n;
     else if (strcmp(w->word[0], "start") == 0 && is == 't' && n >= 1)
@@ -47217,15 +47311,15 @@ static ds_result ds__tvalue_line(ds__twords *w) {
     return DS_OK;
 }
 
-static ds_result ds__tline(ds__twords *w) {
+static ds_result ds__parse_line(ds__twords *w) {
     static const char *const kinds[] = { "device", "switch", "socket" };
     for (int i = 0; i < 3; i++)
         if (strcmp(w->word[0], kinds[i]) == 0) {
             DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line",
                         w->number);
-            return ds__tdeclare(w, i == 0   ? DS__NODE_DEVICE
-                                   : i == 1 ? DS__NODE_SWITCH
-                                            : DS__NODE_SOCKET);
+            return ds__parse_declare(w, i == 0   ? DS__NODE_DEVICE
+                                        : i == 1 ? DS__NODE_SWITCH
+                                                 : DS__NODE_SOCKET);
         }
     if (strcmp(w->word[0], "link") == 0)
         return ds__tlink_line(w);
@@ -47240,7 +47334,7 @@ static ds_result ds__tline(ds__twords *w) {
 
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     ds_result r = DS_OK;
-    ds__twords *w = ds__alloc(sizeof *w);
+    ds__twords *w = ds__host_alloc(sizeof *w);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
     w->t = t;
@@ -47271,11 +47365,11 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
                 *s++ = 0;
         }
         if (r == DS_OK && w->words)
-            r = ds__tline(w);
+            r = ds__parse_line(w);
     }
     if (r == DS_OK && !t->devices)
         r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
-    ds__release(w);
+    ds__host_free(w);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
@@ -47305,7 +47399,7 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
 
     enum { MOST = 1 << 20 };
 
-    char *text = ds__alloc(MOST);
+    char *text = ds__host_alloc(MOST);
     FILE *f = text ? fopen(path, "rb") : NULL;
     ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology")
                   : f   ? DS_OK
@@ -47322,16 +47416,16 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
     if (f)
         fclose(f);
     if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0)
-        r = ds__also(r, " (in %s)", path);
-    ds__release(text);
+        r = ds__fail_append(r, " (in %s)", path);
+    ds__host_free(text);
     return r;
 }
 
 /* topology/write.h - output of topologies, and the CPU fabric.
 
    Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
-   writer (ds__pen). Also implements ds_topology_get_fabric, the topology as the virtual clock of
-   the CPU driver takes it.
+   writer (ds__text_writer). Also implements ds_topology_get_fabric, the topology as the virtual
+   clock of the CPU driver takes it.
 
    Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
    and of the node kinds. The text form has rates in whole bytes per second. A peer line that
@@ -47340,92 +47434,93 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
    Threads: caller's threads, several at the same time, also for one topology; refused in
    callbacks (DS__ENTER). */
 
-static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
-    ds__pen_print(pen, "%-10s", "GB/s us");
+static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
+    ds__text_writer_print(pen, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__pen_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
-    ds__pen_print(pen, "\n");
+        ds__text_writer_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
+    ds__text_writer_print(pen, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__pen_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
+        ds__text_writer_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
-                ds__pen_print(pen, " %11s", "-");
+                ds__text_writer_print(pen, " %11s", "-");
             else if (!r->direct && i < t->devices && k < t->devices)
-                ds__pen_print(pen, " %11s", "*");
+                ds__text_writer_print(pen, " %11s", "*");
             else
-                ds__pen_print(pen, " %6.1f %4.1f", r->rate / 1e9, (double)r->latency_ns / 1e3);
+                ds__text_writer_print(pen, " %6.1f %4.1f", r->rate / 1e9,
+                                      (double)r->latency_ns / 1e3);
         }
-        ds__pen_print(pen, "\n");
+        ds__text_writer_print(pen, "\n");
     }
 }
 
-static void ds__topology_dot(const ds_topology *t, ds__pen *pen) {
+static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
-    ds__pen_print(pen, "graph \"topology\" {\n");
+    ds__text_writer_print(pen, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
         for (int l = 0; l < t->links; l++)
             linked |= t->link[l].a == i || t->link[l].b == i;
         if (!linked && t->node[i].kind == DS__NODE_HOST)
             continue;
-        ds__pen_print(pen, "\"");
-        ds__pen_quote(pen, t->node[i].name);
-        ds__pen_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
+        ds__text_writer_print(pen, "\"");
+        ds__text_writer_quote(pen, t->node[i].name);
+        ds__text_writer_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
     }
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "\"");
-        ds__pen_quote(pen, t->node[k->a].name);
-        ds__pen_print(pen, "\" -- \"");
-        ds__pen_quote(pen, t->node[k->b].name);
-        ds__pen_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
-                      k->rate[0] / 1e9);
+        ds__text_writer_print(pen, "\"");
+        ds__text_writer_quote(pen, t->node[k->a].name);
+        ds__text_writer_print(pen, "\" -- \"");
+        ds__text_writer_quote(pen, t->node[k->b].name);
+        ds__text_writer_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+                              k->rate[0] / 1e9);
     }
-    ds__pen_print(pen, "}\n");
+    ds__text_writer_print(pen, "}\n");
 }
 
-static void ds__topology_text(const ds_topology *t, ds__pen *pen) {
+static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__pen_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n", t->engines,
-                  (long long)t->start_ns, (long long)t->latency_ns, t->memory);
+    ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
+                          t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
     for (int i = 1; i < t->nodes; i++)
-        ds__pen_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+        ds__text_writer_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
-                      t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0], k->rate[1],
-                      (long long)k->latency, k->half ? " half" : "");
+        ds__text_writer_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
+                              t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
+                              k->rate[1], (long long)k->latency, k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host";
         const char *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
         if (e->what == 'u' || e->what == 'd')
-            ds__pen_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
-                          e->what == 'u' ? "push" : "pull", e->rate);
+            ds__text_writer_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
+                                  e->what == 'u' ? "push" : "pull", e->rate);
         else if (e->what == 'l')
-            ds__pen_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+            ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
         else if (e->from < e->to && e->what == 'b')
-            ds__pen_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
         else if (e->from < e->to)
-            ds__pen_print(pen, "peer %s %s %s\n", from, to,
-                          e->what == '1'   ? "on"
-                          : e->what == '0' ? "off"
-                                           : ds__link_kinds[e->kind].word);
+            ds__text_writer_print(pen, "peer %s %s %s\n", from, to,
+                                  e->what == '1'   ? "on"
+                                  : e->what == '0' ? "off"
+                                                   : ds__link_kinds[e->kind].word);
     }
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
                                    ds_write_fn write_fn, void *user) {
-    static void (*const forms[])(const ds_topology *, ds__pen *) = { ds__topology_matrix,
-                                                                     ds__topology_dot,
-                                                                     ds__topology_text };
+    static void (*const forms[])(const ds_topology *, ds__text_writer *) = { ds__topology_matrix,
+                                                                             ds__topology_dot,
+                                                                             ds__topology_text };
     DS__ENTER("ds_topology_write");
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
                 "format is %d; use a DS_TOPOLOGY_* format", (int)format);
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     forms[format](topology, &pen);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
@@ -47499,7 +47594,8 @@ static int ds__sys_line(const char *pci, const char *file, char *out, size_t siz
 }
 
 /* GT/s and lanes, "max" or "current"; 0 where nobody says. */
-static void ds__tport(const char *pci, const char *which, double *out_speed, double *out_width) {
+static void ds__sysfs_port_read(const char *pci, const char *which, double *out_speed,
+                                double *out_width) {
     char file[32];
     char line[64];
     unsigned n = 0;
@@ -47547,8 +47643,8 @@ static void ds__tplace_find(const char *pci, ds__tplace *out) {
         return;
     double most[2];
     double now[2];
-    ds__tport(out->up[out->deep - 2], "max", &most[0], &most[1]);
-    ds__tport(address, "current", &now[0], &now[1]);
+    ds__sysfs_port_read(out->up[out->deep - 2], "max", &most[0], &most[1]);
+    ds__sysfs_port_read(address, "current", &now[0], &now[1]);
     out->plain = (most[0] > 0 && most[0] < now[0]) || (most[1] > 0 && most[1] < now[1]);
 }
 
@@ -47562,9 +47658,9 @@ static double ds__tplace_rate(const ds__tplace *p, int low, int high) {
         double other[2] = { 0, 0 };
         if ((p->deep - 1 - at) % 2 || (p->plain && at != p->deep - 1))
             continue;
-        ds__tport(p->up[at], "max", &speed, &width);
+        ds__sysfs_port_read(p->up[at], "max", &speed, &width);
         if (at > 0 && !p->plain)
-            ds__tport(p->up[at - 1], "max", &other[0], &other[1]);
+            ds__sysfs_port_read(p->up[at - 1], "max", &other[0], &other[1]);
         if (speed <= 0 || (other[0] > 0 && other[0] < speed))
             speed = other[0];
         if (width <= 0 || (other[1] > 0 && other[1] < width))
@@ -47596,8 +47692,8 @@ static int ds__tplace_parts(const ds__tplace *place, size_t count, size_t i, int
 
 /* topology/measure.h - measured rates of pairs of devices.
 
-   ds__probe measures each pair of a list by short copies and keeps the results in a table of the
-   process (ds__measured). ds__measured_find looks up a pair in either direction.
+   ds__measure_probe measures each pair of a list by short copies and keeps the results in a table
+   of the process (ds__measured). ds__measured_find looks up a pair in either direction.
 
    Invariants: a pair in the table is not measured again before ds_shutdown. After 150 ms no
    further pair is measured, and the missing pairs keep the rates of the link kinds. Rates are
@@ -47643,7 +47739,7 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
 }
 
 static void ds__measures_end(void) {
-    ds__release(ds__measures);
+    ds__host_free(ds__measures);
     ds__measures = NULL;
     ds__measure_count = ds__measure_room = 0;
 }
@@ -47712,7 +47808,8 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
     if (r < 0)
         return r;
     ds__lock_take(&ds__c.lock);
-    ds__measured *one = ds__grown(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+    ds__measured *one =
+        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = m;
         ds__measure_count++;
@@ -47723,9 +47820,9 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
 }
 
 /* Pairs that were not measured before; what 150 ms do not suffice for stays as the table has it. */
-static ds_result ds__probe(const ds_device *device, size_t count) {
-    ds_stream *stream = ds__alloc(count * sizeof *stream);
-    void **memory = ds__alloc(count * sizeof *memory);
+static ds_result ds__measure_probe(const ds_device *device, size_t count) {
+    ds_stream *stream = ds__host_alloc(count * sizeof *stream);
+    void **memory = ds__host_alloc(count * sizeof *memory);
     ds_result r = stream && memory
                       ? DS_OK
                       : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
@@ -47763,8 +47860,8 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
             end = one;
     }
     ds__tls.mute -= r < 0;
-    ds__release(stream);
-    ds__release(memory);
+    ds__host_free(stream);
+    ds__host_free(memory);
     return r < 0 ? r : end;
 }
 
@@ -47888,7 +47985,7 @@ static double ds__here_rate(ds_device from, ds_device to, unsigned flags) {
 
 static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_t count,
                                   unsigned flags, int major) {
-    char *joined = ds__alloc(count * count);
+    char *joined = ds__host_alloc(count * count);
     size_t pairs = 0;
     size_t are = 0;
     size_t unlike = 0;
@@ -47941,7 +48038,7 @@ static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_
             r = ds__here_link(t, t->rank[i], hub, DS_LINK_NVSWITCH, out >= 1 ? out : table,
                               in >= 1 ? in : table);
     }
-    ds__release(joined);
+    ds__host_free(joined);
     return r;
 }
 
@@ -47983,7 +48080,7 @@ static ds_result ds__here_pair(ds_topology *t, const ds_device *device, int i, i
 static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size_t count,
                                    unsigned flags) {
     int major = 0;
-    ds__tplace *place = ds__alloc(count * sizeof *place);
+    ds__tplace *place = ds__host_alloc(count * sizeof *place);
     ds_result r =
         place ? ds__here_ask(t, device, count, place, &major)
               : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology of %zu devices", count);
@@ -47991,7 +48088,7 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
         r = ds__here_sockets(t, place, count);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__here_device(t, device, place, count, i);
-    ds__release(place);
+    ds__host_free(place);
     if (r == DS_OK)
         r = ds__here_nvlinks(t, device, count, flags, major);
     for (int i = 0; i < (int)count && r == DS_OK; i++)
@@ -48010,21 +48107,21 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
     ds_topology *t = ds__topology_new();
-    ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
+    ds_device *device = t ? t->device = ds__host_alloc(count * sizeof *device) : NULL;
     ds_result r = !t       ? DS_ERR_OUT_OF_MEMORY
                   : device ? ds__tensor_setup()
                            : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__resolve(devices[i], &device[i]);
+        r = ds__device_resolve(devices[i], &device[i]);
         if (r == DS_OK && device[i].type == DS_DEVICE_HOST)
             r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
         if (r == DS_OK && device[i].type != device[0].type)
             r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
         if (r < 0)
-            r = ds__also(r, " (device %zu of the list)", i);
+            r = ds__fail_append(r, " (device %zu of the list)", i);
     }
     if (r == DS_OK && flags & DS_TOPOLOGY_PROBE)
-        r = ds__probe(device, count);
+        r = ds__measure_probe(device, count);
     if (r == DS_OK)
         r = ds__topology_here(t, device, count, flags);
     if (r == DS_OK)
@@ -48188,7 +48285,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__grown(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -48201,15 +48298,15 @@ static void ds__draft_clear(ds__draft *d) {
 }
 
 static void ds__draft_end(ds__draft *d) {
-    ds__release(d->tree);
-    ds__release(d->flow);
-    ds__release(d->step);
-    ds__release(d->spot);
-    ds__release(d->link);
-    ds__release(d->head);
-    ds__release(d->ring);
-    ds__release(d->scratch);
-    ds__release(d->place);
+    ds__host_free(d->tree);
+    ds__host_free(d->flow);
+    ds__host_free(d->step);
+    ds__host_free(d->spot);
+    ds__host_free(d->link);
+    ds__host_free(d->head);
+    ds__host_free(d->ring);
+    ds__host_free(d->scratch);
+    ds__host_free(d->place);
 }
 
 /* plan/heap.h - heap of events.
@@ -48244,7 +48341,7 @@ static inline int ds__due_before(const ds__due *a, const ds__due *b) {
 }
 
 static int ds__due_put(ds__dues *h, int64_t at, uint32_t rank, uint32_t id) {
-    if (!ds__grown(&h->due, h->dues, &h->due_room, sizeof *h->due))
+    if (!ds__array_grow(&h->due, h->dues, &h->due_room, sizeof *h->due))
         return 0;
     size_t i = h->dues++;
     ds__due one = { at, rank, id };
@@ -48275,10 +48372,11 @@ static ds__due ds__due_take(ds__dues *h) {
 
 /* plan/cost_model.h - cost model and predictor.
 
-   Computes the time of single steps (ds__ns, ds__memory_ns) and predicts the end of a draft
-   whose steps have lanes (ds__predict). ds__followers lists the steps that wait for each step.
+   Computes the time of single steps (ds__cost_ns, ds__memory_ns) and predicts the end of a draft
+   whose steps have lanes (ds__cost_predict). ds__cost_followers_count lists the steps that wait for
+   each step.
 
-   Invariants: ds__predict follows the rule and the rounding of the CPU driver's virtual clock
+   Invariants: ds__cost_predict follows the rule and the rounding of the CPU driver's virtual clock
    (cpu/clock.h), so both give the same time. A change of one needs the same change in the
    other. The lists that begin with `next` are valid until the caller resets d->links to its
    former value. Steps that wait for each other are an error.
@@ -48286,7 +48384,7 @@ static ds__due ds__due_take(ds__dues *h) {
    Threads: the thread that makes the plan. */
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
-static int64_t ds__ns(double bytes, double rate) {
+static int64_t ds__cost_ns(double bytes, double rate) {
     double ns = bytes * 1e9 / rate;
     return ns < 1 ? bytes > 0 : (int64_t)(ns + 0.5);
 }
@@ -48297,12 +48395,12 @@ static const ds__troute *ds__step_route(const ds__draft *d, const ds__dstep *s) 
 }
 
 /* Streams are made lane by lane: the first one of each rank, then the second ones. */
-static uint32_t ds__turn(const ds__draft *d, const ds__dstep *s) {
+static uint32_t ds__cost_step_turn(const ds__draft *d, const ds__dstep *s) {
     return (uint32_t)(s->lane * (d->p + 1) + s->rank);
 }
 
 static int64_t ds__memory_ns(const ds__draft *d, const ds__dstep *s) {
-    return ds__ns((double)s->bytes * (s->from_count + 1), d->t->memory);
+    return ds__cost_ns((double)s->bytes * (s->from_count + 1), d->t->memory);
 }
 
 /* Returns the engine that is free first. */
@@ -48316,9 +48414,9 @@ static inline int64_t *ds__engine_first(int64_t *engine, size_t engines) {
 
 /* Who waits for a step, from its `after` lists and, when lanes are given, from the order in the
    lanes: lists that begin with `next`. */
-static int ds__followers(ds__draft *d, int lanes) {
+static int ds__cost_followers_count(ds__draft *d, int lanes) {
     /* of a lane, plus 1 */
-    uint32_t *last = ds__alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last);
+    uint32_t *last = ds__host_alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last);
     for (size_t i = 0; i < d->steps; i++) {
         d->step[i].next = DS__NONE;
         d->step[i].need = 0;
@@ -48344,7 +48442,7 @@ static int ds__followers(ds__draft *d, int lanes) {
         if (lanes)
             *l = i + 1;
     }
-    ds__release(last);
+    ds__host_free(last);
     return last && !d->failed;
 }
 
@@ -48375,8 +48473,8 @@ static void ds__plan_clock_run(const ds__plan_clock *c, const ds__draft *d, ds__
         if (c->wire[r->wire[i]] > s->start)
             s->start = c->wire[r->wire[i]];
     for (size_t i = 0; i < r->hops; i++)
-        c->wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
-    *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+        c->wire[r->wire[i]] = s->start + ds__cost_ns((double)s->bytes, t->wire[r->wire[i]]);
+    *e = s->start + t->start_ns + ds__cost_ns((double)s->bytes, r->rate);
     s->done = *e + r->latency_ns;
 }
 
@@ -48387,7 +48485,7 @@ static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dste
         ds__dstep *f = &d->step[d->link[k].step];
         if (s->done > f->ready)
             f->ready = s->done;
-        if (!--f->need && !ds__due_put(h, f->ready, ds__turn(d, f), d->link[k].step))
+        if (!--f->need && !ds__due_put(h, f->ready, ds__cost_step_turn(d, f), d->link[k].step))
             return 0;
     }
     return 1;
@@ -48395,20 +48493,20 @@ static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dste
 
 /* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
    of their lanes. Returns 0 if memory is exhausted or if steps wait for each other. */
-static int ds__predict(ds__draft *d) {
+static int ds__cost_predict(ds__draft *d) {
     size_t engines = (size_t)d->t->engines;
     size_t n = (size_t)d->p + 1;
     size_t links = d->links;
     size_t run = 0;
     ds__plan_clock c = { NULL, NULL, NULL };
     ds__dues h = { NULL, 0, 0 };
-    c.engine = ds__alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
+    c.engine = ds__host_alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
     c.memory = c.engine + n * engines;
     c.wire = c.memory + n;
-    int ok = c.engine && ds__followers(d, 1);
+    int ok = c.engine && ds__cost_followers_count(d, 1);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
-            ok = ds__due_put(&h, 0, ds__turn(d, &d->step[i]), i);
+            ok = ds__due_put(&h, 0, ds__cost_step_turn(d, &d->step[i]), i);
 
     d->end = 0;
     for (; ok && h.dues; run++) {
@@ -48419,8 +48517,8 @@ static int ds__predict(ds__draft *d) {
         ok = ds__plan_clock_finish(d, &h, s);
     }
     d->links = links;
-    ds__release(c.engine);
-    ds__release(h.due);
+    ds__host_free(c.engine);
+    ds__host_free(h.due);
     if (ok && run != d->steps) {
         ds__fail(DS_ERR_INVALID_VALUE, "the steps of a plan wait for each other");
         ok = 0;
@@ -48430,14 +48528,14 @@ static int ds__predict(ds__draft *d) {
 
 /* plan/schedule.h - order of the steps.
 
-   Puts the steps of a draft in order. ds__sort orders them by key. ds__arrange starts each step
-   as soon as its inputs, wires and engine are free, and orders the steps by start. With many
-   ranks a copy between groups may reserve its wires. Lanes are not considered yet. ds__after
-   makes a step wait for another one.
+   Puts the steps of a draft in order. ds__schedule_sort orders them by key. ds__schedule_arrange
+   starts each step as soon as its inputs, wires and engine are free, and orders the steps by start.
+   With many ranks a copy between groups may reserve its wires. Lanes are not considered yet.
+   ds__schedule_step_after makes a step wait for another one.
 
-   Invariants: ds__sort changes the numbers of steps, so it updates all links. ds__arrange needs
-   keys that order the steps by urgency, and replaces them by the start times. A heap of waiting
-   steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
+   Invariants: ds__schedule_sort changes the numbers of steps, so it updates all links.
+   ds__schedule_arrange needs keys that order the steps by urgency, and replaces them by the start
+   times. A heap of waiting steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -48455,10 +48553,10 @@ static int ds__sorted_compare(const void *a, const void *b) {
 }
 
 /* The steps by their keys. */
-static int ds__sort(ds__draft *d) {
-    ds__sorted *order = ds__alloc((d->steps + 1) * sizeof *order);
-    ds__dstep *fresh = ds__alloc((d->steps + 1) * sizeof *fresh);
-    uint32_t *now = ds__alloc((d->steps + 1) * sizeof *now);
+static int ds__schedule_sort(ds__draft *d) {
+    ds__sorted *order = ds__host_alloc((d->steps + 1) * sizeof *order);
+    ds__dstep *fresh = ds__host_alloc((d->steps + 1) * sizeof *fresh);
+    uint32_t *now = ds__host_alloc((d->steps + 1) * sizeof *now);
     int ok = order && fresh && now;
     for (uint32_t i = 0; ok && i < d->steps; i++)
         order[i] = (ds__sorted){ d->step[i].key, i };
@@ -48472,9 +48570,9 @@ static int ds__sort(ds__draft *d) {
         d->link[i].step = now[d->link[i].step];
     if (ok && d->steps)
         memcpy(d->step, fresh, d->steps * sizeof *fresh);
-    ds__release(order);
-    ds__release(fresh);
-    ds__release(now);
+    ds__host_free(order);
+    ds__host_free(fresh);
+    ds__host_free(now);
     return ok;
 }
 
@@ -48596,12 +48694,13 @@ static int ds__begin_step(ds__arrangement *x, uint32_t i, int64_t now) {
         w->kept[r->wire[k]] = 0;
     if (kept)
         w->busy[own]--;
-    int64_t held = r ? d->t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s);
+    int64_t held =
+        r ? d->t->start_ns + ds__cost_ns((double)s->bytes, r->rate) : ds__memory_ns(d, s);
     int ok = 1;
     w->busy[own]++;
     for (size_t k = 0; ok && r && k < r->hops; k++) {
         w->busy[r->wire[k]] = 1;
-        ok = ds__due_put(h, now + ds__ns((double)s->bytes, d->t->wire[r->wire[k]]), 1,
+        ok = ds__due_put(h, now + ds__cost_ns((double)s->bytes, d->t->wire[r->wire[k]]), 1,
                          (uint32_t)r->wire[k]);
     }
     s->start = now;
@@ -48667,31 +48766,31 @@ static int ds__arrangement_init(ds__arrangement *x, ds__draft *d) {
     x->d = d;
     x->wires = (size_t)d->t->wires;
     x->all = x->wires + 2 * ((size_t)d->p + 1);
-    w->head = ds__alloc((x->all + 1) * sizeof *w->head);
-    w->child = ds__alloc((d->steps + 1) * sizeof *w->child);
-    w->next = ds__alloc((d->steps + 1) * sizeof *w->next);
-    w->kept = ds__alloc((x->all + 1) * sizeof *w->kept);
-    w->busy = ds__alloc(x->all * sizeof *w->busy);
+    w->head = ds__host_alloc((x->all + 1) * sizeof *w->head);
+    w->child = ds__host_alloc((d->steps + 1) * sizeof *w->child);
+    w->next = ds__host_alloc((d->steps + 1) * sizeof *w->next);
+    w->kept = ds__host_alloc((x->all + 1) * sizeof *w->kept);
+    w->busy = ds__host_alloc(x->all * sizeof *w->busy);
     return w->head && w->child && w->next && w->kept && w->busy;
 }
 
 static void ds__arrangement_deinit(ds__arrangement *x) {
-    ds__release(x->w.head);
-    ds__release(x->w.child);
-    ds__release(x->w.next);
-    ds__release(x->w.kept);
-    ds__release(x->w.busy);
-    ds__release(x->freed.due);
-    ds__release(x->h.due);
+    ds__host_free(x->w.head);
+    ds__host_free(x->w.child);
+    ds__host_free(x->w.next);
+    ds__host_free(x->w.kept);
+    ds__host_free(x->w.busy);
+    ds__host_free(x->freed.due);
+    ds__host_free(x->h.due);
 }
 
 /* Starts each step as soon as it can start, in the order of the list, and notes the times. No step
    waits for a wire that is only reserved by steps that wait themselves. Then the steps stand in
    the order of their starts. Returns 0 if memory is exhausted. */
-static int ds__arrange(ds__draft *d) {
+static int ds__schedule_arrange(ds__draft *d) {
     ds__arrangement x;
     size_t links = d->links;
-    int ok = ds__arrangement_init(&x, d) && ds__sort(d) && ds__followers(d, 0);
+    int ok = ds__arrangement_init(&x, d) && ds__schedule_sort(d) && ds__cost_followers_count(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
             ok = ds__begin_step(&x, i, 0);
@@ -48704,10 +48803,10 @@ static int ds__arrange(ds__draft *d) {
     for (size_t i = 0; i < d->steps; i++)
         d->step[i].key = (uint64_t)d->step[i].start;
     ds__arrangement_deinit(&x);
-    return ok && ds__sort(d);
+    return ok && ds__schedule_sort(d);
 }
 
-static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
+static void ds__schedule_step_after(ds__draft *d, uint32_t step, uint32_t before) {
     if (before == DS__NONE || step == DS__NONE)
         return;
     ds__dlink *one = DS__ADD(d, link);
@@ -48720,14 +48819,14 @@ static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
 /* plan/settle.h - lanes of the steps.
 
    Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
-   serves the steps in the chosen order where possible. ds__settle does this after ds__arrange
-   or after a modulo schedule. ds__lanes_in_turn does it for the estimated candidates of many
-   ranks.
+   serves the steps in the chosen order where possible. ds__settle_plan does this after
+   ds__schedule_arrange or after a modulo schedule. ds__lanes_in_turn does it for the estimated
+   candidates of many ranks.
 
    Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
-   `ready`, `start` and `done` follow the rule of the virtual clock; ds__predict computes the
+   `ready`, `start` and `done` follow the rule of the virtual clock; ds__cost_predict computes the
    final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
-   ds__settle with few ranks less than DS__PLAN_FEW_LANES.
+   ds__settle_plan with few ranks less than DS__PLAN_FEW_LANES.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -48769,21 +48868,21 @@ static int ds__settling_init(ds__settling *x, ds__draft *d) {
     x->wires = (size_t)d->t->wires;
     x->count = 0;
     size_t n = x->wires + 2 * x->ranks;
-    x->lane = ds__alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
-    x->engine = ds__alloc((x->ranks * x->engines + n) * sizeof *x->engine);
+    x->lane = ds__host_alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
+    x->engine = ds__host_alloc((x->ranks * x->engines + n) * sizeof *x->engine);
     x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
-    x->last = ds__alloc((n + x->ranks) * sizeof *x->last);
+    x->last = ds__host_alloc((n + x->ranks) * sizeof *x->last);
     x->used = x->last ? x->last + n : NULL;
-    x->ended = ds__alloc((d->steps + 1) * sizeof *x->ended);
+    x->ended = ds__host_alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
     return x->lane && x->engine && x->last && x->ended;
 }
 
 static void ds__settling_deinit(ds__settling *x) {
-    ds__release(x->lane);
-    ds__release(x->engine);
-    ds__release(x->last);
-    ds__release(x->ended);
+    ds__host_free(x->lane);
+    ds__host_free(x->engine);
+    ds__host_free(x->last);
+    ds__host_free(x->ended);
 }
 
 /* Returns the k-th wire of a step, or behind the wires its engine or memory. */
@@ -48827,7 +48926,7 @@ static void ds__placing_init(const ds__settling *x, ds__placing *o, uint32_t i) 
         if (!x->last[what])
             continue;
         const ds__dstep *other = &d->step[x->last[what] - 1];
-        int64_t turn = ds__turn(d, other);
+        int64_t turn = ds__cost_step_turn(d, other);
         if (other->ready > o->earliest || (other->ready == o->earliest && turn > o->before)) {
             o->earliest = other->ready;
             o->before = turn;
@@ -48861,8 +48960,8 @@ static void ds__placing_run(ds__settling *x, const ds__placing *o) {
     s->start = s->ready > o->start ? s->ready : o->start;
     if (r) {
         for (size_t k = 0; k < r->hops; k++)
-            x->free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
-        *o->engine = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+            x->free_at[r->wire[k]] = s->start + ds__cost_ns((double)s->bytes, t->wire[r->wire[k]]);
+        *o->engine = s->start + t->start_ns + ds__cost_ns((double)s->bytes, r->rate);
         s->done = *o->engine + r->latency_ns;
     } else {
         s->done = s->start + ds__memory_ns(d, s);
@@ -48920,7 +49019,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
     ds__dstep *s = o->s;
     const ds__troute *r = o->r;
     const ds__due *ended = x->ended;
-    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
+    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__cost_ns((double)s->bytes, r->rate) / 2 : 0);
     size_t low = ds__settling_after(x, o->earliest);
     int later = -1;
     if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
@@ -48930,7 +49029,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
         low--;
     }
     if (low < x->count && ended[low].at <= o->start + patience) {
-        ds__after(x->d, o->i, ended[low].id);
+        ds__schedule_step_after(x->d, o->i, ended[low].id);
         s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
     }
 }
@@ -48939,7 +49038,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
    is served holds all it needs from then on. So the steps are gone through in the chosen order,
    with the times that they get. Each takes a lane. If needed it waits for one more step, so that
    it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
-static int ds__settle(ds__draft *d) {
+static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;
     int ok = ds__settling_init(&x, d);
@@ -48990,8 +49089,8 @@ static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
 }
 
 /* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
-   each step are computed anew in the order of the list, so the rule of ds__settle holds for the
-   times that come out. Returns 0 if memory is exhausted. */
+   each step are computed anew in the order of the list, so the rule of ds__settle_plan holds for
+   the times that come out. Returns 0 if memory is exhausted. */
 static int ds__lanes_in_turn(ds__draft *d) {
     ds__settling x;
     int ok = ds__settling_init(&x, d);
@@ -49003,7 +49102,7 @@ static int ds__lanes_in_turn(ds__draft *d) {
         if (ds__placing_early(&o, o.s->ready, turn)) {
             size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
             if (low < x.count) {
-                ds__after(d, i, x.ended[low].id);
+                ds__schedule_step_after(d, i, x.ended[low].id);
                 o.s->ready = x.ended[low].at;
             }
         }
@@ -49017,8 +49116,8 @@ static int ds__lanes_in_turn(ds__draft *d) {
 
    Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
    tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
-   if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
-   slices. ds__emit in plan/pieces.h calls this room for all pieces.
+   if the devices do not reach each other. ds__emit_block_of and ds__emit_slice_of cut bytes into
+   blocks and slices. ds__pieces_emit in plan/pieces.h calls this room for all pieces.
 
    Invariants: a step waits only for steps that were added before. A step that writes a slot of
    a ring waits for all readers of its former content. The inputs of a sum stand in the order of
@@ -49034,21 +49133,22 @@ typedef struct ds__extent {
 } ds__extent;
 
 /* Returns where block i of `of` blocks begins. */
-static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
+static size_t ds__emit_block_of(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
     size_t n = w->bytes / item;
     return (n / of * i + n % of * i / of) * item;
 }
 
 /* Returns where slice j of `of` slices begins in a part of so many bytes. */
-static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
+static size_t ds__emit_slice_of(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
     size_t unit = w->item && 256 % w->item ? w->item : 256;
     size_t n = bytes / unit;
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
 static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
-    return (ds__extent){ ds__slice(w, bytes, j, of), ds__slice(w, bytes, j + 1, of) };
+    return (ds__extent){ ds__emit_slice_of(w, bytes, j, of),
+                         ds__emit_slice_of(w, bytes, j + 1, of) };
 }
 
 /* Adds a step with the key, destination, bytes, rank and source of `step`, which reads `count`
@@ -49094,8 +49194,8 @@ static int ds__ring_add(ds__draft *d, int rank, size_t slot, size_t slots) {
 
 /* Returns the slot of piece q in a ring of the rank; the pieces of a flow share the ring. *place
    is the number of the ring plus 1. If *place is 0, the ring is added. */
-static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
-                                      size_t q) {
+static ds_plan_location ds__ring_location(ds__draft *d, int *place, int rank, size_t slot,
+                                          size_t slots, size_t q) {
     if (!*place) {
         if (!ds__ring_add(d, rank, slot, slots))
             return (ds_plan_location){ 0, 0, 0 };
@@ -49111,7 +49211,7 @@ static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint
         return;
     uint32_t *head = &d->head[d->ring[place - 1].head + q % slots];
     for (uint32_t k = *head; k != DS__NONE; k = d->link[k].next)
-        ds__after(d, step, d->link[k].step);
+        ds__schedule_step_after(d, step, d->link[k].step);
     *head = DS__NONE;
 }
 
@@ -49163,8 +49263,8 @@ static uint64_t ds__key_turn(const ds__draft *d, int from, int to, int by) {
     return turn < 4095 ? (uint64_t)turn : 4095;
 }
 
-static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
-                        int by) {
+static uint64_t ds__emit_step_key(const ds__draft *d, const ds__piece *c, int depth, int from,
+                                  int to, int by) {
     return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
            ds__key_turn(d, from, to, by) << 20;
 }
@@ -49200,14 +49300,14 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 
     for (int leg = !ds__copy_staged(d, h.at.rank, to.rank); leg < 2; leg++) {
         ds_plan_location dst =
-            leg ? to : ds__ring_spot(d, copy->stage, host, c->slot, c->slots, c->q);
+            leg ? to : ds__ring_location(d, copy->stage, host, c->slot, c->slots, c->q);
         int a = h.at.rank;
         int b = dst.rank;
         int by = ds__copy_maker(d, a, b, copy->push);
         int into = leg ? copy->to.ring : *copy->stage;
 
         ds__dstep one = {
-            .key = ds__key(d, c, 2 * copy->depth + leg, a, b, by),
+            .key = ds__emit_step_key(d, c, 2 * copy->depth + leg, a, b, by),
             .to = dst,
             .bytes = c->bytes,
             .rank = by,
@@ -49217,7 +49317,7 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
         if (step == DS__NONE)
             return step;
 
-        ds__after(d, step, h.step);
+        ds__schedule_step_after(d, step, h.step);
         ds__ring_read(d, h.ring, c->slots, c->q, step);
         ds__ring_write(d, into, c->slots, c->q, step);
         h = (ds__held){ dst, step, into };
@@ -49240,7 +49340,7 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
     for (int i = 0; i < sum->count; i++)
         sum->spot[i] = sum->in[i].at;
     ds__dstep one = {
-        .key = ds__key(d, c, sum->depth, rank, rank, rank),
+        .key = ds__emit_step_key(d, c, sum->depth, rank, rank, rank),
         .to = to.at,
         .bytes = c->bytes,
         .rank = rank,
@@ -49248,14 +49348,14 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
     };
     to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
     for (int i = 0; i < sum->count && !d->failed; i++) {
-        ds__after(d, to.step, sum->in[i].step);
+        ds__schedule_step_after(d, to.step, sum->in[i].step);
         ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
     }
     ds__ring_write(d, to.ring, c->slots, c->q, to.step);
     return to;
 }
 
-static int ds__depth(const int *tree, int v) {
+static int ds__emit_tree_depth(const int *tree, int v) {
     int n = 0;
     for (; tree[v] >= 0; v = tree[v])
         n++;
@@ -49269,7 +49369,7 @@ static int ds__by_depth(const int *tree, int n, int *order) {
     for (int v = 0; v < n; v++) {
         if (tree[v] == DS__APART)
             continue;
-        depth[v] = ds__depth(tree, v);
+        depth[v] = ds__emit_tree_depth(tree, v);
         int at = count++;
         for (; at > 0 && depth[order[at - 1]] > depth[v]; at--)
             order[at] = order[at - 1];
@@ -49292,7 +49392,7 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
     int *place = &c->place[DS__PLACES * v + which];
     if (output)
         return to;
-    to.at = ds__ring_spot(d, place, v, c->slot, c->slots, c->q);
+    to.at = ds__ring_location(d, place, v, c->slot, c->slots, c->q);
     to.ring = *place;
     return to;
 }
@@ -49307,19 +49407,19 @@ typedef struct ds__rise {
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {
-    r->sent = ds__alloc(n * sizeof *r->sent);
-    r->in = ds__alloc(n * sizeof *r->in);
-    r->spot = ds__alloc(n * sizeof *r->spot);
-    r->low = ds__alloc(2 * n * sizeof *r->low);
+    r->sent = ds__host_alloc(n * sizeof *r->sent);
+    r->in = ds__host_alloc(n * sizeof *r->in);
+    r->spot = ds__host_alloc(n * sizeof *r->spot);
+    r->low = ds__host_alloc(2 * n * sizeof *r->low);
     r->lowest = r->low ? r->low + n : NULL;
     return r->sent && r->in && r->spot && r->low;
 }
 
 static void ds__rise_deinit(ds__rise *r) {
-    ds__release(r->sent);
-    ds__release(r->in);
-    ds__release(r->spot);
-    ds__release(r->low);
+    ds__host_free(r->sent);
+    ds__host_free(r->in);
+    ds__host_free(r->spot);
+    ds__host_free(r->low);
 }
 
 /* Collects the inputs of the i-th node: its own and those that its children sent, in the order
@@ -49353,7 +49453,7 @@ static int ds__rise_inputs(const ds__draft *d, const ds__piece *c, const ds__nod
 static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *nodes) {
     const int *tree = nodes->tree;
     const int *order = nodes->order;
-    int height = ds__depth(tree, order[nodes->count - 1]);
+    int height = ds__emit_tree_depth(tree, order[nodes->count - 1]);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
     ds__rise r;
     if (!ds__rise_init(&r, (size_t)d->p + 1))
@@ -49361,7 +49461,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 
     for (int i = nodes->count - 1; i >= 0 && !d->failed; i--) {
         int v = order[i];
-        int depth = height - ds__depth(tree, v);
+        int depth = height - ds__emit_tree_depth(tree, v);
         int k = ds__rise_inputs(d, c, nodes, i, &r);
         result = r.in[0];
         r.lowest[v] = r.low[0];
@@ -49375,7 +49475,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 
         int *place = &c->place[DS__PLACES * v];
         ds__held to = { { 0, 0, 0 }, DS__NONE, 0 };
-        to.at = ds__ring_spot(d, &place[1], tree[v], c->slot, c->slots, c->q);
+        to.at = ds__ring_location(d, &place[1], tree[v], c->slot, c->slots, c->q);
         to.ring = place[1];
         ds__copy copy = { result, to, &place[2], !d->pull, depth };
         r.sent[v] = to;
@@ -49386,7 +49486,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 }
 
 /* Returns 1 if copies down a tree are pushed, since the root gets them from all. */
-static int ds__gives(const ds__draft *d) {
+static int ds__emit_gives(const ds__draft *d) {
     return d->want->what == DS_GATHER || (d->want->what == DS_REDUCE && d->p > DS__PLAN_LARGE);
 }
 
@@ -49396,14 +49496,14 @@ static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int o
     if (copied || (c->f->dest >= 0 && c->f->dest != owner))
         return;
     ds__dstep one = {
-        .key = ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner),
+        .key = ds__emit_step_key(d, c, 2 * (depth0 + 1), owner, owner, owner),
         .to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset },
         .bytes = c->bytes,
         .rank = owner,
         .source = -1,
     };
     uint32_t step = ds__dstep_add(d, one, &first.at, 1);
-    ds__after(d, step, first.step);
+    ds__schedule_step_after(d, step, first.step);
     ds__ring_read(d, first.ring, c->slots, c->q, step);
 }
 
@@ -49411,7 +49511,7 @@ static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int o
 static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nodes, ds__held first,
                           int depth0) {
     const int *tree = nodes->tree;
-    ds__held *held = ds__alloc(((size_t)d->p + 1) * sizeof *held);
+    ds__held *held = ds__host_alloc(((size_t)d->p + 1) * sizeof *held);
     if (!held) {
         d->failed = 1;
         return;
@@ -49427,13 +49527,13 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nod
             .from = held[tree[v]],
             .to = to,
             .stage = &c->place[DS__PLACES * v + 4],
-            .push = ds__gives(d),
-            .depth = depth0 + ds__depth(tree, v),
+            .push = ds__emit_gives(d),
+            .depth = depth0 + ds__emit_tree_depth(tree, v),
         };
         held[v] = to;
         held[v].step = ds__emit_copy(d, c, &copy);
     }
-    ds__release(held);
+    ds__host_free(held);
 }
 
 /* A piece of the blocks of several ranks: copies to each rank its part. */
@@ -49441,8 +49541,8 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
                            int depth0) {
     for (int i = 0; i < c->f->parts && !d->failed; i++) {
         const int *tree = d->tree + c->f->down + (ptrdiff_t)i * (d->p + 1);
-        size_t own = ds__block(d->want, (size_t)(c->f->dest + i), (size_t)d->p);
-        size_t end = ds__block(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
+        size_t own = ds__emit_block_of(d->want, (size_t)(c->f->dest + i), (size_t)d->p);
+        size_t end = ds__emit_block_of(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
         size_t begin = c->f->in + c->offset;
         size_t from = begin > own ? begin : own;
         size_t to = begin + c->bytes < end ? begin + c->bytes : end;
@@ -49518,9 +49618,9 @@ static int ds__grid_rooted(const ds_plan_desc *w) {
 static size_t ds__grid_at(const ds__grid *g, int span, int lead, int group) {
     const ds_plan_desc *w = g->d->want;
     if (ds__grid_blocks(w))
-        return ds__block(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
-    return g->begin + ds__slice(w, g->bytes, (size_t)(lead * g->groups + group),
-                                (size_t)(g->leads * g->groups));
+        return ds__emit_block_of(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
+    return g->begin + ds__emit_slice_of(w, g->bytes, (size_t)(lead * g->groups + group),
+                                        (size_t)(g->leads * g->groups));
 }
 
 /* Returns the bytes that leads of several groups exchange: in all_reduce the part of a group in
@@ -49547,8 +49647,8 @@ static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_
     size_t unit = item > 256 ? item : 256; /* pieces differ by a unit at either end */
     if (which < 0)
         return to;
-    to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
-                          g->c.slots, g->c.q);
+    to.at = ds__ring_location(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
+                              g->c.slots, g->c.q);
     to.ring = g->place[rank * g->places + which];
     return to;
 }
@@ -49588,7 +49688,7 @@ static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, ds__exten
     uint32_t step =
         ds__grid_copy(g, here, 0, part.end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
     for (int i = 0; i < after && !g->d->failed; i++)
-        ds__after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
+        ds__schedule_step_after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
     return step;
 }
 
@@ -49733,10 +49833,10 @@ static void ds__grid_own_blocks(ds__grid *g) {
     ds__draft *d = g->d;
     for (int r = 0; r < d->p && !d->failed; r++) {
         ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
-        size_t begin = ds__block(d->want, (size_t)r, (size_t)d->p);
-        size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
+        size_t begin = ds__emit_block_of(d->want, (size_t)r, (size_t)d->p);
+        size_t end = ds__emit_block_of(d->want, (size_t)r + 1, (size_t)d->p);
         ds__dstep one = {
-            .key = ds__key(d, &g->c, 2 * g->depth, r, r, r),
+            .key = ds__emit_step_key(d, &g->c, 2 * g->depth, r, r, r),
             .to = { r, DS_PLAN_OUTPUT, begin },
             .bytes = end - begin,
             .rank = r,
@@ -49900,13 +50000,13 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
     g->places = (g->leads / g->run + g->run + g->size - g->leads + 2) * g->spans + g->groups + 1;
     size_t spans = (size_t)g->spans;
 
-    g->rank = ds__alloc(n * sizeof *g->rank);
-    g->place = ds__alloc(n * (size_t)g->places * sizeof *g->place);
-    g->have = ds__alloc(n * spans * sizeof *g->have);
-    g->sum = ds__alloc(2 * n * spans * sizeof *g->sum);
-    g->got = ds__alloc(n * spans * (size_t)g->most * sizeof *g->got);
-    g->in = ds__alloc(n * sizeof *g->in);
-    g->spot = ds__alloc(n * sizeof *g->spot);
+    g->rank = ds__host_alloc(n * sizeof *g->rank);
+    g->place = ds__host_alloc(n * (size_t)g->places * sizeof *g->place);
+    g->have = ds__host_alloc(n * spans * sizeof *g->have);
+    g->sum = ds__host_alloc(2 * n * spans * sizeof *g->sum);
+    g->got = ds__host_alloc(n * spans * (size_t)g->most * sizeof *g->got);
+    g->in = ds__host_alloc(n * sizeof *g->in);
+    g->spot = ds__host_alloc(n * sizeof *g->spot);
     if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
         return 0;
 
@@ -49919,13 +50019,13 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
 }
 
 static void ds__grid_deinit(ds__grid *g) {
-    ds__release(g->rank);
-    ds__release(g->place);
-    ds__release(g->have);
-    ds__release(g->sum);
-    ds__release(g->got);
-    ds__release(g->in);
-    ds__release(g->spot);
+    ds__host_free(g->rank);
+    ds__host_free(g->place);
+    ds__host_free(g->have);
+    ds__host_free(g->sum);
+    ds__host_free(g->got);
+    ds__host_free(g->in);
+    ds__host_free(g->spot);
 }
 
 /* Emits piece q. */
@@ -49935,8 +50035,8 @@ static void ds__grid_emit_piece(ds__grid *g, size_t q, size_t pieces) {
     int what = (int)w->what;
     g->c.q = q;
     g->c.key = (uint64_t)q << 48;
-    g->begin = ds__slice(w, w->bytes, q, pieces);
-    g->bytes = ds__slice(w, w->bytes, q + 1, pieces) - g->begin;
+    g->begin = ds__emit_slice_of(w, w->bytes, q, pieces);
+    g->bytes = ds__emit_slice_of(w, w->bytes, q + 1, pieces) - g->begin;
     g->depth = 0;
     memset(g->have, 0, (size_t)d->p * (size_t)g->spans * sizeof *g->have);
     if (what != DS_BROADCAST && what != DS_ALL_GATHER)
@@ -49969,8 +50069,8 @@ static int ds__emit_grid(ds__draft *d, size_t pieces) {
 
 /* plan/pieces.h - steps of all pieces.
 
-   Emits all pieces of a draft (ds__emit), as flows or as a grid. A flow is cut into pieces of
-   whole units, which differ by at most one unit. Pieces pass a rank in a ring of slots.
+   Emits all pieces of a draft (ds__pieces_emit), as flows or as a grid. A flow is cut into pieces
+   of whole units, which differ by at most one unit. Pieces pass a rank in a ring of slots.
 
    Invariants: a flow has at least one piece, and no more than it has units. `first` and `each`
    of a flow number its steps: piece q begins with step first + q * each. Trees must not be added
@@ -49993,7 +50093,7 @@ static void ds__emit_piece(ds__draft *d, const ds__piece *c, const ds__nodes *up
     ds__held held = { { f->owner, DS_PLAN_INPUT, f->in + c->offset }, DS__NONE, 0 };
     int height = 0;
     if (ups->count) {
-        height = ds__depth(ups->tree, ups->order[ups->count - 1]);
+        height = ds__emit_tree_depth(ups->tree, ups->order[ups->count - 1]);
         held = ds__emit_up(d, c, ups);
     }
     if (f->parts > 1)
@@ -50044,9 +50144,9 @@ static void ds__emit_flow(ds__draft *d, ds__flow *f, size_t pieces, int *up, int
 
 /* Emits all pieces of all flows, or of a grid. Returns 0 if memory or the limit of steps is
    exhausted. */
-static int ds__emit(ds__draft *d, size_t pieces, int wave) {
+static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
     size_t n = (size_t)d->p + 1;
-    int *up = ds__alloc(2 * n * sizeof *up);
+    int *up = ds__host_alloc(2 * n * sizeof *up);
     int *down = up ? up + n : NULL;
     ds__draft_clear(d);
     d->wave = wave;
@@ -50060,7 +50160,7 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
         ds__emit_grid(d, pieces);
     for (size_t i = 0; i < d->flows && !d->failed; i++)
         ds__emit_flow(d, &d->flow[i], pieces, up, down);
-    ds__release(up);
+    ds__host_free(up);
     return !d->failed;
 }
 
@@ -50073,9 +50173,9 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
    of the steps and numbers of pieces are tried, and the best is kept.
 
    Invariants: the arcs of a wire, engine or memory (ds__orbit) do not overlap on the circle.
-   Times of the schedule are targets: ds__settle and ds__predict give the final ones. The random
-   numbers have a fixed seed, so the same request gives the same plan. `work` limits the time of
-   the search.
+   Times of the schedule are targets: ds__settle_plan and ds__cost_predict give the final ones. The
+   random numbers have a fixed seed, so the same request gives the same plan. `work` limits the time
+   of the search.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -50164,7 +50264,7 @@ static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64
         before = begin = (begin + grid - 1) / grid * grid;
         for (size_t h = 0; route && h < route->hops; h++)
             if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
-                                        ds__ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
+                                        ds__cost_ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
                 return 0;
         int64_t first = -1;
         for (size_t n = 0; n < engines; n++) {
@@ -50187,7 +50287,7 @@ static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64
     }
     for (size_t h = 0; route && h < route->hops; h++) {
         ds__orbit *o = &r->orbit[route->wire[h]];
-        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__ns(bytes, t->wire[route->wire[h]]) };
+        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__cost_ns(bytes, t->wire[route->wire[h]]) };
     }
     if (rest)
         r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
@@ -50245,8 +50345,8 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
         const ds__dstep *s = &d->step[i];
         const ds__troute *route = ds__step_route(d, s);
         double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__ns(bytes, route->rate)
-                           : ds__ns(bytes * (s->from_count + 1), t->memory);
+        r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
+                           : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
         size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
                                        : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
         if (!route && r->held[i] > most)
@@ -50256,7 +50356,7 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
         if (load > most)
             most = load;
         for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__ns(bytes, t->wire[route->wire[h]]);
+            int64_t ns = ds__cost_ns(bytes, t->wire[route->wire[h]]);
             load = r->start[route->wire[h]] += ns;
             if (load > most)
                 most = load;
@@ -50268,7 +50368,7 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
     for (uint32_t i = 0; i < r->steps; i++) {
         const ds__troute *route = ds__step_route(d, &d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
+            int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
             if (r->start[route->wire[h]] < most - most / 16)
                 continue;
             if (ns > r->grid[0])
@@ -50339,10 +50439,10 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->wires = (size_t)t->wires;
     r->lines = r->wires + ranks * engines + ranks;
     size_t n = r->steps > r->lines ? r->steps : r->lines;
-    r->orbit = ds__alloc(r->lines * sizeof *r->orbit);
-    r->start = ds__alloc(4 * n * sizeof *r->start);
-    r->rank = ds__alloc(2 * n * sizeof *r->rank);
-    r->need = ds__alloc(2 * n * sizeof *r->need);
+    r->orbit = ds__host_alloc(r->lines * sizeof *r->orbit);
+    r->start = ds__host_alloc(4 * n * sizeof *r->start);
+    r->rank = ds__host_alloc(2 * n * sizeof *r->rank);
+    r->need = ds__host_alloc(2 * n * sizeof *r->need);
     if (!r->orbit || !r->start || !r->rank || !r->need)
         return 0;
     r->best = r->start + n;
@@ -50362,7 +50462,7 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
         }
         for (size_t i = 0; i < r->lines && !fill; i++)
             arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__alloc((arcs + 1) * sizeof *r->arc)))
+        if (!fill && !(r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc)))
             return 0;
         arcs = 0;
         for (size_t i = 0; i < r->lines && fill; i++) {
@@ -50374,11 +50474,11 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
 }
 
 static void ds__cycle_end(ds__cycle *r) {
-    ds__release(r->orbit);
-    ds__release(r->start);
-    ds__release(r->rank);
-    ds__release(r->need);
-    ds__release(r->arc);
+    ds__host_free(r->orbit);
+    ds__host_free(r->start);
+    ds__host_free(r->rank);
+    ds__host_free(r->need);
+    ds__host_free(r->arc);
 }
 
 /* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
@@ -50389,10 +50489,10 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     ds__cycle r;
     int ok = 0;
     memset(&r, 0, sizeof r);
-    if (!ds__emit(d, 1, 0))
+    if (!ds__pieces_emit(d, 1, 0))
         return 0;
     size_t links = d->links;
-    if (d->steps && ds__followers(d, 0) && ds__cycle_begin(&r, d)) {
+    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_begin(&r, d)) {
         int64_t least = 0;
         for (int order = 0; order < 3; order++)
             for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
@@ -50440,7 +50540,7 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
             }
         size_t slots = d->slots;
         d->slots = (size_t)(longest / r.turn) + 3;
-        ok = d->slots <= 64 && ds__emit(d, r.pieces, 0);
+        ok = d->slots <= 64 && ds__pieces_emit(d, r.pieces, 0);
         d->slots = slots;
         size_t first = 0;
         for (size_t f = 0; ok && f < d->flows; f++) {
@@ -50451,15 +50551,15 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
                 const ds__troute *route = ds__step_route(d, s);
                 s->start = r.best[first + (i - w->first) % w->each] +
                            (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done =
-                    s->start + (route ? d->t->start_ns + ds__ns((double)s->bytes, route->rate) +
-                                            route->latency_ns
-                                      : ds__memory_ns(d, s));
+                s->done = s->start +
+                          (route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
+                                       route->latency_ns
+                                 : ds__memory_ns(d, s));
                 s->key = (uint64_t)s->start;
             }
             first += w->each;
         }
-        ok = ok && ds__sort(d) && ds__settle(d) && ds__predict(d);
+        ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
     }
     ds__cycle_end(&r);
     return ok;
@@ -50469,7 +50569,7 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
 
    Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
    and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
-   draft, ds__line sorts the ranks by their distance from the root.
+   draft, ds__tree_line_make sorts the ranks by their distance from the root.
 
    Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
    parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
@@ -50508,7 +50608,7 @@ static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__grown(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }
@@ -50517,17 +50617,17 @@ static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
     return at;
 }
 
-static void ds__groups(const ds_topology *t, int level, int *group) {
+static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
     memcpy(group, t->group[level], (size_t)t->devices * sizeof *group);
 }
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
-static void ds__line(const ds__draft *d, int root, int *line) {
+static void ds__tree_line_make(const ds__draft *d, int root, int *line) {
     int near[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
-    ds__groups(d->t, 1, near);
-    ds__groups(d->t, 2, side);
+    ds__tree_groups_of(d->t, 1, near);
+    ds__tree_groups_of(d->t, 2, side);
     for (int i = 0; i < n; i++) {
         int v = (root + i) % n;
         int at = i;
@@ -50569,8 +50669,8 @@ typedef struct ds__tree_maker {
 
 /* Makes a heap of the members of a group: the parent of its entry is given. `skip`: copies that
    the entry makes to other groups. */
-static void ds__heap(const ds__tree_maker *m, const int *member, int count, int entry, int parent,
-                     int skip) {
+static void ds__tree_heap_add(const ds__tree_maker *m, const int *member, int count, int entry,
+                              int parent, int skip) {
     int arity = m->a->arity;
     int top = arity > skip ? arity - skip : 1;
     for (int i = 0; i < count; i++) {
@@ -50639,7 +50739,7 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
     } else if (m->alone) {
         parent = DS__ALONE;
     }
-    ds__heap(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
@@ -50657,8 +50757,8 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
         return at;
     }
 
-    ds__groups(d->t, a->level, group);
-    ds__line(d, root, m.line);
+    ds__tree_groups_of(d->t, a->level, group);
+    ds__tree_line_make(d, root, m.line);
     m.groups = 0;
     for (int i = 0; i < d->p; i++) {
         if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])
@@ -50869,9 +50969,9 @@ static int ds__in_order(const ds__draft *d, ptrdiff_t at) {
 
 /* plan/flow.h - flows and lists of groups.
 
-   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__path). ds__list_tree
-   makes trees that sum in the order of the ranks, from group to group. ds__flows_leads uses
-   them for sums over many ranks.
+   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__flow_path_find).
+   ds__list_tree makes trees that sum in the order of the ranks, from group to group.
+   ds__flows_leads uses them for sums over many ranks.
 
    Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
    ds__flows_leads each group, or part of a group, has at least one lead.
@@ -50895,7 +50995,7 @@ static void ds__flow_add(ds__draft *d, ds__extent part, ds__flow flow) {
 
 /* Returns the path from the root of a tree to a node as a tree of its own, forwards or backwards.
    */
-static ptrdiff_t ds__path(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
+static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
     if (d->failed)
         return -1;
@@ -50938,7 +51038,7 @@ static int ds__list_run(const ds__draft *d, const int *group, int i, int split) 
 static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split, int *owner) {
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
-    ds__groups(d->t, a->level, group);
+    ds__tree_groups_of(d->t, a->level, group);
     ptrdiff_t at = ds__tree_new(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = a->level ? ds__list_run(d, group, i, split) : 1;
@@ -51027,8 +51127,8 @@ static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
         flow.dest = w->root;
         flow.down = ds__leads_to_root(d, flow.owner);
     } else {
-        part.begin = ds__block(w, (size_t)(j * o->each), (size_t)d->p);
-        part.end = ds__block(w, (size_t)((j + 1) * o->each), (size_t)d->p);
+        part.begin = ds__emit_block_of(w, (size_t)(j * o->each), (size_t)d->p);
+        part.end = ds__emit_block_of(w, (size_t)((j + 1) * o->each), (size_t)d->p);
         flow.dest = j * o->each;
         flow.down = ds__leads_to_blocks(d, o, j, flow.owner);
     }
@@ -51254,7 +51354,7 @@ static int ds__wants_init(ds__wants *o, ds__draft *d, const ds__algo *a) {
     o->each = what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL;
     o->sides = what == DS_ALL_REDUCE ? 2 : 1;
     size_t room = (o->rooted ? 1 : p) * (o->each ? p : 1) * (size_t)o->sides * (size_t)o->ways;
-    o->want = ds__alloc(room * sizeof *o->want);
+    o->want = ds__host_alloc(room * sizeof *o->want);
     if (!o->want)
         return 0;
     for (int j = 0; j < o->ways && !d->failed; j++)
@@ -51282,7 +51382,7 @@ static int ds__wants_improve(const ds__wants *o, const ds__pack *k) {
     double least = 1e300;
     size_t nodes = o->count * (size_t)k->n;
     int passes = o->count > 16 ? 8 : 32;
-    int *best = ds__alloc((nodes + 1) * sizeof *best);
+    int *best = ds__host_alloc((nodes + 1) * sizeof *best);
     int *tree = o->count ? d->tree + o->want[0].tree : d->tree;
     int ok = 1;
     if (o->count > 100)
@@ -51305,7 +51405,7 @@ static int ds__wants_improve(const ds__wants *o, const ds__pack *k) {
     }
     if (ok && nodes)
         memcpy(tree, best, nodes * sizeof *best);
-    ds__release(best);
+    ds__host_free(best);
     return ok;
 }
 
@@ -51317,7 +51417,7 @@ static ds__extent ds__want_block(const ds__wants *o, const ds_plan_desc *w, cons
         return (ds__extent){ 0, w->bytes };
     if (o->what == DS_ALL_TO_ALL)
         block = (size_t)n->to;
-    return (ds__extent){ ds__block(w, block, p), ds__block(w, block + 1, p) };
+    return (ds__extent){ ds__emit_block_of(w, block, p), ds__emit_block_of(w, block + 1, p) };
 }
 
 /* Returns the flow of a want whose block begins at `begin`. */
@@ -51346,14 +51446,14 @@ static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *
         break;
     case DS_ALL_TO_ALL:
         f.in = begin;
-        f.out = ds__block(d->want, (size_t)n->root, (size_t)d->p);
+        f.out = ds__emit_block_of(d->want, (size_t)n->root, (size_t)d->p);
         f.dest = n->to;
         break;
     case DS_GATHER:
         f.out = begin;
         f.owner = n->to;
         f.dest = n->root;
-        f.down = ds__path(d, n->tree, n->to, 1);
+        f.down = ds__flow_path_find(d, n->tree, n->to, 1);
         break;
     default: /* broadcast */
         break;
@@ -51383,7 +51483,7 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
 
     ds__wants wants;
     ds__pack k = { d, NULL, 0, d->p + 1 };
-    k.load = ds__alloc(((size_t)d->t->wires + 1) * sizeof *k.load);
+    k.load = ds__host_alloc(((size_t)d->t->wires + 1) * sizeof *k.load);
     k.whole = w->bytes ? (double)d->bound * 1e-9 + 1e-9 : 1;
     if (ds__wants_init(&wants, d, a) && k.load)
         ok = ds__wants_improve(&wants, &k);
@@ -51391,21 +51491,21 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
         d->failed = 1;
     if (ok)
         ds__wants_flows(&wants, d);
-    ds__release(wants.want);
-    ds__release(k.load);
+    ds__host_free(wants.want);
+    ds__host_free(k.load);
     d->ways = a->ways;
     return ok && !d->failed;
 }
 
 /* plan/flows.h - flows of an algorithm.
 
-   Turns a collective and an algorithm into flows (ds__flows), for trees, meshes, packed trees
-   and copies through the host. Grids are only checked here, since they have no flows. ds__load
-   gives the time of the busiest wire and the number of copies of one piece.
+   Turns a collective and an algorithm into flows (ds__flows_make), for trees, meshes, packed trees
+   and copies through the host. Grids are only checked here, since they have no flows.
+   ds__flows_load gives the time of the busiest wire and the number of copies of one piece.
 
-   Invariants: ds__flows discards the trees and flows of the draft first. It returns 0 if the
+   Invariants: ds__flows_make discards the trees and flows of the draft first. It returns 0 if the
    algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
-   Every tree of sums satisfies ds__in_order. ds__load counts one tree of a flow in each
+   Every tree of sums satisfies ds__in_order. ds__flows_load counts one tree of a flow in each
    direction.
    Locks: none.
    Threads: the thread that makes the plan. */
@@ -51476,7 +51576,7 @@ static int ds__flow_owners_add(ds__draft *d) {
             continue;
         ds__flow flow = { .owner = i, .dest = w->root };
         flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
-        flow.down = ds__path(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        flow.down = ds__flow_path_find(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
         ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
         k++;
     }
@@ -51491,7 +51591,7 @@ static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__ext
     int all = m->what == DS_ALL_REDUCE;
     int group[DS__TOPOLOGY_MAX];
     int turn = 0;
-    ds__groups(d->t, m->a->level, group);
+    ds__tree_groups_of(d->t, m->a->level, group);
     for (int k = 0; k < root; k++)
         turn += group[k] == group[root];
 
@@ -51511,18 +51611,18 @@ static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_
     ds__draft *d = m->d;
     const ds_plan_desc *w = d->want;
     size_t p = (size_t)d->p;
-    size_t at = ds__block(w, (size_t)v, p);
-    size_t n = ds__block(w, (size_t)v + 1, p) - at;
+    size_t at = ds__emit_block_of(w, (size_t)v, p);
+    size_t n = ds__emit_block_of(w, (size_t)v + 1, p) - at;
     ds__extent part = ds__slice_span(w, n, (size_t)j, (size_t)m->ways);
     ds__flow flow = { .in = at, .owner = root, .dest = v, .up = -1 };
-    flow.down = ds__path(d, tree, v, m->what == DS_GATHER);
+    flow.down = ds__flow_path_find(d, tree, v, m->what == DS_GATHER);
     if (m->what == DS_GATHER) {
         flow.in = 0;
         flow.out = at;
         flow.owner = v;
         flow.dest = root;
     } else if (m->what == DS_ALL_TO_ALL) {
-        flow.out = ds__block(w, (size_t)root, p);
+        flow.out = ds__emit_block_of(w, (size_t)root, p);
     }
     ds__flow_add(d, part, flow);
 }
@@ -51532,13 +51632,13 @@ static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff
     ds__draft *d = m->d;
     int deepest = 0;
     for (int v = 0; v < d->p; v++) {
-        int depth = ds__depth(d->tree + tree, v);
+        int depth = ds__emit_tree_depth(d->tree + tree, v);
         if (depth > deepest)
             deepest = depth;
     }
     for (int depth = deepest; depth >= 0; depth--)
         for (int v = 0; v < d->p && !d->failed; v++)
-            if (ds__depth(d->tree + tree, v) == depth)
+            if (ds__emit_tree_depth(d->tree + tree, v) == depth)
                 ds__flow_path_add(m, root, j, tree, v);
 }
 
@@ -51611,8 +51711,8 @@ static int ds__flow_root_add(ds__flow_maker *m, int root) {
     if (meshed && !ds__mesh_trees(d, &m->mesh, root, m->cut, tree))
         return 0;
     if (m->each) {
-        block.begin = ds__block(w, (size_t)root, p);
-        block.end = ds__block(w, (size_t)root + 1, p);
+        block.begin = ds__emit_block_of(w, (size_t)root, p);
+        block.end = ds__emit_block_of(w, (size_t)root + 1, p);
     }
     for (int j = 0; j < m->ways && !d->failed; j++) {
         ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
@@ -51665,7 +51765,7 @@ static int ds__flow_trees_add(ds__flow_maker *m) {
 }
 
 /* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
-static int ds__flows(ds__draft *d, const ds__algo *a) {
+static int ds__flows_make(ds__draft *d, const ds__algo *a) {
     int what = (int)d->want->what;
     ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
     m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
@@ -51710,7 +51810,7 @@ static void ds__load_copy(const ds__draft *d, ds__wire_loads *o, int from, int t
 
 /* Returns the time of the busiest wire for all flows, and the number of copies of a piece of
    each. `load` has room for all wires. */
-static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
+static int64_t ds__flows_load(const ds__draft *d, double *load, size_t *copies) {
     const ds_topology *t = d->t;
     ds__wire_loads loads = { load, 0, 0 };
     memset(load, 0, (size_t)t->wires * sizeof *load);
@@ -51734,15 +51834,15 @@ static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
 
 /* plan/bound.h - bound of a collective's time.
 
-   Computes bound_ns of a plan (ds__bound): the bytes over the narrowest cut of the links, and
-   the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
-   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once
-   a plan reaches the bound.
+   Computes bound_ns of a plan (ds__bound_compute): the bytes over the narrowest cut of the links,
+   and the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
+   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once a
+   plan reaches the bound.
 
    Invariants: the first part is a lower bound of every plan. The second part is an estimate:
    ranks start several copies at once, so small collectives can be faster. Ranks with the same
-   links are computed once (ds__alike). If memory is exhausted, a cut counts as 0 and no error
-   is reported.
+   links are computed once (ds__bound_alike_find). If memory is exhausted, a cut counts as 0 and no
+   error is reported.
    Locks: none.
    Threads: the thread that makes the plan. */
 
@@ -51819,8 +51919,8 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
     ds__net n = { t->nodes + 2, 0, NULL, NULL, NULL, NULL, NULL, NULL };
     double total = 0;
     double time = 0;
-    int *space = ds__alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
-    n.cap = ds__alloc((size_t)most * sizeof *n.cap);
+    int *space = ds__host_alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
+    n.cap = ds__host_alloc((size_t)most * sizeof *n.cap);
     for (int i = 0; i < t->devices; i++)
         total += from[i] ? 0 : need[i];
     for (int round = 0; space && n.cap && total > 0 && round < 64; round++) {
@@ -51860,13 +51960,13 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
             break;
         time = out / rate;
     }
-    ds__release(space);
-    ds__release(n.cap);
+    ds__host_free(space);
+    ds__host_free(n.cap);
     return time;
 }
 
 /* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
-static int64_t ds__alpha(const ds_topology *t) {
+static int64_t ds__bound_latency(const ds_topology *t) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
@@ -51877,7 +51977,7 @@ static int64_t ds__alpha(const ds_topology *t) {
 
 /* For each rank the first one that has the same links to the same nodes: what holds for one
    holds for both. */
-static void ds__alike(const ds_topology *t, int *as) {
+static void ds__bound_alike_find(const ds_topology *t, int *as) {
     for (int i = 0; i < t->devices; i++)
         for (as[i] = 0; as[i] < i; as[i]++) {
             int same = as[as[i]] == as[i];
@@ -51910,14 +52010,15 @@ static void ds__alike(const ds_topology *t, int *as) {
         }
 }
 
-static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *need, char *from) {
+static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, double *need,
+                                 char *from) {
     double worst = 0;
     double S = (double)w->bytes;
     int p = t->devices;
     int rounds = 0;
     int sums = w->what == DS_REDUCE || w->what == DS_GATHER;
     int as[DS__TOPOLOGY_MAX];
-    ds__alike(t, as);
+    ds__bound_alike_find(t, as);
     while (1 << rounds < p)
         rounds++;
     for (int both = 0; both < (w->what == DS_ALL_REDUCE ? 2 : 1); both++) {
@@ -51951,7 +52052,7 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
         /* and from each group to the others */
         for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) {
             int group[DS__TOPOLOGY_MAX];
-            ds__groups(t, level, group);
+            ds__tree_groups_of(t, level, group);
             for (int g = 0; g < p; g++) {
                 int n = 0;
                 int first = 0;
@@ -51970,7 +52071,8 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
         }
         worst += most;
     }
-    return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
+    return (int64_t)(worst * 1e9) +
+           rounds * ds__bound_latency(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
 
 /* plan/search.h - trying one algorithm.
@@ -52067,7 +52169,7 @@ static int ds__search_is_far(const ds__search *s) {
 /* Returns 1 if the flows of the draft cannot be faster than the best plan, or need not be. Sets
    `copies` to the number of copies of a piece. */
 static int ds__search_is_slow(ds__search *s, int id, size_t *copies) {
-    int64_t least = ds__load(&s->now, s->load, copies);
+    int64_t least = ds__flows_load(&s->now, s->load, copies);
     s->time[1][s->turn] = least;
     if (id && s->best.name && s->best.end <= s->enough)
         return 1;
@@ -52109,7 +52211,8 @@ static int ds__search_pieces(ds__search *s, int id, size_t copies, size_t k, int
             if (s->work > most)
                 return DS__SEARCH_SPENT;
         }
-        if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
+        if (!ds__pieces_emit(d, k, wave) || !ds__schedule_arrange(d) || !ds__settle_plan(d) ||
+            !ds__cost_predict(d))
             return DS__SEARCH_FAILED;
         if (d->end < *fastest)
             *fastest = d->end;
@@ -52161,7 +52264,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         return 1;
     if (asked && strcmp(asked, a->name) != 0)
         return 1;
-    if (!ds__flows(d, a))
+    if (!ds__flows_make(d, a))
         return !d->failed;
     if (ds__search_is_slow(s, id, &copies))
         return 1;
@@ -52217,9 +52320,9 @@ static int ds__loads_init(ds__loads *o, const ds__draft *d) {
     size_t p = (size_t)d->p;
     size_t wires = (size_t)d->t->wires;
     memset(o, 0, sizeof *o);
-    o->wire = ds__alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *o->wire);
-    o->inner = ds__alloc(p + 1);
-    o->made = ds__alloc(p * sizeof *o->made);
+    o->wire = ds__host_alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *o->wire);
+    o->inner = ds__host_alloc(p + 1);
+    o->made = ds__host_alloc(p * sizeof *o->made);
     if (!o->wire || !o->inner || !o->made)
         return 0;
     o->sum = o->wire + wires * DS__GUESS_LEVELS;
@@ -52228,9 +52331,9 @@ static int ds__loads_init(ds__loads *o, const ds__draft *d) {
 }
 
 static void ds__loads_deinit(ds__loads *o) {
-    ds__release(o->wire);
-    ds__release(o->inner);
-    ds__release(o->made);
+    ds__host_free(o->wire);
+    ds__host_free(o->inner);
+    ds__host_free(o->made);
 }
 
 /* Returns the level that a level counts as. */
@@ -52314,7 +52417,7 @@ static void ds__loads_node(const ds__draft *d, ds__loads *o, const ds__loads_sid
         e.level = ds__loads_level(side->height + depth - 1);
         e.from = u;
         e.to = v;
-        e.push = ds__gives(d);
+        e.push = ds__emit_gives(d);
     } else if (!o->inner[v]) {
         e.level = 0; /* an input is there from the beginning */
     }
@@ -52336,7 +52439,7 @@ static void ds__loads_tree(const ds__draft *d, ds__loads *o, const ds__loads_sid
     for (int v = 0; v <= d->p; v++) {
         if (tree[v] < 0)
             continue;
-        int depth = ds__depth(tree, v);
+        int depth = ds__emit_tree_depth(tree, v);
         if (depth > deepest)
             deepest = depth;
         ds__loads_node(d, o, side, v, depth);
@@ -52351,7 +52454,7 @@ static void ds__loads_flow(const ds__draft *d, ds__loads *o, const ds__flow *f) 
     if (f->up >= 0) {
         up.tree = d->tree + f->up;
         for (int v = 0; v <= d->p; v++) {
-            int depth = up.tree[v] < 0 ? 0 : ds__depth(up.tree, v);
+            int depth = up.tree[v] < 0 ? 0 : ds__emit_tree_depth(up.tree, v);
             if (depth > up.height)
                 up.height = depth;
         }
@@ -52495,13 +52598,13 @@ static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a,
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     ds__draft *d = &s->now;
     ds__loads o;
-    if (!ds__flows(d, &a))
+    if (!ds__flows_make(d, &a))
         return !d->failed;
     if (!ds__loads_init(&o, d)) {
         d->failed = 1;
         goto fail;
     }
-    if (d->run && !ds__emit(d, 1, 0))
+    if (d->run && !ds__pieces_emit(d, 1, 0))
         goto fail;
     if (d->run)
         ds__loads_grid(d, &o);
@@ -52531,8 +52634,8 @@ static int ds__guess_compare(const void *a, const void *b) {
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows(d, &g->algo) || !ds__emit(d, g->pieces, g->pieces > 1) || !ds__arrange(d) ||
-        !ds__lanes_in_turn(d) || !ds__predict(d))
+    if (!ds__flows_make(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
+        !ds__schedule_arrange(d) || !ds__lanes_in_turn(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;
     ds__search_best(s, id);
@@ -52630,7 +52733,7 @@ static int ds__search_all(ds__search *s) {
         int group[DS__TOPOLOGY_MAX];
         int groups = 0;
         int largest = 0;
-        ds__groups(s->now.t, level, group);
+        ds__tree_groups_of(s->now.t, level, group);
         for (int i = 0; i < p; i++) {
             int n = 0;
             int new_one = 1;
@@ -52725,19 +52828,19 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
-    ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
-    ds_plan_location *spot = ds__alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_step *step = ds__host_alloc((d->steps + 1) * sizeof *step);
+    ds_plan_location *spot = ds__host_alloc((d->spots + 1) * sizeof *spot);
     /* last: plus 1 */
-    uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
-    uint32_t *last = ds__alloc(lanes * sizeof *last);
+    uint32_t *before = ds__host_alloc((d->links + 1) * sizeof *before);
+    uint32_t *last = ds__host_alloc(lanes * sizeof *last);
     uint32_t count = 0;
-    size_t *scratch = ds__alloc(ranks * sizeof *scratch);
+    size_t *scratch = ds__host_alloc(ranks * sizeof *scratch);
     n->step = step;
     n->spot = spot;
     n->before = before;
     n->scratch = scratch;
     if (!step || !spot || !before || !last || !scratch) {
-        ds__release(last);
+        ds__host_free(last);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
     }
     if (d->spots)
@@ -52767,7 +52870,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
                 0;
         step[i].after_count = count - step[i].after;
     }
-    ds__release(last);
+    ds__host_free(last);
     n->ranks = d->p;
     n->ways = d->ways;
     n->lanes = d->lanes;
@@ -52831,17 +52934,17 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         if (t->seat[i] >= s.now.largest)
             s.now.largest = t->seat[i] + 1;
     s.now.slots = DS__PLAN_SLOTS;
-    s.load = ds__alloc(((size_t)t->wires + 1) * sizeof *s.load);
-    s.now.scratch = ds__alloc(n * sizeof *s.now.scratch);
-    s.best.scratch = ds__alloc(n * sizeof *s.best.scratch);
-    s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
-    s.out = ds__alloc(sizeof *s.out);
+    s.load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s.load);
+    s.now.scratch = ds__host_alloc(n * sizeof *s.now.scratch);
+    s.best.scratch = ds__host_alloc(n * sizeof *s.best.scratch);
+    s.now.place = ds__host_alloc(DS__PLACES * n * sizeof *s.now.place);
+    s.out = ds__host_alloc(sizeof *s.out);
     if (s.out)
         s.out->allocator = ds__allocator;
-    double *need = ds__alloc(n * sizeof *need);
-    char *from = ds__alloc(n);
+    double *need = ds__host_alloc(n * sizeof *need);
+    char *from = ds__host_alloc(n);
     ds_result r = DS_OK;
-    int64_t bound = need && from ? ds__bound(t, w, need, from) : 0;
+    int64_t bound = need && from ? ds__bound_compute(t, w, need, from) : 0;
     s.enough = w->pieces || w->algorithm ? 0 : bound;
     s.now.bound = bound;
     if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
@@ -52861,9 +52964,9 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         s.best.p = t->devices;
         r = ds__plan_fill(&s.best, s.out);
     }
-    ds__release(s.load);
-    ds__release(need);
-    ds__release(from);
+    ds__host_free(s.load);
+    ds__host_free(need);
+    ds__host_free(from);
     ds__draft_end(&s.now);
     ds__draft_end(&s.best);
     if (r == DS_OK)
@@ -52925,38 +53028,38 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
     DS__ENTER("ds_plan_write");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     size_t copies = 0;
     for (size_t i = 0; i < plan->steps; i++)
         copies += plan->step[i].from_count == 1;
-    ds__pen_print(&pen, "%s of %zu bytes over %d ranks", ds__collective_names[plan->desc.what],
-                  plan->desc.bytes, plan->ranks);
+    ds__text_writer_print(&pen, "%s of %zu bytes over %d ranks",
+                          ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
     if (plan->desc.what <= DS_REDUCE)
-        ds__pen_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
-    ds__pen_print(
+        ds__text_writer_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+    ds__text_writer_print(
         &pen,
         ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
         plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
         plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
         plan->lanes == 1 ? "" : "s");
-    ds__pen_print(&pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
-                  (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
-                  plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns
-                                     : 100.0);
+    ds__text_writer_print(
+        &pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3,
+        (double)plan->bound_ns / 1e3,
+        plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
         if (o->best[i].ns)
-            ds__pen_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n", ds__algo_names[i],
-                          (double)o->best[i].ns / 1e3, o->best[i].ways,
-                          o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
-                          o->best[i].pieces == 1 ? "" : "s");
+            ds__text_writer_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
+                                  ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
+                                  o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
+                                  o->best[i].pieces == 1 ? "" : "s");
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 
 /* comm/types.h - types of a collective: lanes, regions, steps.
 
    Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
-   regions (ds__region), steps (ds__cstep), buffer locations (ds__spot) and participants
-   (ds__party). Also defines the process-wide stocks of events (ds__spares) and of streams for
+   regions (ds__region), steps (ds__cstep), buffer locations (ds__location) and participants
+   (ds__participant). Also defines the process-wide stocks of events (ds__spares) and of streams for
    plans (ds__sides_of).
 
    Policy:
@@ -53012,10 +53115,10 @@ typedef struct ds__region {
     ds_device device;
 } ds__region;
 
-typedef struct ds__spot {
+typedef struct ds__location {
     uint32_t region;
     ptrdiff_t offset;
-} ds__spot;
+} ds__location;
 
 /* Distances in elements. */
 typedef struct ds__strided {
@@ -53035,8 +53138,8 @@ typedef struct ds__cstep {
     uint32_t after;
     int watched; /* 1: it comes before a step of another lane */
     ds_event done;
-    ds__spot dst;
-    ds__spot src;
+    ds__location dst;
+    ds__location src;
     size_t width;     /* copy: bytes; reduction: elements */
     size_t height;    /* copy: rows */
     size_t dst_pitch; /* copy: bytes */
@@ -53056,7 +53159,7 @@ typedef struct ds__work {
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
-    ds__spot *spot;
+    ds__location *spot;
     ds__strided *strided;
     const void **in; /* room for the inputs of a reduction */
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
@@ -53072,22 +53175,22 @@ typedef struct ds__work {
     ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
-    ds__spot spot_first[8];
+    ds__location spot_first[8];
     const void *in_first[8];
     _Alignas(16) char first[16 << 10]; /* and all else here: enough for a dozen tensors */
 } ds__work;
 
 /* A tensor that takes part. */
-typedef struct ds__party {
+typedef struct ds__participant {
     uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
     uint32_t region;
     unsigned flags;
     ds__dims d; /* most of it are dimensions that nobody has */
-} ds__party;
+} ds__participant;
 
 /* What is to be put together, all in one order of elements: where it lies, and after which step. */
 typedef struct ds__addend {
-    ds__spot spot;
+    ds__location spot;
     uint32_t after;
 } ds__addend;
 
@@ -53118,7 +53221,7 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 /* comm/step.h - participants and the list of steps.
 
    Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
-   returns memory that lasts until ds__work_end (join.h). ds__party_open checks a tensor and
+   returns memory that lasts until ds__work_end (join.h). ds__participant_open checks a tensor and
    finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
    of a lane wait for an earlier step.
 
@@ -53126,7 +53229,7 @@ static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
    ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
-   (ds__temporary: 0).
+   (ds__step_temporary_add: 0).
    Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
@@ -53159,7 +53262,7 @@ static void *ds__work_take(ds__work *w, size_t count, size_t size) {
         bytes = (bytes + 15) & ~(size_t)15;
         if (DS__UNLIKELY(bytes > w->left)) {
             size_t room = bytes > 2 * sizeof w->first ? bytes : 2 * sizeof w->first;
-            void **chunk = ds__alloc(16 + room);
+            void **chunk = ds__host_alloc(16 + room);
             w->left = 0;
             if (chunk) {
                 *chunk = w->chunks;
@@ -53210,7 +53313,7 @@ static void ds__side_give(ds_device device, int number) {
     ds__lock_give(&ds__c.lock);
 }
 
-static const char *ds__bare(const char *what) {
+static const char *ds__name_without_prefix(const char *what) {
     return strncmp(what, "the ", 4) == 0 ? what + 4 : what;
 }
 
@@ -53236,16 +53339,18 @@ static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, i
         }
     ds__stream *s = ds__stream_pin(given);
     if (!s)
-        return ds__also(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
-                        ds__nth(ds__bare(what), index));
+        return ds__fail_append(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
+                               ds__dims_nth(ds__name_without_prefix(what), index));
     if (device.type != DS_DEVICE_HOST &&
         (s->device.type != device.type || s->device.index != device.index))
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d",
-                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
-                     ds__type_name(device.type), device.index);
+                     ds__dims_nth(ds__name_without_prefix(what), index),
+                     ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
+                     device.index);
     else if (w->lanes && w->lane[0].device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, but others are on %s:%d",
-                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
+                     ds__dims_nth(ds__name_without_prefix(what), index),
+                     ds__type_name(s->device.type), s->device.index,
                      ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
     ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
     int pinned = lane && w->lanes <= DS__PINS / 2 - 1;
@@ -53268,35 +53373,36 @@ static ds_stream ds__given_stream(const ds_comm_options *o, int64_t index) {
 }
 
 /* What devstream knows of the memory must agree with the description. */
-static ds_result ds__party_memory(const ds__dims *d, const char *what, int64_t index, int *direct) {
+static ds_result ds__participant_memory(const ds__dims *d, const char *what, int64_t index,
+                                        int *direct) {
     ds_pointer_info info;
     *direct = d->device.type != DS_DEVICE_HOST;
-    if (!d->count || !ds__known(d->first, &info))
+    if (!d->count || !ds__memory_table_find(d->first, &info))
         return DS_OK;
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
     DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
                 "%s: %td bytes at offset %td exceed the allocation of %zu bytes",
-                ds__nth(what, index), d->high - d->low, at + d->low, info.size);
+                ds__dims_nth(what, index), d->high - d->low, at + d->low, info.size);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
         (info.device.type != d->device.type || info.device.index != d->device.index))
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
                         "the device of %s is %s:%d, but its memory is on %s:%d",
-                        ds__nth(what, index), ds__type_name(d->device.type), d->device.index,
+                        ds__dims_nth(what, index), ds__type_name(d->device.type), d->device.index,
                         ds__type_name(info.device.type), info.device.index);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
         info.device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "the device of %s is the host, but its memory is on %s:%d",
-                        ds__nth(what, index), ds__type_name(info.device.type), info.device.index);
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH, "the device of %s is the host, but its memory is on %s:%d",
+            ds__dims_nth(what, index), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
 }
 
 /* A party of what p->d says. */
-static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const char *what,
-                                 int64_t index, int64_t stream_index, ds__party *p) {
+static ds_result ds__participant_enter(ds__work *w, const ds_comm_options *o, const char *what,
+                                       int64_t index, int64_t stream_index, ds__participant *p) {
     int direct;
-    ds_result r = ds__party_memory(&p->d, what, index, &direct);
+    ds_result r = ds__participant_memory(&p->d, what, index, &direct);
     if (r == DS_OK)
         r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
     if (r < 0)
@@ -53309,20 +53415,20 @@ static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const ch
     return DS_OK;
 }
 
-static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
-                                const char *what, int64_t index, int64_t stream_index, int written,
-                                ds__party *p) {
+static ds_result ds__participant_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
+                                      const char *what, int64_t index, int64_t stream_index,
+                                      int written, ds__participant *p) {
     ds_result r = ds__tensor_read(t, what, index, &p->d);
     if (r < 0)
         return r;
     (void)ds__tensor_share(t, NULL, &p->flags);
     DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
-                ds__nth(what, index));
+                ds__dims_nth(what, index));
     for (int i = 0; i < p->d.ndim && written; i++)
         DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
                     "%s has %lld elements at one address: dimension %d has the stride 0",
-                    ds__nth(what, index), (long long)p->d.shape[i], i);
-    return ds__party_enter(w, o, what, index, stream_index, p);
+                    ds__dims_nth(what, index), (long long)p->d.shape[i], i);
+    return ds__participant_enter(w, o, what, index, stream_index, p);
 }
 
 /* All parties are known: memory of the host that nobody gave a stream goes with the first lane. */
@@ -53338,7 +53444,7 @@ static ds_result ds__work_settle(ds__work *w) {
     return DS_OK;
 }
 
-static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
+static uint32_t ds__step_temporary_add(ds__work *w, uint32_t lane, size_t bytes) {
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return 0;
@@ -53348,7 +53454,8 @@ static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
 }
 
 /* A step at the end of the list; DS__NO_INDEX: no memory. */
-static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__spot dst, ds__spot src) {
+static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location dst,
+                             ds__location src) {
     ds__cstep *s = DS__MORE(w, step);
     if (!s)
         return DS__NO_INDEX;
@@ -53382,7 +53489,7 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
 
 /* Kernels of a lane can use the region. On a virtual clock they take no links, so what is
    elsewhere is copied. */
-static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
+static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
     int reach = 0;
@@ -53400,22 +53507,22 @@ static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
 
 /* comm/move.h - copies between strided tensors.
 
-   Translates a copy between two tensors of one shape into steps (ds__move, ds__move_party). The
-   copy becomes one plain copy, one copy of rows, one strided copy by a kernel, or several of
-   these. If kernels of the lane cannot use both memories, ds__move packs the elements at the
-   source, copies one block and unpacks at the destination. ds__part describes a part of a
-   participant along one dimension.
+   Translates a copy between two tensors of one shape into steps (ds__copy_add,
+   ds__copy_participant). The copy becomes one plain copy, one copy of rows, one strided copy by a
+   kernel, or several of these. If kernels of the lane cannot use both memories, ds__copy_add packs
+   the elements at the source, copies one block and unpacks at the destination. ds__party_part
+   describes a part of a participant along one dimension.
 
    Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
    strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
    because cudaMemcpy2DAsync accepts none (cudaDevAttrMaxPitch).
-   Locks: takes none and expects none; ds__reaches asks the driver for peer access.
+   Locks: takes none and expects none; ds__step_reaches asks the driver for peer access.
    Threads: caller's threads, each with its own ds__work. */
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
-    ds__spot dst;
-    ds__spot src;
+    ds__location dst;
+    ds__location src;
     uint32_t lane;
     uint32_t last; /* the last step that was made */
     size_t item;
@@ -53476,8 +53583,8 @@ static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptr
     int rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
     /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
     rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX;
-    ds__spot dst = { m->dst.region, m->dst.offset + to };
-    ds__spot src = { m->src.region, m->src.offset + from };
+    ds__location dst = { m->dst.region, m->dst.offset + to };
+    ds__location src = { m->src.region, m->src.offset + from };
     if (w->r < 0)
         return;
     if (n == 0 || (rows && (!m->kernel || m->width >= 256))) {
@@ -53519,8 +53626,9 @@ static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptr
 
 /* Copies a tensor of this shape from one place with its strides to another, on the lane, which
    is that of one of the two. The last step, or DS__NO_INDEX. */
-static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t *to, ds__spot src,
-                         const int64_t *from, int ndim, const int64_t *shape, size_t item) {
+static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__location dst, const int64_t *to,
+                             ds__location src, const int64_t *from, int ndim, const int64_t *shape,
+                             size_t item) {
     ds__moves m;
     int64_t row[DS_TENSOR_MAX_DIMS];
     int64_t count = ds__count_of(ndim, shape);
@@ -53531,7 +53639,8 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     m.src = src;
     m.lane = lane;
     m.last = DS__NO_INDEX;
-    m.kernel = m.ndim && ds__reaches(w, lane, dst.region) && ds__reaches(w, lane, src.region);
+    m.kernel =
+        m.ndim && ds__step_reaches(w, lane, dst.region) && ds__step_reaches(w, lane, src.region);
     const ds__region *d = &w->region[dst.region];
     const ds__region *s = &w->region[src.region];
     uint32_t at_dst = d->lane;
@@ -53546,12 +53655,13 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     ds__row_major(ndim, shape, row);
     ds__moves_plan(&m, ndim, shape, row, from, item);
     if (m.ndim) {
-        ds__spot packed = { ds__temporary(w, at_src, bytes), 0 };
-        ds__come_after(w, lane, ds__move(w, at_src, packed, row, src, from, ndim, shape, item));
+        ds__location packed = { ds__step_temporary_add(w, at_src, bytes), 0 };
+        ds__come_after(w, lane, ds__copy_add(w, at_src, packed, row, src, from, ndim, shape, item));
         src = packed;
     }
     ds__moves_plan(&m, ndim, shape, to, row, item);
-    ds__spot there = m.ndim ? (ds__spot){ ds__temporary(w, at_dst, bytes), 0 } : dst;
+    ds__location there =
+        m.ndim ? (ds__location){ ds__step_temporary_add(w, at_dst, bytes), 0 } : dst;
     uint32_t i = ds__step_add(w, DS__STEP_COPY, lane, there, src);
     if (i == DS__NO_INDEX)
         return i;
@@ -53560,27 +53670,28 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     if (!m.ndim)
         return i;
     ds__come_after(w, at_dst, i);
-    return ds__move(w, at_dst, dst, to, there, row, ndim, shape, item);
+    return ds__copy_add(w, at_dst, dst, to, there, row, ndim, shape, item);
 }
 
-static ds__spot ds__spot_of(const ds__party *p) {
-    return (ds__spot){ p->region, 0 };
+static ds__location ds__location_of(const ds__participant *p) {
+    return (ds__location){ p->region, 0 };
 }
 
 /* One party's tensor to another party's, which has the same shape. */
-static uint32_t ds__move_party(ds__work *w, uint32_t lane, const ds__party *to,
-                               const ds__party *from) {
-    return ds__move(w, lane, ds__spot_of(to), to->d.strides, ds__spot_of(from), from->d.strides,
-                    to->d.ndim, to->d.shape, to->d.item);
+static uint32_t ds__copy_participant(ds__work *w, uint32_t lane, const ds__participant *to,
+                                     const ds__participant *from) {
+    return ds__copy_add(w, lane, ds__location_of(to), to->d.strides, ds__location_of(from),
+                        from->d.strides, to->d.ndim, to->d.shape, to->d.item);
 }
 
-static uint32_t ds__lane_of(const ds__work *w, const ds__party *p) {
+static uint32_t ds__lane_of(const ds__work *w, const ds__participant *p) {
     return w->region[p->region].lane;
 }
 
 /* A part of a party along a dimension, which moves on by its size. */
-static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size) {
-    ds__party part;
+static ds__participant ds__party_part(const ds__participant *p, int dim, int64_t *at,
+                                      int64_t size) {
+    ds__participant part;
     part.lane = p->lane;
     part.region = p->region;
     part.flags = p->flags;
@@ -53604,9 +53715,9 @@ static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size
     return part;
 }
 
-static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
-    return (ds__spot){ part->region,
-                       part->d.count ? part->d.first - w->region[part->region].at : 0 };
+static ds__location ds__location_in(const ds__work *w, const ds__participant *part) {
+    return (ds__location){ part->region,
+                           part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
 
 /* comm/submit.h - execution of single steps.
@@ -53625,35 +53736,35 @@ static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
    Threads: caller's threads, each with its own ds__work. The kernel of ds__spread_run runs on
    workers of the CPU driver. */
 
-static char *ds__spot_at(const ds__work *w, ds__spot s) {
+static char *ds__location_at(const ds__work *w, ds__location s) {
     return w->region[s.region].at + s.offset;
 }
 
 /* The part of a step that kernels do. */
 static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_stream stream) {
-    char *dst = ds__spot_at(w, s->dst);
+    char *dst = ds__location_at(w, s->dst);
     if (s->kind == DS__STEP_PACK) {
         const ds__strided *k = &w->strided[s->strided];
-        return ds__comm_pack(stream, k->item, dst, k->dst, ds__spot_at(w, s->src), k->src, k->shape,
-                             k->ndim);
+        return ds__comm_pack(stream, k->item, dst, k->dst, ds__location_at(w, s->src), k->src,
+                             k->shape, k->ndim);
     }
     for (uint32_t i = 0; i < s->count; i++)
-        w->in[i] = ds__spot_at(w, w->spot[s->first + i]);
+        w->in[i] = ds__location_at(w, w->spot[s->first + i]);
     return ds__comm_reduce(stream, (ds_reduce_op)s->op, s->dtype, dst, w->in, s->count, s->width);
 }
 
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
-    char *dst = ds__spot_at(w, s->dst);
+    char *dst = ds__location_at(w, s->dst);
     ds_result r = DS_OK;
     switch (s->kind) {
     case DS__STEP_COPY:
-        if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r))
+        if (ds__copy_plain(l->s, dst, ds__location_at(w, s->src), s->width, &r))
             return r;
-        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__spot_at(w, s->src), s->width));
+        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__location_at(w, s->src), s->width));
     case DS__STEP_ROWS:
         return ds__copy_between(l->s, &(ds__copy_request){ .dst = dst,
-                                                           .src = ds__spot_at(w, s->src),
+                                                           .src = ds__location_at(w, s->src),
                                                            .dst_pitch = s->dst_pitch,
                                                            .src_pitch = s->src_pitch,
                                                            .width = s->width,
@@ -53673,8 +53784,8 @@ static void ds__steps_now(void *user) {
             DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 }));
             continue;
         }
-        char *dst = ds__spot_at(w, s->dst);
-        char *src = ds__spot_at(w, s->src);
+        char *dst = ds__location_at(w, s->dst);
+        char *src = ds__location_at(w, s->src);
         for (size_t row = 0; row < s->height; row++)
             memcpy(dst + row * s->dst_pitch, src + row * s->src_pitch, s->width);
     }
@@ -53717,18 +53828,18 @@ static int ds__steps_spread(ds__work *w) {
 
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
-    ds__spread_args a = { .src = ds__spot_at(w, w->step[0].src),
+    ds__spread_args a = { .src = ds__location_at(w, w->step[0].src),
                           .count = w->steps,
                           .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
-        a.dst[i] = ds__spot_at(w, w->step[i].dst);
+        a.dst[i] = ds__location_at(w, w->step[i].dst);
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__spread_kernel;
     op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
     op.u.kernel.args = &a;
     op.u.kernel.grid = NULL;
-    return ds__submit(s, &op);
+    return ds__stream_submit(s, &op);
 }
 
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the
@@ -53787,9 +53898,9 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
    ds__work_run runs the list that a collective has written, and tells observers of its operands.
    ds__work_steps allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
-   frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
-   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
-   ds__event_give keep a stock of events for each device.
+   frees the temporary memory. ds__join_streams makes all lanes wait for each other.
+   ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
+   ds__event_take and ds__event_give keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
@@ -53803,7 +53914,7 @@ __attribute__((cold, noinline)) static void ds__join_here(const ds__clane *l) {
 
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is
    that one: often no other had any. `all`: as if all had some. */
-static ds_result ds__join(const ds__work *w, int all) {
+static ds_result ds__join_streams(const ds__work *w, int all) {
     ds_result r = DS_OK;
     uint32_t last = w->steps ? w->step[w->steps - 1].lane : 0;
     for (uint32_t i = 0; i < w->lanes; i++) {
@@ -53854,7 +53965,7 @@ static ds_result ds__fork_capture(ds__work *w) {
 __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     w->forked = 0;
     ds__tls.mute++;
-    DS_IGNORE(ds__join(w, 1));
+    DS_IGNORE(ds__join_streams(w, 1));
     ds__tls.mute--;
 }
 
@@ -53874,7 +53985,7 @@ static void ds__work_end(ds__work *w) {
     while (w->chunks) {
         void **chunk = w->chunks;
         w->chunks = *chunk;
-        ds__release(chunk);
+        ds__host_free(chunk);
     }
 }
 
@@ -53980,7 +54091,7 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
         }
         list[n++] = o;
     }
-    ds__observe(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
+    ds__observer_notify(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
 }
 
 static ds_result ds__work_steps(ds__work *w) {
@@ -54039,7 +54150,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.mute += r < 0;
     if (begun)
         w->forked = 0;
-    ds_result end = begun ? ds__join(w, 0) : DS_OK;
+    ds_result end = begun ? ds__join_streams(w, 0) : DS_OK;
     ds_result noted = ran ? DS_OK : ds__note_uses(w);
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
@@ -54056,25 +54167,26 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end < 0 ? end : noted;
-    return r < 0 && part ? ds__also(r, " (part of the collective was enqueued)") : r;
+    return r < 0 && part ? ds__fail_append(r, " (part of the collective was enqueued)") : r;
 }
 
 static ds_result ds__work_run(ds__work *w) {
     if (w->r < 0 || !w->steps)
         return w->r;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__work_observe(w, DS__SEEN_BEGIN, DS_OK);
     ds_result r = ds__work_steps(w);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__work_observe(w, DS__SEEN_END, r);
     return r;
 }
 
 /* comm/result.h - checks, options and results of collectives.
 
-   Compares participants with each other (ds__same_dtype, ds__same_shape, ds__apart), creates and
-   frees the tensors of results (ds__result_make, ds__results_drop), and checks the options.
-   DS__COMM_BEGIN opens a public function; DS__COMM_READY does the same without DS__ENTER.
+   Compares participants with each other (ds__same_dtype, ds__same_shape,
+   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_make,
+   ds__results_drop), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
+   does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
    caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
@@ -54090,19 +54202,19 @@ static ds_result ds__comm_dim(int *dim, int ndim) {
     return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK;
 }
 
-static ds_result ds__same_dtype(const ds__party *p, const char *what, int64_t index,
-                                const ds__party *like) {
+static ds_result ds__same_dtype(const ds__participant *p, const char *what, int64_t index,
+                                const ds__participant *like) {
     char one[DS_DTYPE_NAME_SIZE];
     char other[DS_DTYPE_NAME_SIZE];
     DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s",
-                ds__nth(what, index), ds__dtype_name(p->d.dtype, one),
+                ds__dims_nth(what, index), ds__dtype_name(p->d.dtype, one),
                 ds__dtype_name(like->d.dtype, other));
     return DS_OK;
 }
 
 /* `except`: a dimension that may differ, or -1. */
-static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t index,
-                                const ds__party *like, int except) {
+static ds_result ds__same_shape(const ds__participant *p, const char *what, int64_t index,
+                                const ds__participant *like, int except) {
     char one[DS__SHAPE_TEXT];
     char other[DS__SHAPE_TEXT];
     int same = p->d.ndim == like->d.ndim;
@@ -54113,11 +54225,11 @@ static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t in
     ds__shape_text(p->d.ndim, p->d.shape, one, sizeof one);
     ds__shape_text(like->d.ndim, like->d.shape, other, sizeof other);
     return except < 0
-               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__nth(what, index),
-                          one, other)
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s",
+                          ds__dims_nth(what, index), one, other)
                : ds__fail(DS_ERR_INVALID_VALUE,
                           "%s has the shape %s, which differs from %s in more than dimension %d",
-                          ds__nth(what, index), one, other, except);
+                          ds__dims_nth(what, index), one, other, except);
 }
 
 static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
@@ -54128,41 +54240,42 @@ static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
 }
 
 /* 1: the same elements in the same places. */
-static int ds__same_place(const ds__party *a, const ds__party *b) {
+static int ds__same_place(const ds__participant *a, const ds__participant *b) {
     return a->d.first == b->d.first && a->d.device.type == b->d.device.type &&
            ds__same_strides(&a->d, b->d.strides);
 }
 
 /* Elements without gaps, which share bytes. */
-static int ds__collides(const ds__dims *a, const ds__dims *b) {
+static int ds__dims_collide(const ds__dims *a, const ds__dims *b) {
     return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes &&
            (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
            ds__is_dense(a) && ds__is_dense(b);
 }
 
-static ds_result ds__apart(const ds__party *a, const char *what, int64_t index, const ds__party *b,
-                           const char *other, int64_t other_index) {
+static ds_result ds__memory_check_disjoint(const ds__participant *a, const char *what,
+                                           int64_t index, const ds__participant *b,
+                                           const char *other, int64_t other_index) {
     char name[100];
-    if (!ds__collides(&a->d, &b->d))
+    if (!ds__dims_collide(&a->d, &b->d))
         return DS_OK;
-    snprintf(name, sizeof name, "%s", ds__nth(other, other_index));
-    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__nth(what, index),
+    snprintf(name, sizeof name, "%s", ds__dims_nth(other, other_index));
+    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__dims_nth(what, index),
                     name);
 }
 
 /* Parties that are written share nothing with each other. */
-static ds_result ds__all_apart(const ds__party *p, const char *what, size_t count) {
+static ds_result ds__all_apart(const ds__participant *p, const char *what, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < i && r == DS_OK; k++)
-            r = ds__apart(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
+            r = ds__memory_check_disjoint(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
     return r;
 }
 
 /* A new tensor like `like`, on a device, which takes part. */
 static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like,
                                  ds_device device, int64_t index, int64_t stream_index,
-                                 ds__party *p, ds_tensor **out) {
+                                 ds__participant *p, ds_tensor **out) {
     ds_result r =
         ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
     if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
@@ -54170,7 +54283,7 @@ static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds
     if (r == DS_OK)
         r = ds__tensor_like(
             like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
-    return r < 0 ? r : ds__party_open(w, o, *out, "result", index, stream_index, 0, p);
+    return r < 0 ? r : ds__participant_open(w, o, *out, "result", index, stream_index, 0, p);
 }
 
 static void ds__results_drop(ds_tensor **out, size_t count) {
@@ -54192,8 +54305,8 @@ static ds_result ds__comm_device(ds_device device, const char *what, int64_t ind
         *out = (ds_device){ DS_DEVICE_HOST, 0 };
         return DS_OK;
     }
-    ds_result r = ds__resolve(device, out);
-    return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
+    ds_result r = ds__device_resolve(device, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
 }
 
 static int ds__same_device(ds_device a, ds_device b) {
@@ -54203,7 +54316,7 @@ static int ds__same_device(ds_device a, ds_device b) {
 /* The lanes of all results that will be made, before the first of them is: while a stream
    captures, that is how the others know which one it is. */
 static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices,
-                                   size_t count, const ds__party *alias) {
+                                   size_t count, const ds__participant *alias) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
         ds_device device = { 0, 0 };
@@ -54231,11 +54344,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
 }
 
 /* Parties for so many tensors. */
-static ds__party *ds__parties(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__party));
+static ds__participant *ds__parties_alloc(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__participant));
 }
 
-static ds__addend *ds__addends(ds__work *w, size_t count) {
+static ds__addend *ds__addends_alloc(ds__work *w, size_t count) {
     return ds__work_take(w, count, sizeof(ds__addend));
 }
 
@@ -54245,7 +54358,7 @@ static void ds__sides_end(void) {
             ds__sides *all = ds__sides_of[b][i];
             for (int k = 0; all && k < all->count; k++)
                 ds__stream_end(all->at[k]);
-            ds__release(all);
+            ds__host_free(all);
             ds__sides_of[b][i] = NULL;
         }
 }
@@ -54297,10 +54410,10 @@ static ds_result ds__comm_setup(void) {
 /* A collective that has a topology: what the plan is to be, and where the data of each rank
    lies. */
 typedef struct ds__side {
-    ds__spot spot;
-    const ds__party *p; /* NULL: the rank has none */
-    uint32_t ready;     /* what reads it comes after this step */
-    int apart;          /* 1: in temporary memory */
+    ds__location spot;
+    const ds__participant *p; /* NULL: the rank has none */
+    uint32_t ready;           /* what reads it comes after this step */
+    int apart;                /* 1: in temporary memory */
 } ds__side;
 
 typedef struct ds__follow {
@@ -54346,7 +54459,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     ds__lock_take(&ds__c.lock);
     ds__sides *all = *at;
     ds__lock_give(&ds__c.lock);
-    if (!all && !(fresh = ds__alloc(sizeof *fresh)))
+    if (!all && !(fresh = ds__host_alloc(sizeof *fresh)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
     if (!all) {
         ds__lock_take(&ds__c.lock);
@@ -54356,7 +54469,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
         }
         all = *at;
         ds__lock_give(&ds__c.lock);
-        ds__release(fresh);
+        ds__host_free(fresh);
     }
     *out_number = -1;
     ds__tls.mute++;
@@ -54486,7 +54599,7 @@ static ds_plan_order ds__order_of(ds_dtype t, ds_reduce_op op, unsigned flags) {
 /* 1: there is a plan to be followed. each: a party on each rank; one: the single tensor, or
    NULL. bytes: S. */
 static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o, ds_collective what,
-                           const ds__party *each, size_t count, const ds__party *one,
+                           const ds__participant *each, size_t count, const ds__participant *one,
                            size_t bytes) {
     const ds_topology *t = o->topology;
     if (!t || w->r < 0 || !bytes)
@@ -54524,7 +54637,8 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o,
 
 /* A tensor that is cut into equal parts along a dimension, of which each lies in these strides
    and follows the one before: where it is, if it is so. */
-static int ds__lies(const ds__party *p, int dim, size_t parts, const int64_t *strides) {
+static int ds__part_is_contiguous(const ds__participant *p, int dim, size_t parts,
+                                  const int64_t *strides) {
     int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
     for (int i = 0; i < p->d.ndim; i++)
         if ((parts > 1 && i == dim ? n : p->d.shape[i]) != 1 && p->d.strides[i] != strides[i])
@@ -54535,34 +54649,35 @@ static int ds__lies(const ds__party *p, int dim, size_t parts, const int64_t *st
 /* Moves all parts to the temporary memory, or from there. The last step. */
 static uint32_t ds__side_move(ds__work *w, const ds__side *a, int dim, size_t parts,
                               const int64_t *strides, int back) {
-    const ds__party *p = a->p;
+    const ds__participant *p = a->p;
     uint32_t lane = ds__lane_of(w, p);
     uint32_t last = DS__NO_INDEX;
     int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
     int64_t at = 0;
     for (size_t k = 0; k < parts && w->r == DS_OK; k++) {
-        ds__party part = parts > 1 ? ds__part(p, dim, &at, n) : *p;
-        ds__spot there = ds__spot_in(w, &part);
-        ds__spot here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
-        last = back ? ds__move(w, lane, there, part.d.strides, here, strides, part.d.ndim,
-                               part.d.shape, part.d.item)
-                    : ds__move(w, lane, here, strides, there, part.d.strides, part.d.ndim,
-                               part.d.shape, part.d.item);
+        ds__participant part = parts > 1 ? ds__party_part(p, dim, &at, n) : *p;
+        ds__location there = ds__location_in(w, &part);
+        ds__location here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
+        last = back ? ds__copy_add(w, lane, there, part.d.strides, here, strides, part.d.ndim,
+                                   part.d.shape, part.d.item)
+                    : ds__copy_add(w, lane, here, strides, there, part.d.strides, part.d.ndim,
+                                   part.d.shape, part.d.item);
     }
     return last;
 }
 
-static void ds__side_open(ds__work *w, ds__side *a, const ds__party *p, int dim, size_t parts,
+static void ds__side_open(ds__work *w, ds__side *a, const ds__participant *p, int dim, size_t parts,
                           const int64_t *strides, int read) {
     a->p = p;
-    a->apart = !ds__lies(p, dim, parts, strides);
-    a->spot = a->apart ? (ds__spot){ ds__temporary(w, ds__lane_of(w, p), p->d.bytes), 0 }
-                       : ds__spot_of(p);
+    a->apart = !ds__part_is_contiguous(p, dim, parts, strides);
+    a->spot = a->apart
+                  ? (ds__location){ ds__step_temporary_add(w, ds__lane_of(w, p), p->d.bytes), 0 }
+                  : ds__location_of(p);
     if (a->apart && read)
         a->ready = ds__side_move(w, a, dim, parts, strides, 0);
 }
 
-static int ds__sums(ds_collective what) {
+static int ds__collective_is_sum(ds_collective what) {
     return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
 }
 
@@ -54573,8 +54688,8 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     const ds__side *out = &f->out[rank];
     size_t read = 0;
     size_t written = 0;
-    if (!ds__sums(f->want.what) || !in->p || !out->p || in->apart || out->apart ||
-        !ds__collides(&in->p->d, &out->p->d))
+    if (!ds__collective_is_sum(f->want.what) || !in->p || !out->p || in->apart || out->apart ||
+        !ds__dims_collide(&in->p->d, &out->p->d))
         return;
     for (size_t i = 0; i < plan->steps; i++) {
         const ds_plan_step *s = &plan->step[i];
@@ -54590,21 +54705,22 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     uint32_t lane = f->lane[rank];
     int64_t n = in->p->d.count;
     int64_t one[1] = { 1 };
-    ds__spot apart = { ds__temporary(w, lane, in->p->d.bytes), 0 };
-    in->ready = ds__move(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
+    ds__location apart = { ds__step_temporary_add(w, lane, in->p->d.bytes), 0 };
+    in->ready = ds__copy_add(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
     in->spot = apart;
 }
 
-static int ds__spot_same(const ds__work *w, ds__spot a, ds__spot b) {
+static int ds__location_same(const ds__work *w, ds__location a, ds__location b) {
     return w->region[a.region].at && w->region[b.region].at &&
-           ds__spot_at(w, a) == ds__spot_at(w, b);
+           ds__location_at(w, a) == ds__location_at(w, b);
 }
 
-static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_location at) {
+static ds__location ds__plan_location(const ds__follow *f, const uint32_t *scratch,
+                                      ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
-        return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
+        return (ds__location){ scratch[at.rank], (ptrdiff_t)at.offset };
     const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
-    return (ds__spot){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
+    return (ds__location){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
 }
 
 /* The plan's steps, at the end of the list. */
@@ -54626,9 +54742,9 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
             if (lane[r * lanes + l] == 0)
                 lane[r * lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        scratch[r] = plan->scratch[r] ? ds__temporary(w, f->lane[r], plan->scratch[r]) : 0;
+        scratch[r] = plan->scratch[r] ? ds__step_temporary_add(w, f->lane[r], plan->scratch[r]) : 0;
     if (w->r == DS_OK && plan->scratch[p]) {
-        scratch[p] = ds__temporary(w, f->lane[f->want.root], plan->scratch[p]);
+        scratch[p] = ds__step_temporary_add(w, f->lane[f->want.root], plan->scratch[p]);
         w->region[scratch[p]].device = (ds_device){ DS_DEVICE_HOST, 0 };
     }
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
@@ -54637,11 +54753,11 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         const ds_plan_step *s = &plan->step[i];
         const ds_plan_location *from = &plan->spot[s->from];
         size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
-        ds__spot dst = ds__plan_spot(f, scratch, s->to);
-        ds__spot src = ds__plan_spot(f, scratch, *from);
+        ds__location dst = ds__plan_location(f, scratch, s->to);
+        ds__location src = ds__plan_location(f, scratch, *from);
         made[i] = last[at];
         /* it is there */
-        if (s->from_count == 1 && ds__spot_same(w, dst, src))
+        if (s->from_count == 1 && ds__location_same(w, dst, src))
             continue;
         for (uint32_t k = 0; k < s->after_count; k++)
             ds__come_after(w, lane[at], made[plan->before[s->after + k]]);
@@ -54649,9 +54765,9 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         for (uint32_t k = 0; k < s->from_count; k++) {
             if (from[k].buffer == DS_PLAN_INPUT)
                 ds__come_after(w, lane[at], f->in[from[k].rank].ready);
-            ds__spot *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
+            ds__location *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
             if (one && s->from_count > 1)
-                *one = ds__plan_spot(f, scratch, from[k]);
+                *one = ds__plan_location(f, scratch, from[k]);
         }
         if (w->r < 0)
             return;
@@ -54700,7 +54816,7 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     else if ((d->item ? d->item : 1) % f->want.item)
         (void)ds__follow_not(w, f->o, "it splits elements of %zu bytes: its item is %zu",
                              f->want.item, d->item);
-    else if (d->order > f->want.order && ds__sums(d->what))
+    else if (d->order > f->want.order && ds__collective_is_sum(d->what))
         (void)ds__follow_not(w, f->o, "its sums are not in the order of the list");
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);
@@ -54720,8 +54836,8 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
 
 /* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
    makes the tensor. */
-static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                uint32_t ready, const ds__party *to, size_t count) {
+static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__participant *from,
+                                uint32_t ready, const ds__participant *to, size_t count) {
     const ds_topology *t = o->topology;
     int64_t dense[DS_TENSOR_MAX_DIMS];
     ds__follow f;
@@ -54730,7 +54846,7 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
     size_t p = (size_t)t->devices;
     size_t root = ds__root_of(o, from->d.device);
     size_t left = p - 1;
-    ds__party *each = ds__parties(w, p);
+    ds__participant *each = ds__parties_alloc(w, p);
     /* whose tensor a rank has, and which rank a tensor is, plus 1 */
     size_t *index = each ? ds__work_take(w, p + count, sizeof *index) : NULL;
     if (!index)
@@ -54775,28 +54891,28 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!index[p + i] && !ds__same_place(from, &to[i])) {
             ds__come_after(w, ds__lane_of(w, &to[i]), ready);
-            ds__move_party(w, ds__lane_of(w, &to[i]), &to[i], from);
+            ds__copy_participant(w, ds__lane_of(w, &to[i]), &to[i], from);
         }
     return 1;
 }
 
 /* The source as every result wants it: without gaps. From then on it is copied as it lies; more
    than one result, and it is packed once. */
-static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                const ds__party *to, size_t count) {
+static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__participant *from,
+                                const ds__participant *to, size_t count) {
     int64_t dense[DS_TENSOR_MAX_DIMS];
     if (ds__broadcast_follow(w, o, from, DS__NO_INDEX, to, count))
         return;
-    ds__spot src = ds__spot_of(from);
+    ds__location src = ds__location_of(from);
     const int64_t *strides = from->d.strides;
     uint32_t lane = ds__lane_of(w, from);
     uint32_t packed = DS__NO_INDEX;
     if (count > 1 && !ds__is_dense(&from->d) &&
         w->region[from->region].device.type != DS_DEVICE_HOST) {
         ds__dense_like(&from->d, dense);
-        src = (ds__spot){ ds__temporary(w, lane, from->d.bytes), 0 };
-        packed = ds__move(w, lane, src, dense, ds__spot_of(from), strides, from->d.ndim,
-                          from->d.shape, from->d.item);
+        src = (ds__location){ ds__step_temporary_add(w, lane, from->d.bytes), 0 };
+        packed = ds__copy_add(w, lane, src, dense, ds__location_of(from), strides, from->d.ndim,
+                              from->d.shape, from->d.item);
         strides = dense;
     }
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
@@ -54804,22 +54920,22 @@ static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds_
         if (ds__same_place(from, &to[i]))
             continue;
         ds__come_after(w, mine, packed);
-        ds__move(w, mine, ds__spot_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
-                 to[i].d.shape, to[i].d.item);
+        ds__copy_add(w, mine, ds__location_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
+                     to[i].d.shape, to[i].d.item);
     }
 }
 
 DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *devices, size_t count,
                                    const ds_comm_options *options, ds_tensor **out) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     if (out)
         memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_broadcast");
     ds__work_begin(&w);
     DS__REQUIRE(!count || (devices && out), "%s is NULL", devices ? "out" : "devices");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     size_t made = 0;
     if (r == DS_OK)
@@ -54848,22 +54964,23 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
 DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                         size_t count, const ds_comm_options *options) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
     ds__work_begin(&w);
     DS__REQUIRE(!count || outs, "outs is NULL");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                           &to[i]);
+        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                                 &to[i]);
         if (r == DS_OK)
             r = ds__same_dtype(&to[i], "output tensor", (int64_t)i, &from);
         if (r == DS_OK)
             r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
         if (r == DS_OK && !ds__same_place(&from, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
+            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
+                                          "tensor to send", -1);
     }
     if (r == DS_OK)
         r = ds__all_apart(to, "output tensor", count);
@@ -54892,7 +55009,7 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* torch.chunk: how many pieces, and how long they are. */
-static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
+static size_t ds__chunk_count(int64_t size, size_t count, int64_t *out_length) {
     int64_t n = (int64_t)count;
     *out_length = size / n + (size % n != 0);
     return size ? (size_t)(size / *out_length + (size % *out_length != 0)) : count;
@@ -54915,7 +55032,8 @@ static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64
 
 /* By plan: parts of one size, and one on each rank; `whole` is cut, or becomes all. */
 static int ds__parts_follow(ds__work *w, const ds_comm_options *o, ds_collective what,
-                            const ds__party *whole, const ds__party *part, size_t count, int dim) {
+                            const ds__participant *whole, const ds__participant *part, size_t count,
+                            int dim) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     ds__follow f;
     if (!o->topology)
@@ -54946,7 +55064,7 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
                                  const ds_comm_options *options, ds_tensor **out,
                                  size_t *out_count) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     int64_t at = 0;
     int64_t length = 0;
     if (out)
@@ -54959,26 +55077,28 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
     /* results, and the pieces they come from */
-    ds__party *to = ds__parties(&w, 2 * count);
-    ds__party *part = to ? to + count : NULL;
+    ds__participant *to = ds__parties_alloc(&w, 2 * count);
+    ds__participant *part = to ? to + count : NULL;
     if (!to)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
+    ds_result r = ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
     if (r == DS_OK)
         r = ds__comm_dim(&dim, from.d.ndim);
     if (r == DS_OK && chunk_sizes)
         r = ds__chunk_sizes_check(chunk_sizes, count, from.d.shape[dim], dim);
-    size_t pieces = r < 0 ? 0 : chunk_sizes ? count : ds__chunks(from.d.shape[dim], count, &length);
+    size_t pieces = r < 0         ? 0
+                    : chunk_sizes ? count
+                                  : ds__chunk_count(from.d.shape[dim], count, &length);
     size_t made = 0;
     if (r == DS_OK)
         r = ds__results_lanes(&w, options, devices, pieces, &from);
     for (size_t i = 0; i < pieces && r == DS_OK; i++) {
         ds_device device = { 0, 0 };
         int64_t rest = from.d.shape[dim] - at;
-        part[made] = ds__part(&from, dim, &at,
-                              chunk_sizes     ? chunk_sizes[i]
-                              : length < rest ? length
-                                              : rest);
+        part[made] = ds__party_part(&from, dim, &at,
+                                    chunk_sizes     ? chunk_sizes[i]
+                                    : length < rest ? length
+                                                    : rest);
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
         if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device))
             r = ds__tensor_show(tensor, &part[made].d, &out[i]);
@@ -54993,9 +55113,9 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     int planned =
         r == DS_OK && made && ds__parts_follow(&w, options, DS_SCATTER, &from, to, made, dim);
     for (size_t i = 0; i < made && r == DS_OK && !planned; i++) {
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
-                 ds__spot_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
-                 to[i].d.item);
+        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
+                     ds__location_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
+                     to[i].d.item);
         r = w.r;
     }
     if (r == DS_OK)
@@ -55009,8 +55129,8 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
 }
 
 /* Tensors that together have the size of `whole` along a dimension. */
-static ds_result ds__parts_check(const ds__party *p, size_t count, const char *what,
-                                 const ds__party *whole, int dim) {
+static ds_result ds__parts_check(const ds__participant *p, size_t count, const char *what,
+                                 const ds__participant *whole, int dim) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         ds_result r = ds__same_dtype(&p[i], what, (int64_t)i, whole);
@@ -55030,20 +55150,20 @@ static ds_result ds__parts_check(const ds__party *p, size_t count, const char *w
 DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                       size_t count, int dim, const ds_comm_options *options) {
     ds__work w;
-    ds__party from;
-    ds__party part;
+    ds__participant from;
+    ds__participant part;
     int64_t at = 0;
     DS__COMM_BEGIN("ds_comm_scatter_into");
     ds__work_begin(&w);
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         r = ds__comm_dim(&dim, from.d.ndim);
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                           &to[i]);
+        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                                 &to[i]);
     if (r == DS_OK)
         r = ds__parts_check(to, count, "output tensor", &from, dim);
     if (r == DS_OK)
@@ -55051,18 +55171,20 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
     if (r == DS_OK)
         r = ds__work_settle(&w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
+        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
         if (!ds__same_place(&part, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
+            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
+                                          "tensor to send", -1);
     }
     int planned = r == DS_OK && ds__parts_follow(&w, options, DS_SCATTER, &from, to, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
+        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
         if (ds__same_place(&part, &to[i]))
             continue;
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
-                 ds__spot_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape, to[i].d.item);
+        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
+                     ds__location_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape,
+                     to[i].d.item);
         r = w.r;
     }
     if (r == DS_OK)
@@ -55073,11 +55195,12 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
 
 static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, int *dim,
-                                 ds__party *from, ds__dims *whole) {
+                                 ds__participant *from, ds__dims *whole) {
     DS__REQUIRE(count && tensors, "there are no tensors to gather");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__party_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0, &from[i]);
+        r = ds__participant_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0,
+                                 &from[i]);
     if (r == DS_OK)
         r = ds__comm_dim(dim, from[0].d.ndim);
     if (r < 0)
@@ -55110,23 +55233,26 @@ static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
 }
 
 /* The inputs go to their parts of the result, each on its own lane. */
-static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                  size_t count, int dim, const ds__party *to) {
+static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o,
+                                  const ds__participant *from, size_t count, int dim,
+                                  const ds__participant *to) {
     int64_t at = 0;
     ds_result r = ds__work_settle(w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
+        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
         if (!ds__same_place(&part, &from[i]))
-            r = ds__apart(to, "the result", -1, &from[i], "input tensor", (int64_t)i);
+            r = ds__memory_check_disjoint(to, "the result", -1, &from[i], "input tensor",
+                                          (int64_t)i);
     }
     int planned = r == DS_OK && ds__parts_follow(w, o, DS_GATHER, to, from, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
+        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
         if (ds__same_place(&part, &from[i]))
             continue;
-        ds__move(w, ds__lane_of(w, &from[i]), ds__spot_in(w, &part), to->d.strides,
-                 ds__spot_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape, to->d.item);
+        ds__copy_add(w, ds__lane_of(w, &from[i]), ds__location_in(w, &part), to->d.strides,
+                     ds__location_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape,
+                     to->d.item);
         r = w->r;
     }
     return r < 0 ? r : ds__work_run(w);
@@ -55136,14 +55262,14 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
                                 ds_device destination, const ds_comm_options *options,
                                 ds_tensor **out) {
     ds__work w;
-    ds__party to;
+    ds__participant to;
     ds__dims whole;
     if (out)
         *out = NULL;
     DS__COMM_BEGIN("ds_comm_gather");
     ds__work_begin(&w);
     DS__REQUIRE(out, "out is NULL");
-    ds__party *from = ds__parties(&w, count);
+    ds__participant *from = ds__parties_alloc(&w, count);
     if (!from)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
@@ -55162,16 +55288,16 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
 DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t count, int dim,
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
-    ds__party to;
-    ds__party like;
+    ds__participant to;
+    ds__participant like;
     DS__COMM_BEGIN("ds_comm_gather_into");
     ds__work_begin(&w);
-    ds__party *from = ds__parties(&w, count);
+    ds__participant *from = ds__parties_alloc(&w, count);
     if (!from)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__gather_open(&w, options, tensors, count, &dim, from, &like.d);
     if (r == DS_OK)
-        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
     if (r == DS_OK)
         r = ds__same_dtype(&to, "the output tensor", -1, &from[0]);
     if (r == DS_OK)
@@ -55186,7 +55312,7 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
 
    Implements ds_comm_reduce, ds_comm_reduce_add, ds_comm_reduce_add_coalesced and
    ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice and
-   ds__reducible also serve all_to_all.h.
+   ds__reduction_check also serve all_to_all.h.
 
    Invariants: inputs have one shape and one data type, lie on devices, and start at a multiple
    of the size of their numbers. On the direct path, all inputs are combined in list order by one
@@ -55197,7 +55323,7 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
-static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
+static ds_result ds__reduction_check(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
     int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) &&
                 (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
@@ -55222,22 +55348,22 @@ static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
 }
 
 /* The strides in which it is done: those of `like`, if it has no gaps. */
-static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const int64_t *strides,
-                           ds__addend *out) {
+static void ds__addends_of(ds__work *w, const ds__participant *in, size_t count,
+                           const int64_t *strides, ds__addend *out) {
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
-        const ds__party *p = &in[i];
-        out[i] = (ds__addend){ ds__spot_of(p), DS__NO_INDEX };
+        const ds__participant *p = &in[i];
+        out[i] = (ds__addend){ ds__location_of(p), DS__NO_INDEX };
         if (ds__same_strides(&p->d, strides) && w->region[p->region].direct)
             continue;
         uint32_t lane = ds__lane_of(w, p);
-        out[i].spot = (ds__spot){ ds__temporary(w, lane, p->d.bytes), 0 };
-        out[i].after = ds__move(w, lane, out[i].spot, strides, ds__spot_of(p), p->d.strides,
-                                p->d.ndim, p->d.shape, p->d.item);
+        out[i].spot = (ds__location){ ds__step_temporary_add(w, lane, p->d.bytes), 0 };
+        out[i].after = ds__copy_add(w, lane, out[i].spot, strides, ds__location_of(p), p->d.strides,
+                                    p->d.ndim, p->d.shape, p->d.item);
     }
 }
 
 /* Elements `from` to `from + size - 1` of all, on a lane, to the same place in `dst`. The step. */
-static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
+static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__location dst, const ds__addend *in,
                                  size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
                                  int64_t size) {
     size_t item = (ds_dtype_get_size)(dtype);
@@ -55246,10 +55372,10 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
     if (w->r < 0 || !size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
-        ds__spot at = { in[i].spot.region, in[i].spot.offset + offset };
+        ds__location at = { in[i].spot.region, in[i].spot.offset + offset };
         ds__come_after(w, lane, in[i].after);
-        if (!ds__reaches(w, lane, at.region)) {
-            ds__spot here = { ds__temporary(w, lane, (size_t)size * item), 0 };
+        if (!ds__step_reaches(w, lane, at.region)) {
+            ds__location here = { ds__step_temporary_add(w, lane, (size_t)size * item), 0 };
             uint32_t copy = ds__step_add(w, DS__STEP_COPY, lane, here, at);
             if (copy == DS__NO_INDEX)
                 return copy;
@@ -55258,13 +55384,14 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
             w->step[copy].height = 1;
             at = here;
         }
-        ds__spot *s = DS__MORE(w, spot);
+        ds__location *s = DS__MORE(w, spot);
         if (!s)
             return DS__NO_INDEX;
         *s = at;
     }
-    uint32_t step = ds__step_add(w, DS__STEP_REDUCE, lane,
-                                 (ds__spot){ dst.region, dst.offset + offset }, (ds__spot){ 0, 0 });
+    uint32_t step =
+        ds__step_add(w, DS__STEP_REDUCE, lane, (ds__location){ dst.region, dst.offset + offset },
+                     (ds__location){ 0, 0 });
     if (step == DS__NO_INDEX)
         return step;
     w->step[step].op = (uint8_t)op;
@@ -55278,15 +55405,15 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
 }
 
 /* All of `in` to `to`, on its lane. */
-static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__party *in,
-                             size_t count, const ds__party *to, ds_reduce_op op,
+static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__participant *in,
+                             size_t count, const ds__participant *to, ds_reduce_op op,
                              ds__addend *addends) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     uint32_t lane = ds__lane_of(w, to);
     ds__follow f;
     if (count == 1) {
         if (!ds__same_place(in, to))
-            ds__move_party(w, lane, to, in);
+            ds__copy_participant(w, lane, to, in);
         return;
     }
     ds__dense_like(&to->d, strides);
@@ -55303,33 +55430,34 @@ static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__pa
     }
     int fits = ds__same_strides(&to->d, strides) && w->region[to->region].direct;
     ds__addends_of(w, in, count, strides, addends);
-    ds__spot dst = fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(w, lane, to->d.bytes), 0 };
+    ds__location dst = fits ? ds__location_of(to)
+                            : (ds__location){ ds__step_temporary_add(w, lane, to->d.bytes), 0 };
     ds__reduce_slice(w, lane, dst, addends, count, op, to->d.dtype, 0, to->d.count);
     if (!fits)
-        ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape,
-                 to->d.item);
+        ds__copy_add(w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
+                     to->d.shape, to->d.item);
 }
 
 /* A GPU faults on a number that is not on a multiple of its size. A complex element is two
    numbers. */
-static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
+static ds_result ds__on_multiples(const ds__participant *p, const char *what, int64_t index) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
     DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
                 "%s begins at %p; a reduction needs a multiple of %zu, the element size",
-                ds__nth(what, index), (void *)p->d.first, number);
+                ds__dims_nth(what, index), (void *)p->d.first, number);
     return DS_OK;
 }
 
 /* Tensors of one shape and type. stride: from one to the next in the array. */
 static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, size_t stride,
-                                 ds_reduce_op op, ds__party *in) {
+                                 ds_reduce_op op, ds__participant *in) {
     DS__REQUIRE(count && tensors, "there are no tensors to reduce");
     DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: a single tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0,
-                           &in[i]);
+        r = ds__participant_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i,
+                                 0, &in[i]);
         if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST)
             r = ds__fail(DS_ERR_INVALID_DEVICE,
                          "input tensor at index %zu is on the host, not on a device", i);
@@ -55339,7 +55467,7 @@ static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
             r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
     }
     if (r == DS_OK)
-        r = ds__reducible(in[0].d.dtype, op);
+        r = ds__reduction_check(in[0].d.dtype, op);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
     return r;
@@ -55356,13 +55484,13 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         return r;
     DS__REQUIRE(lists < SIZE_MAX / (count + 1), "%zu lists of %zu tensors", lists, count);
     /* parties of one sum side by side */
-    ds__party *in = ds__parties(&w, (lists + 1) * count);
-    ds__party *to = in ? in + lists * count : NULL;
-    ds__addend *addends = ds__addends(&w, lists);
+    ds__participant *in = ds__parties_alloc(&w, (lists + 1) * count);
+    ds__participant *to = in ? in + lists * count : NULL;
+    ds__addend *addends = ds__addends_alloc(&w, lists);
     r = w.r;
     int alone = lists == 1 && o->flags & DS_COMM_ALIAS;
     for (size_t k = 0; k < count && r == DS_OK; k++) {
-        ds__party *p = in + k * lists;
+        ds__participant *p = in + k * lists;
         int there = 0;
         r = ds__reduce_open(&w, o, tensors + k, lists, count, op, p);
         for (size_t i = 0; i < lists && r == DS_OK; i++)
@@ -55377,7 +55505,7 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         }
     }
     for (size_t k = 0; k < count && r == DS_OK; k++) {
-        const ds__party *p = in + k * lists;
+        const ds__participant *p = in + k * lists;
         r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k])
                   : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
     }
@@ -55429,15 +55557,15 @@ DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, s
 DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
-    ds__party to;
+    ds__participant to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
     ds__work_begin(&w);
-    ds__party *in = ds__parties(&w, count);
-    ds__addend *addends = in ? ds__addends(&w, count) : NULL;
+    ds__participant *in = ds__parties_alloc(&w, count);
+    ds__addend *addends = in ? ds__addends_alloc(&w, count) : NULL;
     ds_result r =
         addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
     if (r == DS_OK)
         r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
     if (r == DS_OK)
@@ -55446,7 +55574,8 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
         r = ds__on_multiples(&to, "the output tensor", -1);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         if (!ds__same_place(&to, &in[i]))
-            r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
+            r = ds__memory_check_disjoint(&to, "the output tensor", -1, &in[i], "input tensor",
+                                          (int64_t)i);
     if (r == DS_OK)
         r = ds__work_settle(&w);
     if (r == DS_OK) {
@@ -55464,17 +55593,17 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
    writes the steps of a plan.
 
    Invariants: the input and the output at one index are on the same device, never on the host.
-   Outputs share no memory with each other, as far as ds__apart finds it. An output may share
-   memory with its own input only in the form that ds__all_overlaps accepts. On the direct path
-   of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
+   Outputs share no memory with each other, as far as ds__memory_check_disjoint finds it. An output
+   may share memory with its own input only in the form that ds__all_overlaps accepts. On the direct
+   path of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
    each round, no two copies read the same result.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
 /* Inputs and outputs, one of each for every device. */
 typedef struct ds__all {
-    ds__party *in;
-    ds__party *out;
+    ds__participant *in;
+    ds__participant *out;
     ds__addend *addends;
     ds__addend *results;
     size_t count;
@@ -55490,8 +55619,8 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
                 : tensors ? "outs is NULL"
                           : "tensors is NULL");
     DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
-    a->in = ds__parties(&a->w, 2 * count);
-    a->addends = a->in ? ds__addends(&a->w, 2 * count) : NULL;
+    a->in = ds__parties_alloc(&a->w, 2 * count);
+    a->addends = a->in ? ds__addends_alloc(&a->w, 2 * count) : NULL;
     if (!a->addends)
         return DS_ERR_OUT_OF_MEMORY;
     a->out = a->in + count;
@@ -55499,9 +55628,9 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         int64_t n = (int64_t)i;
-        r = ds__party_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
+        r = ds__participant_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
         if (r == DS_OK)
-            r = ds__party_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
+            r = ds__participant_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
         if (r == DS_OK)
             r = ds__same_dtype(&a->in[i], "input tensor", n, &a->in[0]);
         if (r == DS_OK)
@@ -55539,25 +55668,26 @@ static ds_result ds__all_overlaps(const ds__all *a, int own) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
         for (size_t k = 0; k < a->count && r == DS_OK; k++) {
-            const ds__party *out = &a->out[i];
-            const ds__party *in = &a->in[k];
+            const ds__participant *out = &a->out[i];
+            const ds__participant *in = &a->in[k];
             if (i == k && own < 3) {
                 int64_t at = 0;
                 int64_t n = own == 1 ? out->d.shape[0] : own == 2 ? in->d.shape[0] : 0;
                 at = (int64_t)i * n;
-                ds__party part = own == 1   ? ds__part(in, 0, &at, n)
-                                 : own == 2 ? ds__part(out, 0, &at, n)
-                                            : *out;
+                ds__participant part = own == 1   ? ds__party_part(in, 0, &at, n)
+                                       : own == 2 ? ds__party_part(out, 0, &at, n)
+                                                  : *out;
                 if (ds__same_place(&part, own == 1 ? out : in))
                     continue;
             }
-            r = ds__apart(out, "output tensor", (int64_t)i, in, "input tensor", (int64_t)k);
+            r = ds__memory_check_disjoint(out, "output tensor", (int64_t)i, in, "input tensor",
+                                          (int64_t)k);
         }
     return r;
 }
 
 static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
-    ds_result r = ds__reducible(a->in[0].d.dtype, op);
+    ds_result r = ds__reduction_check(a->in[0].d.dtype, op);
     for (size_t i = 0; i < a->count && r == DS_OK; i++) {
         r = ds__on_multiples(&a->in[i], "input tensor", (int64_t)i);
         if (r == DS_OK)
@@ -55567,8 +55697,8 @@ static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
 }
 
 /* `many` is `one` so many times along dimension 0. */
-static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds__party *one,
-                               const char *other, size_t count) {
+static ds_result ds__all_sizes(const ds__participant *many, const char *what,
+                               const ds__participant *one, const char *other, size_t count) {
     int64_t n;
     DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0,
                 "tensors without dimensions cannot be split or concatenated");
@@ -55592,14 +55722,15 @@ static int ds__all_follow(ds__all *a, const ds_comm_options *o, ds_collective wh
     if (!ds__follow_open(w, &f, o, what, a->out, a->count, NULL,
                          out_parts > in_parts ? a->out[0].d.bytes : a->in[0].d.bytes))
         return 0;
-    ds__party part = in_parts == 1
-                         ? a->in[0]
-                         : ds__part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
+    ds__participant part =
+        in_parts == 1 ? a->in[0]
+                      : ds__party_part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
     if (out_parts == 1)
         part = a->out[0];
     ds__dense_like(&part.d, strides);
     f.op = op;
-    f.want.order = ds__sums(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags) : DS_ORDER_AT_ONCE;
+    f.want.order = ds__collective_is_sum(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags)
+                                               : DS_ORDER_AT_ONCE;
     for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
         ds__side_open(w, &f.in[i], &a->in[i], 0, in_parts, strides, 1);
         ds__side_open(w, &f.out[i], &a->out[i], 0, out_parts, strides, 0);
@@ -55643,8 +55774,10 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
     for (size_t i = 0; i < count && w->r == DS_OK; i++) /* where the results arise */
         a.results[i].spot =
             ds__same_strides(&a.out[i].d, strides)
-                ? ds__spot_of(&a.out[i])
-                : (ds__spot){ ds__temporary(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0 };
+                ? ds__location_of(&a.out[i])
+                : (ds__location){
+                      ds__step_temporary_add(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0
+                  };
     for (size_t i = 0; i < count && w->r == DS_OK; i++) { /* each lane does a slice of all */
         int64_t begin = ds__slice_begin(elements, i, count);
         int64_t size = ds__slice_begin(elements, i + 1, count) - begin;
@@ -55658,17 +55791,18 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
             int64_t begin = ds__slice_begin(elements, k, count);
             int64_t size = ds__slice_begin(elements, k + 1, count) - begin;
             uint32_t lane = ds__lane_of(w, &a.out[i]);
-            ds__spot dst = { a.results[i].spot.region,
-                             a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
-            ds__spot src = { a.results[k].spot.region,
-                             a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__location dst = { a.results[i].spot.region,
+                                 a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__location src = { a.results[k].spot.region,
+                                 a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
             ds__come_after(w, lane, a.results[k].after);
-            ds__move(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
+            ds__copy_add(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
         }
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!ds__same_strides(&a.out[i].d, strides))
-            ds__move(w, ds__lane_of(w, &a.out[i]), ds__spot_of(&a.out[i]), a.out[i].d.strides,
-                     a.results[i].spot, strides, a.out[i].d.ndim, a.out[i].d.shape, item);
+            ds__copy_add(w, ds__lane_of(w, &a.out[i]), ds__location_of(&a.out[i]),
+                         a.out[i].d.strides, a.results[i].spot, strides, a.out[i].d.ndim,
+                         a.out[i].d.shape, item);
     return ds__all_end(&a, r);
 }
 
@@ -55687,12 +55821,12 @@ DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_te
         for (size_t i = 0; i < count && a.w.r == DS_OK; i++) {
             size_t k = (i + turn) % count;
             int64_t at = (int64_t)k * a.in[0].d.shape[0];
-            ds__party part = ds__part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
+            ds__participant part = ds__party_part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
             if (ds__same_place(&part, &a.in[k]))
                 continue;
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &part), part.d.strides,
-                     ds__spot_of(&a.in[k]), a.in[k].d.strides, part.d.ndim, part.d.shape,
-                     part.d.item);
+            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &part),
+                         part.d.strides, ds__location_of(&a.in[k]), a.in[k].d.strides, part.d.ndim,
+                         part.d.shape, part.d.item);
         }
     return ds__all_end(&a, r);
 }
@@ -55711,36 +55845,38 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
         r = ds__all_overlaps(&a, 1);
     if (r < 0 || ds__all_follow(&a, options, DS_REDUCE_SCATTER, op, count, 1))
         return ds__all_end(&a, r);
-    ds__party *part = r == DS_OK ? ds__parties(&a.w, count) : NULL;
+    ds__participant *part = r == DS_OK ? ds__parties_alloc(&a.w, count) : NULL;
     if (r == DS_OK && !part)
         r = DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK && a.w.r == DS_OK; i++) {
         for (size_t k = 0; k < count; k++) {
             int64_t at = (int64_t)i * a.out[0].d.shape[0];
-            part[k] = ds__part(&a.in[k], 0, &at, a.out[0].d.shape[0]);
+            part[k] = ds__party_part(&a.in[k], 0, &at, a.out[0].d.shape[0]);
         }
         /* As ds__reduce_steps, but the parts begin inside of their regions. */
         int64_t strides[DS_TENSOR_MAX_DIMS];
-        const ds__party *to = &a.out[i];
+        const ds__participant *to = &a.out[i];
         uint32_t lane = ds__lane_of(&a.w, to);
         ds__dense_like(&to->d, strides);
         int fits = ds__same_strides(&to->d, strides);
         for (size_t k = 0; k < count && a.w.r == DS_OK; k++) {
-            a.addends[k] = (ds__addend){ ds__spot_in(&a.w, &part[k]), DS__NO_INDEX };
+            a.addends[k] = (ds__addend){ ds__location_in(&a.w, &part[k]), DS__NO_INDEX };
             if (ds__same_strides(&part[k].d, strides))
                 continue;
             uint32_t there = ds__lane_of(&a.w, &part[k]);
-            ds__spot packed = { ds__temporary(&a.w, there, part[k].d.bytes), 0 };
-            a.addends[k].after = ds__move(&a.w, there, packed, strides, a.addends[k].spot,
-                                          part[k].d.strides, to->d.ndim, to->d.shape, to->d.item);
+            ds__location packed = { ds__step_temporary_add(&a.w, there, part[k].d.bytes), 0 };
+            a.addends[k].after =
+                ds__copy_add(&a.w, there, packed, strides, a.addends[k].spot, part[k].d.strides,
+                             to->d.ndim, to->d.shape, to->d.item);
             a.addends[k].spot = packed;
         }
-        ds__spot dst =
-            fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(&a.w, lane, to->d.bytes), 0 };
+        ds__location dst =
+            fits ? ds__location_of(to)
+                 : (ds__location){ ds__step_temporary_add(&a.w, lane, to->d.bytes), 0 };
         ds__reduce_slice(&a.w, lane, dst, a.addends, count, op, to->d.dtype, 0, to->d.count);
         if (!fits)
-            ds__move(&a.w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim,
-                     to->d.shape, to->d.item);
+            ds__copy_add(&a.w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
+                         to->d.shape, to->d.item);
     }
     return ds__all_end(&a, r);
 }
@@ -55768,10 +55904,11 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
             size_t k = (i + turn) % count;
             int64_t to_at = (int64_t)k * n;
             int64_t from_at = (int64_t)i * n;
-            ds__party to = ds__part(&a.out[i], 0, &to_at, n);
-            ds__party from = ds__part(&a.in[k], 0, &from_at, n);
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &to), to.d.strides,
-                     ds__spot_in(&a.w, &from), from.d.strides, to.d.ndim, to.d.shape, to.d.item);
+            ds__participant to = ds__party_part(&a.out[i], 0, &to_at, n);
+            ds__participant from = ds__party_part(&a.in[k], 0, &from_at, n);
+            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &to),
+                         to.d.strides, ds__location_in(&a.w, &from), from.d.strides, to.d.ndim,
+                         to.d.shape, to.d.item);
         }
     return ds__all_end(&a, r);
 }
@@ -55795,7 +55932,7 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     if (r == DS_OK && ds__captures_open())
         r = ds__fork_capture(&w);
     if (r == DS_OK)
-        r = ds__join(&w, 1);
+        r = ds__join_streams(&w, 1);
     w.forked &= r < 0;
     ds__work_end(&w);
     return r;
@@ -55815,8 +55952,8 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
 
 /* The tensors that a buffer takes: those of the type of the first one that is left, until their
    sum reaches the size. batch[i]: 0: left. */
-static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number,
-                             size_t buffer_size, size_t *bytes) {
+static size_t ds__batch_next(const ds__participant *in, size_t count, uint32_t *batch,
+                             uint32_t number, size_t buffer_size, size_t *bytes) {
     size_t first = 0;
     size_t n = 0;
     *bytes = 0;
@@ -55833,7 +55970,7 @@ static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch,
 }
 
 /* Views of one flat tensor, which goes when they go; each like its original. */
-static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32_t *batch,
+static ds_result ds__batch_views(const ds__participant *in, size_t count, const uint32_t *batch,
                                  uint32_t number, const ds_tensor *flat, ds_tensor **out) {
     size_t at = 0;
     ds_result r = DS_OK;
@@ -55851,14 +55988,14 @@ static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32
 }
 
 /* One buffer to all devices. */
-static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__party *in,
+static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__participant *in,
                                 size_t count, const uint32_t *batch, uint32_t number, size_t n,
                                 size_t bytes, const ds_device *devices, size_t device_count,
                                 const ds_device *skip, ds_tensor **out) {
     int64_t size = (int64_t)bytes;
     int64_t one[1] = { 1 };
     int64_t dense[DS_TENSOR_MAX_DIMS];
-    ds__spot src = { 0, 0 };
+    ds__location src = { 0, 0 };
     uint32_t packed = DS__NO_INDEX;
     uint32_t home = 0;
     size_t at = 0;
@@ -55867,27 +56004,28 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         if (batch[i] != number)
             continue;
-        const ds__party *p = &in[i];
+        const ds__participant *p = &in[i];
         home = ds__lane_of(w, p);
         if (!p->d.bytes)
             continue;
         ds__dense_like(&p->d, dense);
         if (n == 1 && ds__same_strides(&p->d, dense)) { /* it is its own buffer */
-            src = ds__spot_of(p);
+            src = ds__location_of(p);
             size = (int64_t)p->d.bytes;
             break;
         }
         if (!at)
-            src = (ds__spot){ ds__temporary(w, home, bytes), 0 };
-        uint32_t step = ds__move(w, home, (ds__spot){ src.region, (ptrdiff_t)at }, dense,
-                                 ds__spot_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
+            src = (ds__location){ ds__step_temporary_add(w, home, bytes), 0 };
+        uint32_t step =
+            ds__copy_add(w, home, (ds__location){ src.region, (ptrdiff_t)at }, dense,
+                         ds__location_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
         if (step != DS__NO_INDEX)
             packed = step;
         at += (p->d.bytes + 15) & ~(size_t)15;
         r = w->r;
     }
-    ds__party *to = ds__parties(w, device_count);
-    ds__party from = { home, src.region, 0, like };
+    ds__participant *to = ds__parties_alloc(w, device_count);
+    ds__participant from = { home, src.region, 0, like };
     if (r == DS_OK)
         r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &from.d);
     size_t made = 0;
@@ -55917,7 +56055,7 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t d = 0; d < made && w->r == DS_OK; d++) {
         uint32_t lane = ds__lane_of(w, &to[d]);
         ds__come_after(w, lane, packed);
-        ds__move(w, lane, ds__spot_of(&to[d]), one, src, one, 1, &size, 1);
+        ds__copy_add(w, lane, ds__location_of(&to[d]), one, src, one, 1, &size, 1);
     }
     return w->r;
 }
@@ -55943,16 +56081,16 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
                           : "tensors");
     if (!buffer_size)
         buffer_size = (size_t)10 << 20;
-    ds__party *in = ds__parties(&w, count);
-    uint32_t *batch = in ? ds__alloc((count + 1) * sizeof *batch) : NULL;
-    ds_device *where = batch ? ds__alloc(device_count * sizeof *where) : NULL;
+    ds__participant *in = ds__parties_alloc(&w, count);
+    uint32_t *batch = in ? ds__host_alloc((count + 1) * sizeof *batch) : NULL;
+    ds_device *where = batch ? ds__host_alloc(device_count * sizeof *where) : NULL;
     ds_result r = !in     ? DS_ERR_OUT_OF_MEMORY
                   : where ? DS_OK
                           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu tensors", count);
     for (size_t i = 0; i < device_count && r == DS_OK; i++)
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &where[i]);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
+        r = ds__participant_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
         if (r == DS_OK && !ds__same_device(in[i].d.device, in[0].d.device))
             r = ds__fail(DS_ERR_DEVICE_MISMATCH,
                          "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
@@ -55987,8 +56125,8 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     if (r < 0 && out)
         ds__results_drop(out, results);
     ds__work_end(&w);
-    ds__release(where);
-    ds__release(batch);
+    ds__host_free(where);
+    ds__host_free(batch);
     return r;
 }
 
@@ -56356,7 +56494,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a)));
+    float s = ds__float_sqrt(-2.0f * ds__rng_log(ds__rng_above_0(a)));
     float sine;
     float cosine;
     ds__rng_turn(b, &sine, &cosine);
@@ -56366,7 +56504,7 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
+    double s = ds__double_sqrt(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
     double sine;
     double cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);
@@ -57799,8 +57937,8 @@ static void ds__generator_free(ds__generator *g) {
     if (!g)
         return;
     ds__mutex_destroy(&g->lock);
-    ds__release(g->label);
-    ds__release(g);
+    ds__host_free(g->label);
+    ds__host_free(g);
 }
 
 /* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
@@ -57876,11 +58014,11 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
     if (r < 0)
         return r;
 
-    ds__generator *g = ds__alloc(sizeof *g);
+    ds__generator *g = ds__host_alloc(sizeof *g);
     if (g && d->label)
         g->label = ds__copy_text(d->label, 255);
     if (!g || (d->label && !g->label)) {
-        ds__release(g);
+        ds__host_free(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
     ds__mutex_init(&g->lock);
@@ -57921,7 +58059,7 @@ static void ds__rng_shutdown_graphs(void) {
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
-        ds__release(u);
+        ds__host_free(u);
     }
 }
 
@@ -57931,8 +58069,8 @@ static void ds__rng_shutdown_generators(void) {
         ds__generator *g = ds__rng.slot[i];
         if (!g)
             continue;
-        ds__warn("generator \"%s\", created at %s:%d, was not destroyed", g->label ? g->label : "",
-                 g->made.file ? g->made.file : "?", g->made.line);
+        ds__log_warn("generator \"%s\", created at %s:%d, was not destroyed",
+                     g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
     }
@@ -57952,7 +58090,7 @@ static void ds__rng_shutdown_kernels(void) {
             ds__table_kill(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
-        ds__release(ds__rng.text[i]);
+        ds__host_free(ds__rng.text[i]);
         ds__rng.text[i] = NULL;
     }
 }
@@ -57963,7 +58101,7 @@ static void ds__rng_shutdown(void) {
     ds__rng_shutdown_graphs();
     ds__rng_shutdown_generators();
     ds__rng_shutdown_kernels();
-    ds__release(ds__rng.slot);
+    ds__host_free(ds__rng.slot);
     ds__rng.slot = NULL;
     ds__rng.room = ds__rng.used = 0;
     ds__rng.ready = 0;
@@ -58063,8 +58201,8 @@ static ds_result ds__generator_list(ds__generator *g, ds_rng *out) {
     uint32_t index = 0;
     while (index < ds__rng.used && ds__rng.slot[index])
         index++;
-    int fits =
-        index < DS__RNG_OWN && ds__room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
+    int fits = index < DS__RNG_OWN &&
+               ds__array_make_room(&ds__rng.slot, sizeof *ds__rng.slot, index, &ds__rng.room);
     if (fits) {
         if (index == ds__rng.used)
             ds__rng.used++;
@@ -58554,7 +58692,7 @@ static ds_result ds__rng_text_join(int which) {
         return DS_OK;
     for (size_t i = 0; parts[i]; i++)
         length += strlen(parts[i]);
-    char *to = ds__alloc(length);
+    char *to = ds__host_alloc(length);
     if (!to)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
     ds__rng.text[which] = to;
@@ -58618,7 +58756,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     op.u.kernel.args = a;
     op.u.kernel.grid = NULL;
     op.u.kernel.capture = inside;
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     ds__unpin(&ds__g.kernels, k);
     return r;
 }
@@ -58665,10 +58803,11 @@ static int ds__rng_read_failed(ds_event read) {
    u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
-    ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        e ? ds__event_record_on(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
     if (e)
         ds__event_unpin(e);
-    u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
+    u->lost.id = r == DS_OK ? 0 : ds__handle_of(&s->slot);
     if (r == DS_OK)
         u->launched = 1;
     return r;
@@ -58728,7 +58867,7 @@ static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
    which may still read them. The generator's lock is held. */
 static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
     const ds__generator *g = u->generator;
-    ds_stream stream = { ds__handle(&s->slot) };
+    ds_stream stream = { ds__handle_of(&s->slot) };
     ds__rng_args a = { .out = u->state };
     ds_kernel kernel;
     a.seed = g->seed;
@@ -58817,7 +58956,7 @@ static void ds__rng_graph_release(void *user) {
     ds__lock_give(&ds__rng.lock);
     ds__generator_drop(g);
     if (over)
-        ds__release(u);
+        ds__host_free(u);
 }
 
 /* Takes an idle object of the device; NULL: there is none. */
@@ -58837,7 +58976,7 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
 /* Creates an object with its device memory and event. */
 static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
-    ds__rng_graph *u = ds__alloc(sizeof *u);
+    ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
     ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
@@ -58846,7 +58985,7 @@ static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     if (r < 0) {
         if (state)
             DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__release(u);
+        ds__host_free(u);
         return r;
     }
     u->state = state;
@@ -59290,8 +59429,8 @@ __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__
                                                             size_t bytes, ds__stream *s,
                                                             ds_result r) {
     ds__seen_operand out = { .ptr = a->out, .bytes = bytes, .device = s->device, .writes = 1 };
-    out.stream.id = ds__handle(&s->slot);
-    ds__observe(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
+    out.stream.id = ds__handle_of(&s->slot);
+    ds__observer_notify(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
 }
 
 /* A fill that is being checked and enqueued. */
@@ -59364,7 +59503,7 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
         return DS_OK;
     if ((uintptr_t)d->out % size)
         return ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
-    ds_result r = ds__operand(d->out, q->bytes, "out", &p, &known);
+    ds_result r = ds__copy_operand_find(d->out, q->bytes, "out", &p, &known);
     if (r == DS_OK && known && p.kind == DS_MEMORY_DEVICE &&
         (p.device.type != s->device.type || p.device.index != s->device.index))
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, but the stream is on %s:%d",
@@ -59410,10 +59549,10 @@ static ds_result ds__rng_request_submit(ds__rng_request *q) {
         r = ds__rng_kernel(q->which, &w.kernel);
     if (r < 0)
         return r;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__rng_observe(DS__SEEN_BEGIN, &q->args, q->bytes, q->stream, r);
     r = ds__rng_request_put(q, &w);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__rng_observe(DS__SEEN_END, &q->args, q->bytes, q->stream, r);
     if (g->offset != before)
         g->changes++;

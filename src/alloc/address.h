@@ -3,7 +3,7 @@
    Finds the segment of an address for frees and queries (ds__segment_of). A two-level table
    serves most look-ups: a root of leaves of 16 GiB, each with an entry for every 2 MiB
    (granule). If several segments share a granule, ds__segment_shared searches the sorted list of
-   all segments. ds__granules enters and removes the granules of a segment.
+   all segments. ds__address_granules_set enters and removes the granules of a segment.
 
    Invariants: A leaf stays until shutdown. A granule that two segments have used keeps the mark
    for shared granules (the lowest bit) until shutdown. A look-up may return a segment that was
@@ -11,9 +11,9 @@
    ds__segment_shared skips segments marked by ds__segment_leaves: the driver may give their
    addresses to new segments.
    Locks: The table is read without a lock. ds__segment_shared and ds__segment_leaves take the
-   registry lock (ds__m.registry), the innermost lock. ds__granules and ds__sorted_after expect
-   the registry lock. The program's memory functions may be called under the registry lock, the
-   driver is not.
+   registry lock (ds__memory_state.registry), the innermost lock. ds__address_granules_set and
+   ds__sorted_after expect the registry lock. The program's memory functions may be called under the
+   registry lock, the driver is not.
    Threads: any thread may look up an address while other threads add and remove segments. */
 #ifndef DS__ALLOC_ADDRESS_H
 #define DS__ALLOC_ADDRESS_H
@@ -29,16 +29,16 @@ static inline ds__segment *_Atomic *ds__granule_at(uintptr_t address) {
     if (address >> 47)
         return NULL;
     ds__segment *_Atomic *leaf =
-        atomic_load_explicit(&ds__m.root[address >> 34], memory_order_acquire);
+        atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_acquire);
     return leaf ? &leaf[address >> DS__GRANULE_BITS & 8191] : NULL;
 }
 
 static size_t ds__sorted_after(uintptr_t address) { /* the registry is locked */
     size_t low = 0;
-    size_t high = ds__m.sorted_count;
+    size_t high = ds__memory_state.sorted_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)ds__m.sorted[middle]->base <= address)
+        if ((uintptr_t)ds__memory_state.sorted[middle]->base <= address)
             low = middle + 1;
         else
             high = middle;
@@ -57,35 +57,36 @@ static inline ds__segment *ds__segment_of(const void *ptr) {
 
 __attribute__((noinline)) static ds__segment *ds__segment_shared(const void *ptr) {
     ds__segment *s;
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     size_t i = ds__sorted_after((uintptr_t)ptr);
-    while (i > 0 && ds__m.sorted[i - 1]->leaving)
+    while (i > 0 && ds__memory_state.sorted[i - 1]->leaving)
         i--;
-    s = i > 0 ? ds__m.sorted[i - 1] : NULL;
-    ds__mutex_unlock(&ds__m.registry);
+    s = i > 0 ? ds__memory_state.sorted[i - 1] : NULL;
+    ds__mutex_unlock(&ds__memory_state.registry);
     return s;
 }
 
 static void ds__segment_leaves(ds__segment *s, int leaves) {
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     s->leaving = (uint8_t)leaves;
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
 }
 
 /* Enters the granules of [at, at + size) for the segment, or takes them out. The registry is
    locked. 0: no memory. */
-static int ds__granules(ds__segment *seg, char *at, size_t size, int in) {
+static int ds__address_granules_set(ds__segment *seg, char *at, size_t size, int in) {
     for (uintptr_t g = (uintptr_t)at >> DS__GRANULE_BITS,
                    end = ((uintptr_t)at + size - 1) >> DS__GRANULE_BITS;
          g <= end; g++) {
         uintptr_t address = g << DS__GRANULE_BITS;
         if (address >> 47)
             return 0;
-        if (!atomic_load_explicit(&ds__m.root[address >> 34], memory_order_relaxed)) {
-            void *leaf = in ? ds__mkeep_unlocked(8192 * sizeof(ds__segment *)) : NULL;
+        if (!atomic_load_explicit(&ds__memory_state.root[address >> 34], memory_order_relaxed)) {
+            void *leaf = in ? ds__kept_alloc_unlocked(8192 * sizeof(ds__segment *)) : NULL;
             if (!leaf)
                 return 0;
-            atomic_store_explicit(&ds__m.root[address >> 34], leaf, memory_order_release);
+            atomic_store_explicit(&ds__memory_state.root[address >> 34], leaf,
+                                  memory_order_release);
         }
         ds__segment *_Atomic *entry = ds__granule_at(address);
         ds__segment *s = atomic_load_explicit(entry, memory_order_relaxed);

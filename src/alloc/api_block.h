@@ -1,13 +1,14 @@
 /* alloc/api_block.h - block query and emptying the cache.
 
    Implements ds_mem_get_block, ds_mem_empty_cache, ds_mem_empty_stream_cache and ds_mem_trim.
-   ds__describe fills the public description of a block; checkpoint.h and snapshot.h use it too.
+   ds__block_describe fills the public description of a block; checkpoint.h and snapshot.h use it
+   too.
 
    Invariants: Label and call site are reported only for live and pending blocks. While a capture
    is open, nothing is given back and DS_ERR_CAPTURE_UNSUPPORTED is returned.
-   Locks: ds__describe expects the lock of the block's arena; ds_mem_get_block takes that lock. The
-   functions that give memory back expect no lock; trim.h takes the locks for them. While the
-   host waits for a stream, no spinlock is held.
+   Locks: ds__block_describe expects the lock of the block's arena; ds_mem_get_block takes that
+   lock. The functions that give memory back expect no lock; trim.h takes the locks for them. While
+   the host waits for a stream, no spinlock is held.
    Threads: any caller's thread. The functions that give memory back may block the host until
    streams have done their work. */
 #ifndef DS__ALLOC_API_BLOCK_H
@@ -26,7 +27,7 @@
 #include "segment.h"
 #include "trim.h"
 
-static void ds__describe(const ds__arena *a, const ds__mblock *b, ds_mem_block *out) {
+static void ds__block_describe(const ds__arena *a, const ds__mem_block *b, ds_mem_block *out) {
     memset(out, 0, sizeof *out);
     out->ptr = b->ptr;
     out->size = b->size;
@@ -50,15 +51,15 @@ DSDEF ds_result(ds_mem_get_block)(const void *ptr, ds_mem_block *out) {
     DS__ENTER("ds_mem_get_block");
     DS__REQUIRE(out, "out is NULL");
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
     DS__REQUIRE(b, "%p is not inside a live allocation", ptr);
-    ds__describe(a, b, out);
+    ds__block_describe(a, b, out);
     ds__arena_unlock(a);
     return DS_OK;
 }
 
 static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_released) {
-    ds__mdevice *dev;
+    ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
     if (r < 0 || !dev)
         return r;
@@ -66,7 +67,7 @@ static ds_result ds__mem_empty(ds_device device, size_t keep, size_t *out_releas
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "cached memory cannot be freed while a capture is open");
     size_t done = 0;
-    if ((r = ds__check(&dev->main, 1)) < 0)
+    if ((r = ds__pool_check(&dev->main, 1)) < 0)
         return r;
     if (DS__UNLIKELY(ds__sync_watched()) &&
         (r = ds__sync_tell("waits for blocks in use by other streams")) < 0)
@@ -104,7 +105,7 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
     ds_result r = DS_OK;
     if (ds__captures_open())
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
@@ -112,12 +113,12 @@ DSDEF ds_result(ds_mem_empty_stream_cache)(ds_stream stream, size_t *out_release
     else if (DS__UNLIKELY(ds__sync_watched()))
         r = ds__sync_tell("waits for blocks in use by other streams");
     if (r == DS_OK && dev)
-        r = ds__check(&dev->main, 1);
+        r = ds__pool_check(&dev->main, 1);
     ds__arena *a = r == DS_OK && dev ? ds__arena_main(s, stream) : NULL;
     if (r == DS_OK && dev && !a)
         r = ds__mem_error();
     if (a) {
-        (void)ds__poll(a, 1);
+        (void)ds__pending_poll(a, 1);
         size_t done = ds__arena_trim(a, SIZE_MAX, 0);
         if (out_released)
             *out_released = done;

@@ -7,8 +7,8 @@
    Invariants: The backend changes only while no block of the device is active.
    ds_mem_configure_text asks all devices before any device changes.
    Locks: ds__mem_set takes all locks of the device (ds__mem_lock_all), then the registry lock.
-   Limits change under the device lock, callback lists under ds__m.lock. Under these locks the
-   program's memory and log functions may be called, the driver is not.
+   Limits change under the device lock, callback lists under ds__memory_state.lock. Under these
+   locks the program's memory and log functions may be called, the driver is not.
    Threads: any caller's thread. A callback that was removed may still run on another thread. */
 #ifndef DS__ALLOC_API_CONFIG_H
 #define DS__ALLOC_API_CONFIG_H
@@ -27,8 +27,8 @@
 #include "direct_free.h"
 
 /* Totals stop, or go on where they stopped. All is locked. */
-static void ds__freeze(ds__mdevice *dev, int stop) {
-    for (ds__mpool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
+static void ds__device_freeze(ds__mem_dev *dev, int stop) {
+    for (ds__mem_pool *p = NULL;; p = p ? p->next : dev->main.next) { /* NULL: the device's own */
         ds__domain *d = p ? &p->stats : &dev->stats;
         int64_t now[2][DS__METRICS];
         int64_t total[2][DS__METRICS];
@@ -46,7 +46,7 @@ static void ds__freeze(ds__mdevice *dev, int stop) {
 }
 
 /* All is locked. */
-static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) {
+static ds_result ds__mem_may_set(ds__mem_dev *dev, const ds_mem_config *config) {
     int64_t now[2][DS__METRICS];
     ds__domain_now(dev, NULL, now, NULL);
     if (config->backend != dev->main.config.backend && now[0][DS__ACTIVE] + now[1][DS__ACTIVE] != 0)
@@ -57,7 +57,7 @@ static ds_result ds__mem_may_set(ds__mdevice *dev, const ds_mem_config *config) 
 
 /* Sets a device's policy, which was checked, or what a text makes of the one that is there;
    `only_ask`: whether that could be done. */
-static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, const char *text,
+static ds_result ds__mem_set(ds__mem_dev *dev, const ds_mem_config *config, const char *text,
                              int only_ask) {
     ds_mem_config made;
     ds_result r = DS_OK;
@@ -65,23 +65,23 @@ static ds_result ds__mem_set(ds__mdevice *dev, const ds_mem_config *config, cons
     ds__mem_lock_all(dev);
     if (text) {
         made = dev->main.config;
-        r = ds__mconfig_read(text, &made);
+        r = ds__config_read(text, &made);
         config = &made;
     }
     if (r == DS_OK && (r = ds__mem_may_set(dev, config)) == DS_OK && !only_ask) {
         int full = dev->main.full;
         int changes = full != (config->statistics == DS_STATISTICS_FULL);
-        ds__fold(dev); /* peaks may be counted from now on */
+        ds__counter_fold(dev); /* peaks may be counted from now on */
         if (changes)
-            ds__freeze(dev, full);
-        (void)ds__mpool_apply(&dev->main, config);
-        for (ds__mpool *p = changes ? dev->main.next : NULL; p; p = p->next) {
+            ds__device_freeze(dev, full);
+        (void)ds__mem_pool_apply(&dev->main, config);
+        for (ds__mem_pool *p = changes ? dev->main.next : NULL; p; p = p->next) {
             ds_mem_config own = p->config;
-            (void)ds__mpool_apply(p, &own);
+            (void)ds__mem_pool_apply(p, &own);
         }
         if (dev->main.full)
             ds__at_peak(&dev->stats.tally, dev->room);
-        for (ds__mpool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
+        for (ds__mem_pool *p = dev->main.full ? dev->main.next : NULL; p; p = p->next)
             ds__at_peak(&p->stats.tally, NULL);
         ds__mem_limit(dev);
     }
@@ -93,10 +93,10 @@ DSDEF ds_result(ds_mem_configure)(ds_device device, const ds_mem_config *config)
     DS__ENTER("ds_mem_configure");
     DS__REQUIRE(config, "config is NULL");
     DS__RESOLVE(device);
-    ds_result r = ds__mconfig_check(config);
+    ds_result r = ds__config_check(config);
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     if ((r = ds__mem_set(dev, config, NULL, 0)) == DS_OK)
@@ -111,16 +111,16 @@ DSDEF ds_result(ds_mem_configure_text)(const char *text) {
     if (r < 0)
         return r;
     ds_mem_config c = ds__usual_config();
-    if ((r = ds__mconfig_read(text, &c)) < 0)
+    if ((r = ds__config_read(text, &c)) < 0)
         return r;
     for (int ask = 1; ask >= 0; ask--) { /* all can, before one does */
         if (!ask) {                      /* first: a device that comes meanwhile has it */
-            ds__mutex_lock(&ds__m.lock);
-            ds__m.config = c;
-            ds__mutex_unlock(&ds__m.lock);
+            ds__mutex_lock(&ds__memory_state.lock);
+            ds__memory_state.config = c;
+            ds__mutex_unlock(&ds__memory_state.lock);
         }
         for (int i = 0; i < DS_BACKEND_COUNT * DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
+            ds__mem_dev *dev = ds__mem_device_at(i / DS__MAX_DEVICES, i % DS__MAX_DEVICES);
             if (dev && (r = ds__mem_set(dev, NULL, text, ask)) < 0)
                 return r;
         }
@@ -138,17 +138,17 @@ DSDEF ds_result(ds_mem_get_config)(ds_device device, ds_mem_config *out) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = dev ? ds__config_of(dev) : ds__usual_config();
     return DS_OK;
 }
 
 static ds_result ds__mem_change(ds_device device, double fraction, size_t limit, int which) {
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
-    ds__mdevice_lock(dev);
+    ds__mem_dev_lock(dev);
     if (which)
         dev->main.config.limit = limit;
     else
@@ -156,7 +156,7 @@ static ds_result ds__mem_change(ds_device device, double fraction, size_t limit,
     if (which && !limit)
         dev->main.config.memory_fraction = 1;
     ds__mem_limit(dev);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return DS_OK;
 }
 
@@ -171,7 +171,7 @@ DSDEF ds_result(ds_mem_get_limit)(ds_device device, size_t *out) {
     DS__ENTER("ds_mem_get_limit");
     DS__REQUIRE(out, "out is NULL");
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     *out = atomic_load(&dev->limit);
@@ -194,29 +194,30 @@ DSDEF ds_result(ds_mem_get_fraction)(ds_device device, double *out) {
     ds_result r = ds__mem_setup();
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
     *out = (dev ? ds__config_of(dev) : ds__usual_config()).memory_fraction;
     return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_add_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_add_shortage_callback");
-    return ds__callback_add(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.shortage, (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_shortage_callback)(ds_mem_shortage_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_shortage_callback");
-    return ds__callback_remove(&ds__m.shortage, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.shortage,
+                               (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_add_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_add_oom_callback");
-    return ds__callback_add(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_add(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
 }
 
 DSDEF ds_result(ds_mem_remove_oom_callback)(ds_mem_oom_fn fn, void *user) {
     DS__ENTER("ds_mem_remove_oom_callback");
-    return ds__callback_remove(&ds__m.oom, (ds__callback){ (void (*)(void))fn, user });
+    return ds__callback_remove(&ds__memory_state.oom, (ds__callback){ (void (*)(void))fn, user });
 }
 
 #endif

@@ -3,10 +3,10 @@
    Implements the functions of pools, except checkpoints, statistics and ds_capture_set_pool.
 
    Invariants: A pool object stays until shutdown. A pool object without owners and memory may
-   become a new pool with another handle (ds__mpool_again), so ds_pool_destroy and ds_pool_push
+   become a new pool with another handle (ds__mem_pool_reuse), so ds_pool_destroy and ds_pool_push
    compare the handle again. A capture's own pool (name[0] is not 0) cannot be destroyed by its
    handle. A pool with a handle always uses the native backend.
-   Locks: The functions take ds__m.lock and the device lock; if both, in this order.
+   Locks: The functions take ds__memory_state.lock and the device lock; if both, in this order.
    ds_pool_destroy and ds_pool_empty_cache hold no lock when they begin to give memory back
    (trim.h).
    Threads: any caller's thread; pushes belong to the calling thread. */
@@ -57,10 +57,10 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
                 "a shareable pool cannot have an upstream");
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds_result r = desc->config ? ds__mconfig_check(desc->config) : DS_OK;
+    ds_result r = desc->config ? ds__config_check(desc->config) : DS_OK;
     if (r < 0)
         return r;
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     ds_mem_config c = desc->config ? *desc->config : ds__config_of(dev);
@@ -74,7 +74,7 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
     size_t by_config = d.config ? ds__config_limit(d.config, dev->total) : 0;
     if (by_config && (!d.limit || by_config < d.limit))
         d.limit = by_config;
-    ds__mpool *p = ds__mpool_new(dev, &c, &d, 0);
+    ds__mem_pool *p = ds__mem_pool_new(dev, &c, &d, 0);
     if (!p)
         return DS_ERR_OUT_OF_MEMORY;
     out->id = p->id;
@@ -83,23 +83,23 @@ DSDEF ds_result(ds_pool_create)(const ds_pool_desc *desc, ds_pool *out) {
 
 DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
     DS__ENTER("ds_pool_destroy");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (p->name[0])
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the pool belongs to a capture or its graph and cannot be destroyed");
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     int gone = p->dead || p->id != pool.id; /* it may be a newer pool by now */
     if (!gone)
         p->dead = 1;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (gone)
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     p->use_on_oom = 0;
     int last = --p->owners == 0;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     if (last)
         (void)ds__mem_flush(p->dev, p, 0);
     return DS_OK;
@@ -107,33 +107,34 @@ DSDEF ds_result(ds_pool_destroy)(ds_pool pool) {
 
 DSDEF ds_result(ds_pool_push)(ds_pool pool) {
     DS__ENTER("ds_pool_push");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
-    if (ds__pushes() == DS__POOL_PUSHES)
+    if (ds__pool_push_count() == DS__POOL_PUSHES)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "%d pools are pushed, the maximum", DS__POOL_PUSHES);
-    ds__mpool_own(p);
+    ds__mem_pool_own(p);
     if (p->id != pool.id) { /* it was destroyed, and is a newer pool by now */
-        ds__mpool_disown(p);
+        ds__mem_pool_disown(p);
         return ds__fail(DS_ERR_INVALID_HANDLE, "the pool was destroyed already");
     }
-    ds__mtls.pool[ds__mtls.pools++] = pool;
+    ds__memory_thread.pool[ds__memory_thread.pools++] = pool;
     return DS_OK;
 }
 
 DSDEF ds_result(ds_pool_pop)(void) {
     DS__ENTER("ds_pool_pop");
-    if (ds__pushes() == 0)
+    if (ds__pool_push_count() == 0)
         return ds__fail(DS_ERR_ILLEGAL_STATE, "no pool was pushed");
-    ds_pool pool = ds__mtls.pool[--ds__mtls.pools];
-    ds__mutex_lock(&ds__m.lock); /* destroyed ones too */
+    ds_pool pool = ds__memory_thread.pool[--ds__memory_thread.pools];
+    ds__mutex_lock(&ds__memory_state.lock); /* destroyed ones too */
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count && ds__m.pools[index - 1]->id == pool.id
-                       ? ds__m.pools[index - 1]
-                       : NULL;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count &&
+                              ds__memory_state.pools[index - 1]->id == pool.id
+                          ? ds__memory_state.pools[index - 1]
+                          : NULL;
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (p)
-        ds__mpool_disown(p);
+        ds__mem_pool_disown(p);
     return DS_OK;
 }
 
@@ -142,12 +143,12 @@ DSDEF ds_result(ds_pool_get_use_count)(ds_pool pool, int *out) {
         *out = 0;
     DS__ENTER("ds_pool_get_use_count");
     DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     *out = p->owners;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     return DS_OK;
 }
 
@@ -158,7 +159,7 @@ DSDEF ds_result(ds_pool_get_id)(ds_pool pool, uint64_t out_id[2]) {
     DS__REQUIRE(out_id, "out_id is NULL");
     if (!pool.id)
         return DS_OK;
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     out_id[0] = p->name[0];
@@ -170,7 +171,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     if (out_released)
         *out_released = 0;
     DS__ENTER("ds_pool_empty_cache");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__captures_open())
@@ -181,7 +182,7 @@ DSDEF ds_result(ds_pool_empty_cache)(ds_pool pool, size_t *out_released) {
     ds_result r = DS__UNLIKELY(ds__sync_watched())
                       ? ds__sync_tell("waits for blocks in use by other streams")
                       : DS_OK;
-    if (r < 0 || (r = ds__check(p, 1)) < 0)
+    if (r < 0 || (r = ds__pool_check(p, 1)) < 0)
         return r;
     size_t done = ds__mem_flush(p->dev, p, 0);
     if (out_released)

@@ -13,7 +13,7 @@
    under the device lock. ds__record_late even records events under an arena's lock, because the
    block may be freed at any time. ds__arena_drain expects no lock, or `grow` of the arena.
    Threads: any caller's thread. ds__arena_drain blocks the host. ds__mem_stream_gone is called
-   by ds_stream_destroy, and by ds__reclaim for the streams of ended threads. */
+   by ds_stream_destroy, and by ds__retired_reclaim for the streams of ended threads. */
 #ifndef DS__ALLOC_ARENA_H
 #define DS__ALLOC_ARENA_H
 
@@ -99,18 +99,18 @@ static ds__owner ds__owner_of(ds__arena *a) {
    legacy stream comes behind all it did: it is made when such a stream comes to the allocator. */
 static void ds__expect_end(const ds__stream *s) {
     if (DS__LIKELY(s->kind != DS__STREAM_PER_THREAD) || s->device.type != DS_DEVICE_CUDA ||
-        atomic_load(&ds__m.legacy[s->device.index]))
+        atomic_load(&ds__memory_state.legacy[s->device.index]))
         return;
     ds_stream legacy;
     ds__tls.mute++;
-    if (ds__legacy(s->device, &legacy) == DS_OK)
-        atomic_store(&ds__m.legacy[s->device.index], legacy.id);
+    if (ds__stream_legacy_get(s->device, &legacy) == DS_OK)
+        atomic_store(&ds__memory_state.legacy[s->device.index], legacy.id);
     ds__tls.mute--;
 }
 
 /* The arena of a stream in a pool, made or taken over from an ended stream at its first use.
    NULL and the sentence: no memory. The device is locked. */
-static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
+static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     const void *identity = s->driver->stream_identity(s->native);
     ds__expect_end(s);
     for (ds__arena *a = p->arenas; a; a = a->next)
@@ -140,7 +140,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
         ds__event_drop(end);
         return a;
     }
-    if (!(a = ds__mkeep(sizeof *a))) {
+    if (!(a = ds__kept_alloc(sizeof *a))) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
         return NULL;
     }
@@ -152,7 +152,7 @@ static ds__arena *ds__arena_of(ds__mpool *p, ds__stream *s, ds_stream handle) {
     a->stream_id = s->id;
     a->identity = identity;
     ds__arena_apply(a);
-    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__nobody);
+    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
     a->next = p->arenas;
     p->arenas = a;
     return a;
@@ -163,23 +163,23 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     ds__arena *a = atomic_load_explicit(&s->module[DS__MODULE_ALLOC], memory_order_acquire);
     if (a)
         return a;
-    ds__mdevice *dev = ds__mem_device(s->device);
+    ds__mem_dev *dev = ds__mem_device(s->device);
     if (!dev)
         return NULL;
-    ds__mdevice_lock(dev);
+    ds__mem_dev_lock(dev);
     a = ds__arena_of(&dev->main, s, handle);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     if (a)
         atomic_store_explicit(&s->module[DS__MODULE_ALLOC], a, memory_order_release);
     return a;
 }
 
-static ds__arena *ds__arena_in(ds__mpool *p, ds__stream *s, ds_stream handle) {
+static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
     if (p == &p->dev->main)
         return ds__arena_main(s, handle);
-    ds__mdevice_lock(p->dev);
+    ds__mem_dev_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
     return a;
 }
 
@@ -188,7 +188,7 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
     ds__tls.mute++;
     ds_result r = ds__event_record(event, handle, DS__OP_RECORD);
     ds_stream legacy = { s->device.type == DS_DEVICE_CUDA
-                             ? atomic_load(&ds__m.legacy[s->device.index])
+                             ? atomic_load(&ds__memory_state.legacy[s->device.index])
                              : 0 };
     if (r < 0 && s->kind == DS__STREAM_PER_THREAD && legacy.id && !ds__captures_open())
         r = ds__event_record(event, legacy, DS__OP_RECORD);
@@ -200,18 +200,18 @@ static ds_result ds__record_end(ds_event event, const ds__stream *s, ds_stream h
    is recorded under the arena's lock, since the block may be freed at any time: this is rare. */
 static void ds__record_late(const ds__stream *s, ds_stream stream) {
     for (int k = 0; k < DS_BACKEND_COUNT * DS__MAX_DEVICES; k++) {
-        ds__mdevice *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
+        ds__mem_dev *dev = ds__mem_device_at(k / DS__MAX_DEVICES, k % DS__MAX_DEVICES);
         if (!dev || !atomic_load(&dev->late_uses))
             continue;
-        ds__mdevice_lock(dev);
-        for (ds__mpool *p = &dev->main; p; p = p->next)
+        ds__mem_dev_lock(dev);
+        for (ds__mem_pool *p = &dev->main; p; p = p->next)
             for (ds__arena *a = p->arenas; a; a = a->next) {
                 ds__arena_lock(a);
                 for (ds__segment *g = a->segments; g; g = g->next)
-                    for (ds__mblock *b = g->first; b; b = b->next)
-                        for (ds__muse *u = b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING
-                                               ? b->uses
-                                               : NULL;
+                    for (ds__mem_block *b = g->first; b; b = b->next)
+                        for (ds__stream_use *u =
+                                 b->state == DS_BLOCK_LIVE || b->state == DS_BLOCK_PENDING ? b->uses
+                                                                                           : NULL;
                              u; u = u->next)
                             if (u->stream.id == stream.id && ds__use_claim(u)) {
                                 u->lost = ds__record_end(u->event, s, stream) < 0;
@@ -219,21 +219,21 @@ static void ds__record_late(const ds__stream *s, ds_stream stream) {
                             }
                 ds__arena_unlock(a);
             }
-        ds__mdevice_unlock(dev);
+        ds__mem_dev_unlock(dev);
     }
 }
 
 /* A stream is about to end: its free memory is anyone's once the stream has passed what is on it
    now. Called by ds_stream_destroy. */
 static void ds__mem_stream_gone(ds__stream *s) {
-    ds__mdevice *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
-    ds_stream handle = { ds__handle(&s->slot) };
+    ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(s->device), s->device.index);
+    ds_stream handle = { ds__handle_of(&s->slot) };
     ds__record_late(s, handle); /* blocks of other devices too */
     if (!dev)
         return;
     const void *identity = s->driver->stream_identity(s->native);
-    ds__mdevice_lock(dev);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    ds__mem_dev_lock(dev);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             if (a->orphan || (a->stream_id != s->id && a->identity != identity) ||
                 ds__arena_part(a, s))
@@ -250,7 +250,7 @@ static void ds__mem_stream_gone(ds__stream *s) {
             a->orphan = 1;
             ds__arena_unlock(a);
         }
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
 }
 
 /* Waits until the work is done that may use the arena's free memory. The host blocks. 0: it is
@@ -259,17 +259,18 @@ static int ds__arena_drain(ds__arena *a) {
     ds_result r;
     ds__owner o = ds__owner_of(a);
     ds__tls.quiet++;
-    /* `grow` may be held: ds__reclaim runs destructors of the user's, and never under a lock */
+    /* `grow` may be held: ds__retired_reclaim runs destructors of the user's, and never under a
+       lock */
     ds__tls.upper_locked++;
     if (o.orphan && o.end.id) {
         r = ds__event_sync(o.end, DS__FOREVER);
     } else { /* to wait for a stream would spoil a capture that begins on it meanwhile */
-        ds__muse *u = ds__muse_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         r = u ? ds__event_record_outside(u->event, o.stream) : DS_NOT_READY;
         if (r == DS_OK)
             r = ds__event_sync(u->event, DS__FOREVER);
         ds__arena_lock(a);
-        ds__muses_drop(a, u);
+        ds__stream_uses_drop(a, u);
         ds__arena_unlock(a);
     }
     /* the stream has ended, and nobody knows when it is done; or is another thread's own */

@@ -5,7 +5,7 @@
    shutdown.
 
    Invariants: entries keep the order in which they were added.
-   Locks: ds__m.lock guards the lists. No function here expects it to be held.
+   Locks: ds__memory_state.lock guards the lists. No function here expects it to be held.
    Threads: any. A callback that was removed may still run on another thread. */
 #ifndef DS__ALLOC_CALLBACKS_H
 #define DS__ALLOC_CALLBACKS_H
@@ -22,16 +22,16 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
     if (r < 0)
         return r;
 
-    ds__mutex_lock(&ds__m.lock);
-    ds__callback *more = ds__alloc((list->count + 1) * sizeof *more);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__callback *more = ds__host_alloc((list->count + 1) * sizeof *more);
     if (more) {
         if (list->count)
             memcpy(more, list->entries, list->count * sizeof *more);
         more[list->count++] = entry;
-        ds__release(list->entries);
+        ds__host_free(list->entries);
         list->entries = more;
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
 
     return more ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a callback");
 }
@@ -40,7 +40,7 @@ static ds_result ds__callback_add(ds__callback_list *list, ds__callback entry) {
 static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry) {
     size_t i = 0;
 
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     while (i < list->count &&
            (list->entries[i].fn != entry.fn || list->entries[i].user != entry.user))
         i++;
@@ -50,7 +50,7 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
         memmove(&list->entries[i], &list->entries[i + 1],
                 (list->count - i) * sizeof *list->entries);
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
 
     return found ? DS_OK
                  : ds__fail(DS_ERR_INVALID_VALUE,
@@ -60,16 +60,16 @@ static ds_result ds__callback_remove(ds__callback_list *list, ds__callback entry
 /* Returns the entry at this index; its function is NULL after the last one. */
 static ds__callback ds__callback_get(const ds__callback_list *list, size_t index) {
     ds__callback entry = { NULL, NULL };
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     if (index < list->count)
         entry = list->entries[index];
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     return entry;
 }
 
 /* Frees the list at shutdown, when no other thread uses the allocator. */
 static void ds__callback_clear(ds__callback_list *list) {
-    ds__release(list->entries);
+    ds__host_free(list->entries);
     list->entries = NULL;
     list->count = 0;
 }

@@ -8,11 +8,11 @@
    Invariants: `graphs` counts the captures and graphs that use free memory of a pool. While the
    count is not 0, no memory of the pool is given back. Each attachment to a graph is also one
    owner of the pool. A capture has one attachment for its pool (key: the device) and one for
-   each pool that requests name (key: the pool). After ds__m.closing is set,
+   each pool that requests name (key: the pool). After ds__memory_state.closing is set,
    ds__capture_pool_release does nothing: ds_shutdown ends pools before graphs.
    Locks: ds__capture_pool_make runs under the graph's lock (core/capture.h) and takes
-   ds__m.lock, then all locks of the device. ds__capture_pool_release takes ds__m.leaving only.
-   ds__is_capturing calls the driver.
+   ds__memory_state.lock, then all locks of the device. ds__capture_pool_release takes
+   ds__memory_state.leaving only. ds__is_capturing calls the driver.
    Threads: caller's threads. ds__capture_pool_release runs on any thread, also on a thread of
    CUDA's, and calls neither the driver nor a public function. */
 #ifndef DS__ALLOC_CAPTURE_POOL_H
@@ -25,20 +25,20 @@
 #include "pool.h"
 
 typedef struct ds__capture_wish {
-    ds__mdevice *dev;
-    ds__mpool *pool;
+    ds__mem_dev *dev;
+    ds__mem_pool *pool;
 } ds__capture_wish;
 
 static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out) {
     ds__capture_wish *wish = user;
-    ds__mpool *p = wish->pool;
+    ds__mem_pool *p = wish->pool;
     if (!p) {
         ds_mem_config c = ds__config_of(wish->dev);
         c.backend = DS_MEM_NATIVE;
-        if (!(p = ds__mpool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
+        if (!(p = ds__mem_pool_new(wish->dev, &c, &(ds_pool_desc){ 0 }, capture)))
             return DS_ERR_OUT_OF_MEMORY;
     } else {
-        ds__mpool_own(p);
+        ds__mem_pool_own(p);
     }
     atomic_fetch_add(&p->graphs, 1);
     *out = p;
@@ -48,19 +48,19 @@ static ds_result ds__capture_pool_make(uint64_t capture, void *user, void **out)
 /* The last graph that may run is gone. Any thread, no call of devstream: what the pool has is
    given back when memory is next looked for. */
 static void ds__capture_pool_release(void *user) {
-    ds__mpool *p = user;
-    ds__mutex_lock(&ds__m.leaving);
-    int closing = ds__m.closing; /* ds_shutdown ends pools before graphs */
-    ds__m.leavers += !closing;
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mem_pool *p = user;
+    ds__mutex_lock(&ds__memory_state.leaving);
+    int closing = ds__memory_state.closing; /* ds_shutdown ends pools before graphs */
+    ds__memory_state.leavers += !closing;
+    ds__mutex_unlock(&ds__memory_state.leaving);
     if (closing)
         return;
     atomic_fetch_sub(&p->graphs, 1);
-    ds__mpool_disown(p);
-    ds__mutex_lock(&ds__m.leaving);
-    if (!--ds__m.leavers)
-        ds__condition_broadcast(&ds__m.left);
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mem_pool_disown(p);
+    ds__mutex_lock(&ds__memory_state.leaving);
+    if (!--ds__memory_state.leavers)
+        ds__condition_broadcast(&ds__memory_state.left);
+    ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
 /* Attaches the wished pool, or one of the device, to the capture of the stream under a key. */
@@ -75,7 +75,7 @@ static ds_result ds__capture_pool_attach(ds__stream *s, const void *key, ds__cap
 }
 
 /* What is allocated in a pool by name while the stream captures stays as long as the graph. */
-static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
+static ds_result ds__capture_keep(ds__stream *s, ds__mem_pool *p) {
     ds__capture_wish wish = { p->dev, p };
     ds__object *kept;
     ds_result r = ds__capture_pool_attach(s, p, &wish, &kept);
@@ -84,8 +84,8 @@ static ds_result ds__capture_keep(ds__stream *s, ds__mpool *p) {
 }
 
 /* The pool of the capture that a stream is in; NULL: it does not capture. */
-static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
-    ds__mdevice *dev = ds__mem_device(s->device);
+static ds_result ds__capture_pool_of(ds__stream *s, ds__mem_pool **out) {
+    ds__mem_dev *dev = ds__mem_device(s->device);
     ds__capture_wish wish = { dev, NULL };
     ds__object *kept;
     if (!dev)
@@ -98,7 +98,7 @@ static ds_result ds__capture_pool_of(ds__stream *s, ds__mpool **out) {
 
 DSDEF ds_result(ds_capture_set_pool)(ds_stream stream, ds_pool pool) {
     DS__ENTER("ds_capture_set_pool");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__stream *s = ds__stream_pin(stream);

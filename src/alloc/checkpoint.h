@@ -44,7 +44,7 @@ typedef struct ds__saved {
 } ds__saved;
 
 struct ds_pool_checkpoint {
-    const ds__mpool *pool;
+    const ds__mem_pool *pool;
     uint64_t name[2];
     size_t count;
     ds__saved at[];
@@ -57,15 +57,15 @@ static int ds__saved_order(const void *a, const void *b) {
 }
 
 /* Uses that are over are so; not while a capture could be spoiled by the question. */
-static void ds__pool_poll(ds__mpool *p) {
+static void ds__pool_poll(ds__mem_pool *p) {
     if (ds__captures_open())
         return;
     for (ds__arena *a = ds__first_arena(p->dev, p); a; a = a->next)
-        (void)ds__poll(a, 0);
+        (void)ds__pending_poll(a, 0);
 }
 
 /* 0 and a sentence: others have to do with the block. All is locked. */
-static int ds__block_settled(const ds__mblock *b) {
+static int ds__block_settled(const ds__mem_block *b) {
     const char *what = b->state == DS_BLOCK_PENDING
                            ? "was freed, and other streams may still use it"
                        : b->state == DS_BLOCK_LIVE && b->exported ? "is used by other processes"
@@ -83,7 +83,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
         *out = NULL;
     DS__ENTER("ds_pool_save");
     DS__REQUIRE(out, "out is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds__pool_poll(p);
@@ -94,16 +94,16 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__unpark_all(a);
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b && settled; b = b->next) {
+            for (ds__mem_block *b = s->first; b && settled; b = b->next) {
                 settled = ds__block_settled(b);
                 count += b->state == DS_BLOCK_LIVE;
             }
     }
-    if (settled && !(c = ds__alloc(sizeof *c + count * sizeof c->at[0])))
+    if (settled && !(c = ds__host_alloc(sizeof *c + count * sizeof c->at[0])))
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a checkpoint of %zu blocks", count);
     for (ds__arena *a = c ? p->arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next)
                 if (b->state == DS_BLOCK_LIVE)
                     c->at[c->count++] = (ds__saved){ b->ptr,   b->size, b->asked, s, s->serial,
                                                      b->label, b->file, b->line,  0 };
@@ -118,7 +118,7 @@ DSDEF ds_result(ds_pool_save)(ds_pool pool, ds_pool_checkpoint **out) {
 }
 
 DSDEF void(ds_pool_checkpoint_destroy)(ds_pool_checkpoint *checkpoint) {
-    ds__release(checkpoint);
+    ds__host_free(checkpoint);
 }
 
 /* What has to change: blocks that end come first in `changed`, then those that are live again. */
@@ -129,9 +129,9 @@ typedef struct ds__rewind {
     size_t changes;
 } ds__rewind;
 
-static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
+static ds_result ds__rewind_plan_saved(ds__mem_pool *p, ds__rewind *q) {
     ds__segment *s = NULL;
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     for (ds__saved *v = q->at; v < q->at + q->count; v++) {
         if (s != v->seg) {
             s = v->seg;
@@ -140,7 +140,7 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
         }
         while (b && b->ptr + b->size <= v->ptr)
             b = b->next;
-        const ds__mblock *last = b; /* none of the memory may be a hole */
+        const ds__mem_block *last = b; /* none of the memory may be a hole */
         while (last && last->state != DS_BLOCK_UNMAPPED &&
                last->ptr + last->size < v->ptr + v->size)
             last = last->next;
@@ -155,12 +155,12 @@ static ds_result ds__rewind_plan_saved(ds__mpool *p, ds__rewind *q) {
 }
 
 /* Looks at everything and changes nothing that shows. All is locked. */
-static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
+static ds_result ds__rewind_plan(ds__mem_pool *p, ds__rewind *q) {
     size_t live = 0;
     for (ds__arena *a = p->arenas; a; a = a->next) {
         ds__unpark_all(a);
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next) {
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
                 if (!ds__block_settled(b))
                     return DS_ERR_ILLEGAL_STATE;
                 live += b->state == DS_BLOCK_LIVE;
@@ -169,15 +169,15 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
     ds_result r = ds__rewind_plan_saved(p, q);
     if (r < 0)
         return r;
-    if (!(q->changed = ds__alloc((live + q->count + 1) * sizeof *q->changed)))
+    if (!(q->changed = ds__host_alloc((live + q->count + 1) * sizeof *q->changed)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
     for (ds__arena *a = p->arenas; a; a = a->next) {
         /* descriptions: each block that is cut out leaves one before it and one behind it */
-        ds__mblock *spare = NULL;
-        ds__mblock *one = NULL;
+        ds__mem_block *spare = NULL;
+        ds__mem_block *one = NULL;
         for (const ds__saved *v = q->at; v < q->at + q->count; v++)
             for (int i = 0; i < 2 && !v->there && atomic_load(&v->seg->arena) == a; i++) {
-                if (!(one = ds__mblock_new(a)))
+                if (!(one = ds__mem_block_new(a)))
                     r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q->count);
                 if (one) {
                     one->list_next = spare;
@@ -186,17 +186,17 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
             }
         for (; spare; spare = one) {
             one = spare->list_next;
-            ds__mblock_drop(a, spare);
+            ds__mem_block_drop(a, spare);
         }
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
                 ds__saved key = { .ptr = b->ptr };
                 ds__saved *v = b->state != DS_BLOCK_LIVE
                                    ? NULL
                                    : bsearch(&key, q->at, q->count, sizeof key, ds__saved_order);
                 if (b->state != DS_BLOCK_LIVE || (v && v->there))
                     continue;
-                ds__describe(a, b, &q->changed[q->changes]);
+                ds__block_describe(a, b, &q->changed[q->changes]);
                 q->changed[q->changes++].state = DS_BLOCK_FREE;
             }
     }
@@ -205,7 +205,7 @@ static ds_result ds__rewind_plan(ds__mpool *p, ds__rewind *q) {
 
 static void ds__arena_lock_ready(ds__arena *a, int kind) {
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -217,7 +217,7 @@ static int ds__rewind_end(const ds_mem_block *gone) {
     if (!a)
         return 0;
     ds__arena_lock_ready(a, s->kind);
-    ds__mblock *b = atomic_load(&s->arena) == a ? ds__find(s, gone->ptr, 1) : NULL;
+    ds__mem_block *b = atomic_load(&s->arena) == a ? ds__block_find(s, gone->ptr, 1) : NULL;
     int good = b && ds__block_settled(b);
     if (good) {
         ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
@@ -237,37 +237,37 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
         return 0;
     ds__arena_lock(a);
     int all = ds__count_begin(a, s->kind, (int64_t)v->size, (int64_t)v->asked);
-    ds__mblock *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
-                    : before ? ds__find(s, before->ptr, 1)
-                             : s->first;
-    ds__mblock *rest = NULL;
+    ds__mem_block *b = atomic_load(&s->arena) != a || s->serial != v->serial ? NULL
+                       : before ? ds__block_find(s, before->ptr, 1)
+                                : s->first;
+    ds__mem_block *rest = NULL;
     while (b && b->ptr + b->size <= v->ptr)
         b = b->next;
     int good = b && b->state == DS_BLOCK_FREE && !b->quiet && b->ptr <= v->ptr &&
                v->ptr + v->size <= b->ptr + b->size;
     if (good) {
         ds__bin_out(a, b);
-        if (!ds__grows(s) && ds__is_split(b))
+        if (!ds__segment_is_growing(s) && ds__is_split(b))
             ds__count_split(a, s->kind, -1, -(int64_t)b->size);
         /* what is cut off is so too until it is free: it must not become one with the block
            again */
         b->state = DS_BLOCK_LIVE;
         b->oversize = 0;
         if (b->ptr < v->ptr) {
-            rest = ds__cut(a, b, (size_t)(v->ptr - b->ptr));
+            rest = ds__block_cut(a, b, (size_t)(v->ptr - b->ptr));
             good = rest != NULL;
             (void)ds__merge_in(a, b);
             b = rest;
         }
     }
     if (good && b->size > v->size) {
-        rest = ds__cut(a, b, v->size);
+        rest = ds__block_cut(a, b, v->size);
         good = rest != NULL;
         (void)ds__merge_in(a, good ? rest : b);
     }
     if (good) {
         ds__live_in(a, b);
-        ds__made_and_counted(a, b, v->asked);
+        ds__block_mark_live_counted(a, b, v->asked);
         b->label = v->label;
         b->file = v->file;
         b->line = v->line;
@@ -279,7 +279,7 @@ static int ds__rewind_live(const ds__saved *v, const ds__saved *before, ds_mem_b
             ds__count_oversize(a, 1);
         }
         ds__note_block(a, DS_ACTION_ALLOC, b);
-        ds__describe(a, b, out);
+        ds__block_describe(a, b, out);
     }
     ds__count_end(a, all);
     return good;
@@ -305,7 +305,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
                                  ds_mem_block_fn fn, void *user) {
     DS__ENTER("ds_pool_restore");
     DS__REQUIRE(checkpoint, "checkpoint is NULL");
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     if (ds__is_inside(p))
@@ -313,7 +313,7 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     DS__REQUIRE(p == checkpoint->pool && !memcmp(p->name, checkpoint->name, sizeof p->name),
                 "the checkpoint belongs to another pool");
     ds__rewind q = { NULL, NULL, checkpoint->count, 0 };
-    if (!(q.at = ds__alloc((q.count + 1) * sizeof *q.at)))
+    if (!(q.at = ds__host_alloc((q.count + 1) * sizeof *q.at)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to restore %zu blocks", q.count);
     memcpy(q.at, checkpoint->at, q.count * sizeof *q.at);
     ds__pool_poll(p);
@@ -335,8 +335,8 @@ DSDEF ds_result(ds_pool_restore)(ds_pool pool, const ds_pool_checkpoint *checkpo
     }
     for (size_t i = 0; fn && i < q.changes && r == DS_OK; i++)
         fn(&q.changed[i], user);
-    ds__release(q.changed);
-    ds__release(q.at);
+    ds__host_free(q.changed);
+    ds__host_free(q.at);
     return r;
 }
 
@@ -349,12 +349,12 @@ static int ds__ptr_order(const void *a, const void *b) {
 DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t count) {
     DS__ENTER("ds_pool_check_live");
     DS__REQUIRE(ptrs || !count, "ptrs is NULL, and count is %zu", count);
-    ds__mpool *p = ds__mpool_of(pool);
+    ds__mem_pool *p = ds__mem_pool_of(pool);
     if (!p)
         return DS_ERR_INVALID_HANDLE;
     ds_result r = DS_OK;
-    void **sorted = ds__alloc((count + 1) * sizeof *sorted);
-    unsigned char *seen = ds__alloc(count + 1);
+    void **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
+    unsigned char *seen = ds__host_alloc(count + 1);
     if (sorted && count) {
         memcpy(sorted, ptrs, count * sizeof *sorted);
         qsort(sorted, count, sizeof *sorted, ds__ptr_order);
@@ -364,7 +364,7 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
     ds__mem_lock_all(p->dev);
     for (ds__arena *a = p->arenas; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b && r == DS_OK; b = b->next) {
+            for (const ds__mem_block *b = s->first; b && r == DS_OK; b = b->next) {
                 void *ptr = b->ptr;
                 void **at = b->state == DS_BLOCK_LIVE
                                 ? bsearch(&ptr, sorted, count, sizeof ptr, ds__ptr_order)
@@ -384,8 +384,8 @@ DSDEF ds_result(ds_pool_check_live)(ds_pool pool, void *const *ptrs, size_t coun
             r = ds__fail(DS_ERR_ILLEGAL_STATE, "%p is in the list %s", sorted[i],
                          twice ? "twice" : "and is not the start of a live block of the pool");
         }
-    ds__release(seen);
-    ds__release(sorted);
+    ds__host_free(seen);
+    ds__host_free(sorted);
     return r;
 }
 

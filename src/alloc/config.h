@@ -1,9 +1,9 @@
 /* alloc/config.h - allocator options: presets, checks, sizes.
 
    Defines the presets ds_mem_config_default, ds_mem_config_torch and ds_mem_config_cupy, and
-   checks configurations (ds__mconfig_check). ds__mround, ds__msegment_size and ds__mreserve_size
-   compute from a configuration the sizes of blocks, of plain segments and of reserved address
-   space.
+   checks configurations (ds__config_check). ds__config_round_size, ds__config_segment_size and
+   ds__config_reserve_size compute from a configuration the sizes of blocks, of plain segments and
+   of reserved address space.
 
    Invariants: A configuration is accepted only with the exact size of ds_mem_config in its first
    member. The size of a block is a multiple of 512. A size too large to round becomes the
@@ -58,7 +58,7 @@ DSDEF ds_mem_config(ds_mem_config_cupy)(void) {
 #define DS__RESERVE_BYTES ((double)(2 * DS__MIB))
 
 /* Sizes that are pages of segments, and what counts in bytes. */
-static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
+static ds_result ds__config_check_sizes(const ds_mem_config *c) {
     DS__REQUIRE(c->guard_bytes % DS__UNIT == 0 && c->guard_bytes <= (size_t)1 << 30,
                 "guard_bytes is %zu; it must be a multiple of 512, at most 1 GiB", c->guard_bytes);
     DS__REQUIRE(c->small_segment_size && c->small_segment_size % (2 * DS__MIB) == 0 &&
@@ -81,7 +81,7 @@ static ds_result ds__mcheck_sizes(const ds_mem_config *c) {
     return DS_OK;
 }
 
-static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
+static ds_result ds__config_check_numbers(const ds_mem_config *c) {
     double threshold = c->garbage_collection_threshold;
     double reserve = c->expandable_segments_reserve;
     unsigned threads = c->pinned_num_register_threads;
@@ -106,7 +106,7 @@ static ds_result ds__mcheck_numbers(const ds_mem_config *c) {
 
 /* DS_ERR_INVALID_VALUE and a sentence with the member and its value when one is out of its
    range. */
-DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
+DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
     DS__REQUIRE(c, "config is NULL");
     DS__REQUIRE_RESERVED("ds_mem_config", c);
 
@@ -134,8 +134,8 @@ DS__SEAM static ds_result ds__mconfig_check(const ds_mem_config *c) {
         DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
                     "%s is %d; it must be from 0 to %d", choices[i].name, choices[i].value,
                     choices[i].largest);
-    ds_result r = ds__mcheck_sizes(c);
-    return r < 0 ? r : ds__mcheck_numbers(c);
+    ds_result r = ds__config_check_sizes(c);
+    return r < 0 ? r : ds__config_check_numbers(c);
 }
 
 /* n rounded up to the next of `divisions` equal steps (a power of two, 2 or more) between two
@@ -155,7 +155,7 @@ static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
 /* The size of the block for n bytes, n > 0. An entry of roundup_power2_divisions is 1 + log2 of
    the divisions: 0 is off, and so is 1, a single division (pytorch#161139). Sizes too large to
    round give the largest multiple of 512. */
-DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
+DS__SEAM static inline size_t ds__config_round_size(const ds_mem_config *c, size_t n) {
     if (n < DS__UNIT)
         return DS__UNIT;
     int power = 63 - __builtin_clzl(n) - 20;
@@ -167,7 +167,7 @@ DS__SEAM static inline size_t ds__mround(const ds_mem_config *c, size_t n) {
 }
 
 /* The plain segment for a block of this size, before segment_growth. */
-DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_t rounded) {
+DS__SEAM static size_t ds__config_segment_size(const ds_mem_config *c, int kind, size_t rounded) {
     const size_t unit = 2 * DS__MIB;
     if (c->single_pool)
         return rounded;
@@ -180,7 +180,7 @@ DS__SEAM static size_t ds__msegment_size(const ds_mem_config *c, int kind, size_
 
 /* Address space of a growing segment on a device with this much memory: whole pages, never more
    than 9/8 of the memory when it was given in bytes. */
-DS__SEAM static size_t ds__mreserve_size(const ds_mem_config *c, size_t total, size_t page) {
+DS__SEAM static size_t ds__config_reserve_size(const ds_mem_config *c, size_t total, size_t page) {
     double bytes = c->expandable_segments_reserve;
     double most = (double)total * 1.125;
     if (bytes < DS__RESERVE_BYTES)

@@ -1,16 +1,16 @@
 /* alloc/config_text.h - allocator options as text.
 
    Reads the grammar of PYTORCH_CUDA_ALLOC_CONF for DEVSTREAM_ALLOC_CONF, ds_mem_configure_text
-   and ds_mem_config_parse. ds__mconfig_read applies a text to a configuration; ds__moptions
-   lists the options. The text is read token by token (ds__mtoken): a token is one of , : [ ] or
-   a word. White space does not count anywhere, not even inside a word.
+   and ds_mem_config_parse. ds__config_read applies a text to a configuration; ds__config_options
+   lists the options. The text is read token by token (ds__config_token_next): a token is one of , :
+   [ ] or a word. White space does not count anywhere, not even inside a word.
 
    Invariants: On an error the configuration is unchanged, and the error shows the character, the
    token and the text in front. As in PyTorch, each text first resets max_split_size,
    garbage_collection_threshold and roundup_power2_divisions. The option `preset` must be the
    first. Numbers do not depend on the program's locale.
-   Locks: takes none. Callers may hold ds__m.lock or all locks of a device, so the program's log
-   function may be called under these locks.
+   Locks: takes none. Callers may hold ds__memory_state.lock or all locks of a device, so the
+   program's log function may be called under these locks.
    Threads: any. ds_mem_config_parse does not initialise the library. */
 #ifndef DS__ALLOC_CONFIG_TEXT_H
 #define DS__ALLOC_CONFIG_TEXT_H
@@ -18,7 +18,7 @@
 #include "types.h"
 #include "config.h"
 
-typedef struct ds__mtext {
+typedef struct ds__config_text {
     const char *text;
     size_t start;  /* of the token */
     size_t at;     /* behind the token */
@@ -28,37 +28,37 @@ typedef struct ds__mtext {
     size_t split_at;    /* max_split_size_mb */
     size_t rounding_at; /* max_non_split_rounding_mb */
     size_t large_at;    /* large_segment_size_mb */
-} ds__mtext;
+} ds__config_text;
 
-static int ds__mspace(char c) {
+static int ds__config_is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static int ds__msign(char c) {
+static int ds__config_is_sign(char c) {
     return c == ',' || c == ':' || c == '[' || c == ']';
 }
 
-static void ds__mtoken(ds__mtext *t) {
+static void ds__config_token_next(ds__config_text *t) {
     size_t n = 0;
-    while (ds__mspace(t->text[t->at]))
+    while (ds__config_is_space(t->text[t->at]))
         t->at++;
     t->start = t->at;
-    t->kind = ds__msign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
+    t->kind = ds__config_is_sign(t->text[t->at]) ? t->text[t->at++] : t->text[t->at] ? 'w' : 0;
     if (t->kind != 'w') {
         t->word[0] = (char)t->kind;
         t->word[t->kind ? 1 : 0] = 0;
         return;
     }
-    for (; t->text[t->at] && !ds__msign(t->text[t->at]); t->at++)
-        if (!ds__mspace(t->text[t->at]) && n < sizeof t->word - 1)
+    for (; t->text[t->at] && !ds__config_is_sign(t->text[t->at]); t->at++)
+        if (!ds__config_is_space(t->text[t->at]) && n < sizeof t->word - 1)
             t->word[n++] = t->text[t->at];
     t->word[n] = 0;
 }
 
 /* The sentence of a text that went wrong at the token: which character, what stands there and
    before it, and `format`. */
-__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwrong(
-    const ds__mtext *t, size_t at, const char *format, ...) {
+__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
+    const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
     char here[32];
     char before[32];
@@ -71,10 +71,10 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
     snprintf(here, sizeof here, "%.24s%s", t->text + at, n - at > 24 ? "..." : "");
     snprintf(before, sizeof before, "%s%.*s", from ? "..." : "", (int)(at - from), t->text + from);
     for (char *c = here; *c; c++)
-        if (ds__mspace(*c))
+        if (ds__config_is_space(*c))
             *c = ' ';
     for (char *c = before; *c; c++)
-        if (ds__mspace(*c))
+        if (ds__config_is_space(*c))
             *c = ' ';
     if (!n)
         return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
@@ -88,13 +88,13 @@ __attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__mwron
                     shown, quote, before, what);
 }
 
-static ds_result ds__mexpect(ds__mtext *t, int kind, const char *what) {
-    ds__mtoken(t);
-    return t->kind == kind ? DS_OK : ds__mwrong(t, t->start, "expected %s", what);
+static ds_result ds__config_token_expect(ds__config_text *t, int kind, const char *what) {
+    ds__config_token_next(t);
+    return t->kind == kind ? DS_OK : ds__config_refuse(t, t->start, "expected %s", what);
 }
 
 /* Digits only. */
-static int ds__mnumber(const char *word, uint64_t *out) {
+static int ds__config_number_parse(const char *word, uint64_t *out) {
     uint64_t n = 0;
     if (!*word)
         return 0;
@@ -109,7 +109,7 @@ static int ds__mnumber(const char *word, uint64_t *out) {
 
 /* 12, 0.5, .5, 5e-1, whatever the program's locale; the characters that it takes, 0 for none. Up
    to 15 digits it is the number that C reads. */
-static size_t ds__mreal(const char *word, double *out) {
+static size_t ds__config_real_parse(const char *word, double *out) {
     uint64_t n = 0;
     int digits = 0;
     int point = 0;
@@ -152,15 +152,15 @@ static size_t ds__mreal(const char *word, double *out) {
 }
 
 /* A multiple such as 0.5, or 40G: bytes. */
-static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
+static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     double value = 0;
-    size_t n = ds__mreal(t->word, &value);
+    size_t n = ds__config_real_parse(t->word, &value);
     int bytes = n && t->word[n] == 'G' && !t->word[n + 1];
     if (bytes)
         value *= 1024.0 * 1024.0 * 1024.0;
     if (!n || (t->word[n] && !bytes) || !(value > 0) ||
         (bytes ? value < DS__RESERVE_BYTES || value > 1e18 : value > 1024))
-        return ds__mwrong(
+        return ds__config_refuse(
             t, t->start,
             "expected a fraction of the device's memory such as 0.5, or gigabytes such as 40G");
     *out = value;
@@ -168,64 +168,66 @@ static ds_result ds__mread_reserve(ds__mtext *t, double *out) {
 }
 
 /* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
-static ds_result ds__mread_classes(ds__mtext *t) {
+static ds_result ds__config_read_classes(ds__config_text *t) {
     double value;
     ds_result r = DS_OK;
     if (t->kind != '[')
-        return ds__mwrong(t, t->start, "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__mtoken(t); r == DS_OK && t->kind != ']';) {
+        return ds__config_refuse(t, t->start,
+                                 "expected '[' of a list such as [serving:0.25,other:8G]");
+    for (ds__config_token_next(t); r == DS_OK && t->kind != ']';) {
         if (t->kind != 'w')
-            return ds__mwrong(t, t->start, "expected the name of a class, or ']'");
-        r = ds__mexpect(t, ':', "':' and how much to reserve");
+            return ds__config_refuse(t, t->start, "expected the name of a class, or ']'");
+        r = ds__config_token_expect(t, ':', "':' and how much to reserve");
         if (r == DS_OK) {
-            ds__mtoken(t);
-            r = ds__mread_reserve(t, &value);
+            ds__config_token_next(t);
+            r = ds__config_read_reserve(t, &value);
         }
         if (r < 0)
             return r;
-        ds__mtoken(t);
+        ds__config_token_next(t);
         if (t->kind == ',')
-            ds__mtoken(t);
+            ds__config_token_next(t);
         else if (t->kind != ']')
-            return ds__mwrong(t, t->start, "expected ',' or ']'");
+            return ds__config_refuse(t, t->start, "expected ',' or ']'");
     }
     return r;
 }
 
-static ds_result ds__mread_division(ds__mtext *t, int zero, unsigned char *out) {
+static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
-    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || (n & (n - 1)) != 0 || (n == 0 && !zero))
-        return ds__mwrong(t, t->start, "the divisions must be a power of two%s",
-                          zero ? ", or 0 for none" : "");
+    if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
+        (n == 0 && !zero))
+        return ds__config_refuse(t, t->start, "the divisions must be a power of two%s",
+                                 zero ? ", or 0 for none" : "");
     *out = n ? (unsigned char)(1 + __builtin_ctzll(n)) : 0;
     return DS_OK;
 }
 
 /* 4, or a list of intervals: [64:8,256:4,>:1]. An interval is 2^i MiB to twice that; the first
    one counts for smaller sizes too, > for those behind the last. */
-static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
+static ds_result ds__config_read_divisions(ds__config_text *t, unsigned char out[16]) {
     size_t last = 0;
     unsigned char coded = 0;
     int first = 1;
     ds_result r;
     if (t->kind != '[') {
-        if ((r = ds__mread_division(t, 0, &coded)) < 0)
+        if ((r = ds__config_read_division(t, 0, &coded)) < 0)
             return r;
         memset(out, coded, 16);
         return DS_OK;
     }
-    for (ds__mtoken(t); t->kind != ']';) {
+    for (ds__config_token_next(t); t->kind != ']';) {
         uint64_t boundary = 0;
         int rest = t->kind == 'w' && !strcmp(t->word, ">");
-        if (!rest && (t->kind != 'w' || !ds__mnumber(t->word, &boundary) || !boundary ||
+        if (!rest && (t->kind != 'w' || !ds__config_number_parse(t->word, &boundary) || !boundary ||
                       (boundary & (boundary - 1)) != 0))
-            return ds__mwrong(
+            return ds__config_refuse(
                 t, t->start,
                 "expected an interval, which is a power of two in MiB, or '>', or ']'");
-        if ((r = ds__mexpect(t, ':', "':' and the divisions")) < 0)
+        if ((r = ds__config_token_expect(t, ':', "':' and the divisions")) < 0)
             return r;
-        ds__mtoken(t);
-        if ((r = ds__mread_division(t, 1, &coded)) < 0)
+        ds__config_token_next(t);
+        if ((r = ds__config_read_division(t, 1, &coded)) < 0)
             return r;
         size_t index = rest ? last + 1 : (size_t)__builtin_ctzll(boundary);
         if (index > 15 && !rest)
@@ -236,28 +238,28 @@ static ds_result ds__mread_divisions(ds__mtext *t, unsigned char out[16]) {
             first = 0;
             last = index;
         }
-        ds__mtoken(t);
+        ds__config_token_next(t);
         if (t->kind == ',')
-            ds__mtoken(t);
+            ds__config_token_next(t);
         else if (t->kind != ']')
-            return ds__mwrong(t, t->start, "expected ',' or ']'");
+            return ds__config_refuse(t, t->start, "expected ',' or ']'");
     }
     return DS_OK;
 }
 
 /* 1048576, or 40%: a fraction of the device's memory; 0 and 0%: none, as in CuPy, where one
    replaces the other. */
-static ds_result ds__mread_limit(ds__mtext *t, ds_mem_config *c) {
+static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     uint64_t bytes;
     double percent = 0;
-    size_t n = ds__mreal(t->word, &percent);
+    size_t n = ds__config_real_parse(t->word, &percent);
     if (n && t->word[n] == '%' && !t->word[n + 1] && percent <= 100) {
         c->memory_fraction = percent > 0 ? percent / 100 : 1;
         c->limit = 0;
         return DS_OK;
     }
-    if (!ds__mnumber(t->word, &bytes))
-        return ds__mwrong(t, t->start, "expected a number of bytes, or 0%% to 100%%");
+    if (!ds__config_number_parse(t->word, &bytes))
+        return ds__config_refuse(t, t->start, "expected a number of bytes, or 0%% to 100%%");
     c->limit = bytes;
     c->memory_fraction = 1;
     return DS_OK;
@@ -279,17 +281,17 @@ enum {
     DS__IS_NOTHING /* True or False, and no more */
 };
 
-typedef struct ds__moption {
+typedef struct ds__config_option {
     const char *name;
     int kind;
     size_t offset;
     uint64_t low;        /* MB, bytes, count: the smallest value */
     uint64_t high;       /* MB, bytes, count: the largest value */
     const char *choices; /* in the order of their numbers, each with a bar behind it */
-} ds__moption;
+} ds__config_option;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
-static const ds__moption ds__moptions[] = {
+static const ds__config_option ds__config_options[] = {
     { "preset", DS__IS_PRESET, 0, 0, 0, "default|torch|cupy|" },
     { "backend", DS__IS_CHOICE, DS__AT(backend), 0, 0, "native|cudaMallocAsync|uncached|" },
     { "max_split_size_mb", DS__IS_MB, DS__AT(max_split_size), 1, UINT64_MAX, NULL },
@@ -330,10 +332,10 @@ static const ds__moption ds__moptions[] = {
     { "best_fit_by_address", DS__IS_BOOL, DS__AT(best_fit_by_address), 0, 0, NULL },
     { "poll_on_alloc", DS__IS_BOOL, DS__AT(poll_on_alloc), 0, 0, NULL }
 };
-#define DS__OPTIONS (sizeof ds__moptions / sizeof ds__moptions[0])
+#define DS__OPTIONS (sizeof ds__config_options / sizeof ds__config_options[0])
 
 /* Letters to add, take away or change. */
-static unsigned ds__mdistance(const char *a, const char *b) {
+static unsigned ds__config_word_distance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
     if (n > 62)
@@ -356,25 +358,25 @@ static unsigned ds__mdistance(const char *a, const char *b) {
     return row[n];
 }
 
-static ds_result ds__munknown(const ds__mtext *t) {
-    const ds__moption *nearest = NULL;
+static ds_result ds__config_option_unknown(const ds__config_text *t) {
+    const ds__config_option *nearest = NULL;
     unsigned best = (unsigned)strlen(t->word) / 3 + 1;
     for (size_t i = 0; i < DS__OPTIONS; i++) {
-        unsigned d = ds__mdistance(t->word, ds__moptions[i].name);
+        unsigned d = ds__config_word_distance(t->word, ds__config_options[i].name);
         if (d < best) {
             best = d;
-            nearest = &ds__moptions[i];
+            nearest = &ds__config_options[i];
         }
     }
     if (nearest)
-        return ds__mwrong(t, t->start, "there is no option '%s'; is %s meant?", t->word,
-                          nearest->name);
-    return ds__mwrong(t, t->start, "there is no option '%s'; ds_mem_configure_text lists them",
-                      t->word);
+        return ds__config_refuse(t, t->start, "there is no option '%s'; is %s meant?", t->word,
+                                 nearest->name);
+    return ds__config_refuse(t, t->start,
+                             "there is no option '%s'; ds_mem_configure_text lists them", t->word);
 }
 
 /* The number of the word among choices, -1: none of them. */
-static int ds__mchoice(const char *choices, const char *word) {
+static int ds__config_choice_find(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
         size_t length = strcspn(choices, "|");
@@ -385,18 +387,18 @@ static int ds__mchoice(const char *choices, const char *word) {
     return -1;
 }
 
-static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
+static ds_result ds__config_read_whole(ds__config_text *t, const ds__config_option *o, void *to) {
     const uint64_t most = SIZE_MAX / DS__MIB;
     uint64_t n;
-    if (t->kind != 'w' || !ds__mnumber(t->word, &n) || n < o->low || n > o->high) {
+    if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || n < o->low || n > o->high) {
         const char *unit = o->kind == DS__IS_MB      ? " of MiB"
                            : o->kind == DS__IS_BYTES ? " of bytes"
                                                      : "";
         if (o->high == UINT64_MAX)
-            return ds__mwrong(t, t->start, "expected a number%s, %llu or more", unit,
-                              (unsigned long long)o->low);
-        return ds__mwrong(t, t->start, "expected a number%s from %llu to %llu", unit,
-                          (unsigned long long)o->low, (unsigned long long)o->high);
+            return ds__config_refuse(t, t->start, "expected a number%s, %llu or more", unit,
+                                     (unsigned long long)o->low);
+        return ds__config_refuse(t, t->start, "expected a number%s from %llu to %llu", unit,
+                                 (unsigned long long)o->low, (unsigned long long)o->high);
     }
     if (o->kind == DS__IS_MB)
         *(size_t *)to = (n < most ? n : most) * DS__MIB;
@@ -407,29 +409,30 @@ static ds_result ds__mread_whole(ds__mtext *t, const ds__moption *o, void *to) {
     return DS_OK;
 }
 
-static ds_result ds__mread_part(ds__mtext *t, const ds__moption *o, double *to) {
+static ds_result ds__config_read_part(ds__config_text *t, const ds__config_option *o, double *to) {
     double value = 0;
-    size_t n = ds__mreal(t->word, &value);
+    size_t n = ds__config_real_parse(t->word, &value);
     int open = o->kind == DS__IS_OPEN;
     if (!n || t->word[n] || value > 1 || (open && (value <= 0 || value >= 1)))
-        return ds__mwrong(t, t->start,
-                          open ? "expected a number above 0 and below 1"
-                               : "expected a number from 0 to 1");
+        return ds__config_refuse(t, t->start,
+                                 open ? "expected a number above 0 and below 1"
+                                      : "expected a number from 0 to 1");
     *to = value;
     return DS_OK;
 }
 
-static ds_result ds__mread_choice(ds__mtext *t, const ds__moption *o, int *to) {
-    int choice = ds__mchoice(o->choices, t->word);
+static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_option *o, int *to) {
+    int choice = ds__config_choice_find(o->choices, t->word);
     if (t->kind != 'w' || choice < 0)
-        return ds__mwrong(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
-                          o->choices);
+        return ds__config_refuse(t, t->start, "expected one of %.*s", (int)strlen(o->choices) - 1,
+                                 o->choices);
     *to = choice;
     return DS_OK;
 }
 
 /* The value of an option; the token is its first. */
-static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_config *c) {
+static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
+                                       ds_mem_config *c) {
     void *to = (char *)c + o->offset;
     int choice = 0;
     ds_result r = DS_OK;
@@ -437,37 +440,37 @@ static ds_result ds__mread_value(ds__mtext *t, const ds__moption *o, ds_mem_conf
     case DS__IS_BOOL:
     case DS__IS_NOTHING:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
-            return ds__mwrong(t, t->start, "expected True or False");
+            return ds__config_refuse(t, t->start, "expected True or False");
         if (o->kind == DS__IS_BOOL)
             *(int *)to = t->word[0] == 'T';
         return DS_OK;
     case DS__IS_CHOICE:
-        return ds__mread_choice(t, o, to);
+        return ds__config_read_choice(t, o, to);
     case DS__IS_OPEN:
     case DS__IS_CLOSED:
-        return ds__mread_part(t, o, to);
+        return ds__config_read_part(t, o, to);
     case DS__IS_DIVISIONS:
-        return ds__mread_divisions(t, c->roundup_power2_divisions);
+        return ds__config_read_divisions(t, c->roundup_power2_divisions);
     case DS__IS_RESERVE:
-        return ds__mread_reserve(t, to);
+        return ds__config_read_reserve(t, to);
     case DS__IS_CLASSES:
-        return ds__mread_classes(t);
+        return ds__config_read_classes(t);
     case DS__IS_LIMIT:
-        return ds__mread_limit(t, c);
+        return ds__config_read_limit(t, c);
     case DS__IS_PRESET:
-        if ((r = ds__mread_choice(t, o, &choice)) == DS_OK)
+        if ((r = ds__config_read_choice(t, o, &choice)) == DS_OK)
             *c = choice == 0   ? (ds_mem_config_default)()
                  : choice == 1 ? (ds_mem_config_torch)()
                                : (ds_mem_config_cupy)();
         return r;
     default:
-        return ds__mread_whole(t, o, to);
+        return ds__config_read_whole(t, o, to);
     }
 }
 
 /* Values whose range depends on others or is no interval; the character is that of the value. */
-static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_mem_config *c,
-                                   size_t at) {
+static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_option *o,
+                                         const ds_mem_config *c, size_t at) {
     if (o->offset == DS__AT(max_split_size) && o->kind == DS__IS_MB)
         t->split_at = at;
     if (o->offset == DS__AT(max_non_split_rounding) && o->kind == DS__IS_MB)
@@ -475,81 +478,81 @@ static ds_result ds__mread_checked(ds__mtext *t, const ds__moption *o, const ds_
     if (o->offset == DS__AT(large_segment_size) && o->kind == DS__IS_MB) {
         t->large_at = at;
         if (c->large_segment_size % (2 * DS__MIB))
-            return ds__mwrong(t, at, "expected an even number of MiB");
+            return ds__config_refuse(t, at, "expected an even number of MiB");
     }
     if (o->offset == DS__AT(pinned_num_register_threads) &&
         (c->pinned_num_register_threads & (c->pinned_num_register_threads - 1)))
-        return ds__mwrong(t, at, "expected a power of two up to 128");
+        return ds__config_refuse(t, at, "expected a power of two up to 128");
     if (o->offset == DS__AT(guard_bytes) && c->guard_bytes % DS__UNIT)
-        return ds__mwrong(t, at, "expected a multiple of 512");
+        return ds__config_refuse(t, at, "expected a multiple of 512");
     return DS_OK;
 }
 
-static ds_result ds__mread_compared(const ds__mtext *t, const ds_mem_config *c) {
+static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
     if (c->max_split_size < c->large_segment_size) {
         if (t->split_at != SIZE_MAX)
-            return ds__mwrong(t, t->split_at,
-                              "max_split_size_mb must be at least %zu, the size of large segments",
-                              mb);
-        return ds__mwrong(t, t->large_at,
-                          "large_segment_size_mb must be at most %zu, max_split_size",
-                          c->max_split_size / DS__MIB);
+            return ds__config_refuse(
+                t, t->split_at,
+                "max_split_size_mb must be at least %zu, the size of large segments", mb);
+        return ds__config_refuse(t, t->large_at,
+                                 "large_segment_size_mb must be at most %zu, max_split_size",
+                                 c->max_split_size / DS__MIB);
     }
     if (c->max_non_split_rounding >= c->large_segment_size)
         return DS_OK;
     if (t->rounding_at != SIZE_MAX)
-        return ds__mwrong(
+        return ds__config_refuse(
             t, t->rounding_at,
             "max_non_split_rounding_mb must be at least %zu, the size of large segments", mb);
-    return ds__mwrong(t, t->large_at,
-                      "large_segment_size_mb must be at most %zu, max_non_split_rounding",
-                      c->max_non_split_rounding / DS__MIB);
+    return ds__config_refuse(t, t->large_at,
+                             "large_segment_size_mb must be at most %zu, max_non_split_rounding",
+                             c->max_non_split_rounding / DS__MIB);
 }
 
 /* One "option:value"; the token is the option. */
-static ds_result ds__mread_option(ds__mtext *t, ds_mem_config *c, int first) {
-    const ds__moption *o = NULL;
+static ds_result ds__config_read_option(ds__config_text *t, ds_mem_config *c, int first) {
+    const ds__config_option *o = NULL;
     for (size_t i = 0; i < DS__OPTIONS && !o; i++)
-        if (!strcmp(t->word, ds__moptions[i].name))
-            o = &ds__moptions[i];
+        if (!strcmp(t->word, ds__config_options[i].name))
+            o = &ds__config_options[i];
     if (t->kind != 'w')
-        return ds__mwrong(t, t->start, "expected an option");
+        return ds__config_refuse(t, t->start, "expected an option");
     if (!o)
-        return ds__munknown(t);
+        return ds__config_option_unknown(t);
     if (o->kind == DS__IS_PRESET && !first)
-        return ds__mwrong(t, t->start, "preset sets all options, so it must be the first");
-    ds_result r = ds__mexpect(t, ':', "':' and a value");
+        return ds__config_refuse(t, t->start, "preset sets all options, so it must be the first");
+    ds_result r = ds__config_token_expect(t, ':', "':' and a value");
     if (r < 0)
         return r;
-    ds__mtoken(t);
+    ds__config_token_next(t);
     size_t at = t->start;
-    r = ds__mread_value(t, o, c);
-    return r < 0 ? r : ds__mread_checked(t, o, c, at);
+    r = ds__config_read_value(t, o, c);
+    return r < 0 ? r : ds__config_read_checked(t, o, c, at);
 }
 
 /* torch forgets three options at each text, and so do we. */
-static ds_result ds__mconfig_read(const char *text, ds_mem_config *config) {
-    ds__mtext t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
+static ds_result ds__config_read(const char *text, ds_mem_config *config) {
+    ds__config_text t = { text, 0, 0, 0, "", SIZE_MAX, SIZE_MAX, SIZE_MAX };
     ds_mem_config c = *config;
     ds_result r = DS_OK;
     c.max_split_size = SIZE_MAX;
     c.garbage_collection_threshold = 0;
     memset(c.roundup_power2_divisions, 0, sizeof c.roundup_power2_divisions);
-    ds__mtoken(&t);
+    ds__config_token_next(&t);
     for (int first = 1; r == DS_OK && t.kind; first = 0) {
-        if ((r = ds__mread_option(&t, &c, first)) < 0)
+        if ((r = ds__config_read_option(&t, &c, first)) < 0)
             break;
-        ds__mtoken(&t);
+        ds__config_token_next(&t);
         if (t.kind == ',')
-            ds__mtoken(&t);
+            ds__config_token_next(&t);
         else if (t.kind)
-            r = ds__mwrong(&t, t.start, "expected ',' and the next option");
+            r = ds__config_refuse(&t, t.start, "expected ',' and the next option");
     }
     if (r == DS_OK)
-        r = ds__mread_compared(&t, &c);
+        r = ds__config_read_compared(&t, &c);
     if (r == DS_OK)
-        r = ds__mconfig_check(&c);
+        r = ds__config_check(&c);
     if (r == DS_OK)
         *config = c;
     return r;
@@ -559,8 +562,8 @@ DSDEF ds_result(ds_mem_config_parse)(const char *text, ds_mem_config *config) {
     ds__tls.fn = "ds_mem_config_parse";
     ds__tls.site = ds__site_take(&ds__tls);
     DS__REQUIRE(text, "text is NULL");
-    ds_result r = ds__mconfig_check(config);
-    return r < 0 ? r : ds__mconfig_read(text, config);
+    ds_result r = ds__config_check(config);
+    return r < 0 ? r : ds__config_read(text, config);
 }
 
 #endif

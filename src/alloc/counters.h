@@ -2,9 +2,9 @@
 
    Counts allocated, requested and pending blocks and bytes of arenas, pools and devices, with
    their peaks. ds__count_alloc, ds__count_free, ds__count_pending and ds__count_done count one
-   block each. ds__ready and ds__has_room tell whether an arena may count now; locks.h makes an
-   arena ready. ds__fold moves the counts of arenas to the domains. ds__meter_add counts segments
-   and reserved bytes.
+   block each. ds__counter_room_ready and ds__has_room tell whether an arena may count now; locks.h
+   makes an arena ready. ds__counter_fold moves the counts of arenas to the domains. ds__meter_add
+   counts segments and reserved bytes.
 
    Policy:
    1. While one thread allocates on a device, every call counts in the device's tally and peaks
@@ -18,11 +18,11 @@
       the block whatever other threads do.
 
    Invariants: An exact arena counts in the device's tally, and only the thread in dev->owner may
-   do so. All other arenas count in their own tally. A block is counted only after ds__ready or
-   ds__has_room was true under the same lock, or with all locks held. Totals are counted only if
-   statistics are full. After ds__fold every arena counts exactly, and the search for a thread
-   that allocates alone begins anew.
-   Locks: The functions that count expect the arena's lock. ds__share_room, ds__fold and the
+   do so. All other arenas count in their own tally. A block is counted only after
+   ds__counter_room_ready or ds__has_room was true under the same lock, or with all locks held.
+   Totals are counted only if statistics are full. After ds__counter_fold every arena counts
+   exactly, and the search for a thread that allocates alone begins anew.
+   Locks: The functions that count expect the arena's lock. ds__share_room, ds__counter_fold and the
    functions of domains expect all locks. Meters need no lock; neither the driver nor user code
    is called.
    Threads: any thread that holds the expected lock. */
@@ -35,7 +35,7 @@
 #define DS__ROOM_BYTES ((int64_t)2 << 20)
 #define DS__ROOM_COUNT 64
 
-static inline void ds__top(int64_t *peak, int64_t now) {
+static inline void ds__counter_peak_raise(int64_t *peak, int64_t now) {
     if (now > *peak)
         *peak = now;
 }
@@ -50,7 +50,7 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
             now[1 + k] = t->kind[k].now[from] + (m < DS__ACTIVE ? 0 : t->kind[k].pending[from]);
         now[both] = now[1] + now[2];
         for (int k = 0; k < 3; k++) {
-            ds__top(&t->peak[k][m], now[k]);
+            ds__counter_peak_raise(&t->peak[k][m], now[k]);
             if (!room)
                 continue;
             int64_t left = t->peak[k][m] - now[k];
@@ -64,21 +64,21 @@ __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *ro
 }
 
 /* Adds with one instruction: a vector's load behind single stores waits for them. */
-static inline void ds__add(int64_t *at, int64_t by) {
+static inline void ds__counter_add(int64_t *at, int64_t by) {
     *at += by;
     DS__COMPILER_FENCE();
 }
 
 __attribute__((always_inline)) static inline void ds__tally_up(ds__tally *t, int kind, int64_t size,
                                                                int64_t asked, int full) {
-    ds__add(&t->kind[kind].now[DS__ALLOCATION], 1);
-    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], 1);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
     if (!full)
         return;
-    ds__add(&t->kind[kind].total[DS__ALLOCATION], 1);
-    ds__add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].total[DS__ALLOCATION], 1);
+    ds__counter_add(&t->kind[kind].total[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].total[DS__REQUESTED_BYTES], asked);
 }
 
 /* Changes what is allocated and what is pending; totals and peaks do not follow. */
@@ -86,21 +86,21 @@ __attribute__((always_inline)) static inline void ds__tally_move(ds__tally *t, i
                                                                  int64_t count, int64_t size,
                                                                  int64_t asked, int64_t pending,
                                                                  int64_t pending_bytes) {
-    ds__add(&t->kind[kind].now[DS__ALLOCATION], count);
-    ds__add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
-    ds__add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATION], count);
+    ds__counter_add(&t->kind[kind].now[DS__ALLOCATED_BYTES], size);
+    ds__counter_add(&t->kind[kind].now[DS__REQUESTED_BYTES], asked);
     if (!pending && !pending_bytes)
         return;
-    ds__add(&t->kind[kind].pending[0], pending);
-    ds__add(&t->kind[kind].pending[1], pending_bytes);
+    ds__counter_add(&t->kind[kind].pending[0], pending);
+    ds__counter_add(&t->kind[kind].pending[1], pending_bytes);
 }
 
 /* Below 0: a peak is passed. */
 __attribute__((always_inline)) static inline int64_t ds__room_less(ds__headroom *r, int64_t count,
                                                                    int64_t size, int64_t asked) {
-    ds__add(&r->of[DS__ALLOCATION], -count);
-    ds__add(&r->of[DS__ALLOCATED_BYTES], -size);
-    ds__add(&r->of[DS__REQUESTED_BYTES], -asked);
+    ds__counter_add(&r->of[DS__ALLOCATION], -count);
+    ds__counter_add(&r->of[DS__ALLOCATED_BYTES], -size);
+    ds__counter_add(&r->of[DS__REQUESTED_BYTES], -asked);
     return r->of[DS__ALLOCATION] | r->of[DS__ALLOCATED_BYTES] | r->of[DS__REQUESTED_BYTES];
 }
 
@@ -185,7 +185,7 @@ static void ds__meter_add(ds__meter *m, int64_t by) {
     }
 }
 
-static void ds__meters(ds__arena *a, int kind, int meter, int64_t by) {
+static void ds__counter_meters_add(ds__arena *a, int kind, int meter, int64_t by) {
     if (!by)
         return;
     ds__meter_add(&a->dev->stats.meter[kind][meter], by);
@@ -223,13 +223,13 @@ static int64_t ds__tally_peak(const ds__tally *t, int k, int m) {
 }
 
 /* What a domain counts now, over its arenas. All is locked. */
-static void ds__domain_now(ds__mdevice *dev, ds__mpool *only, int64_t now[2][DS__METRICS],
+static void ds__domain_now(ds__mem_dev *dev, ds__mem_pool *only, int64_t now[2][DS__METRICS],
                            int64_t total[2][DS__METRICS]) {
     memset(now, 0, 2 * sizeof now[0]);
     if (total)
         memset(total, 0, 2 * sizeof total[0]);
     ds__tally_read(only ? &only->stats.tally : &dev->stats.tally, now, total);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = only && p != only ? NULL : p->arenas; a; a = a->next)
             ds__tally_read(&a->own, now, total);
 }
@@ -244,8 +244,9 @@ static void ds__domain_peaks(ds__domain *d, int64_t now[2][DS__METRICS], int64_t
     for (int m = 0; m < DS__METRICS; m++) {
         int b = ds__is_bytes(m);
         for (int k = 0; k < 2; k++)
-            ds__top(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
-        ds__top(&d->tally.peak[0][m], now[0][m] + now[1][m] + room[0][b] + room[1][b]);
+            ds__counter_peak_raise(&d->tally.peak[1 + k][m], now[k][m] + room[k][b]);
+        ds__counter_peak_raise(&d->tally.peak[0][m],
+                               now[0][m] + now[1][m] + room[0][b] + room[1][b]);
     }
 }
 
@@ -266,14 +267,14 @@ static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], 
 
 /* Gives room to all arenas of a device, which count for themselves from now on at the latest.
    All is locked. */
-static void ds__share_room(ds__mdevice *dev) {
+static void ds__share_room(ds__mem_dev *dev) {
     int64_t now[2][DS__METRICS];
     int64_t share[2][2];
     int64_t all[2][2] = { { 0, 0 }, { 0, 0 } };
     int arenas = 0;
-    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__nobody);
+    atomic_store(&dev->owner, (void *)(uintptr_t)&ds__no_owner);
     ds__domain_now(dev, NULL, now, NULL);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             arenas++;
     for (int b = 0; b < 2; b++) { /* what is below the peaks anyway is divided too */
@@ -290,7 +291,7 @@ static void ds__share_room(ds__mdevice *dev) {
             left -= more;
         }
     }
-    for (ds__mpool *p = &dev->main; p; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
         int64_t pool[2][2] = { { 0, 0 }, { 0, 0 } };
         int64_t members = 0;
         for (ds__arena *a = p->arenas; a; a = a->next, members++) {
@@ -314,18 +315,18 @@ static void ds__share_room(ds__mdevice *dev) {
         int64_t in_pool[2][DS__METRICS];
         ds__domain_now(dev, p, in_pool, NULL);
         ds__domain_peaks(&p->stats, in_pool, pool);
-        ds__top(&p->stats.sharers, members);
+        ds__counter_peak_raise(&p->stats.sharers, members);
     }
     /* peaks stand still */
     if (!dev->main.full)
         return;
     ds__domain_peaks(&dev->stats, now, all);
-    ds__top(&dev->stats.sharers, arenas);
+    ds__counter_peak_raise(&dev->stats.sharers, arenas);
 }
 
 /* What arenas have counted goes to the domains. All is locked. */
-static void ds__fold(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__counter_fold(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (int k = 0; k < 2; k++)
                 for (int m = 0; m < DS__COUNTED + 2; m++) {
@@ -350,7 +351,7 @@ static void ds__fold(ds__mdevice *dev) {
 }
 
 /* The caller is the first thread on the device: arenas count in the domains. 0: it is not. */
-static int ds__claim(ds__mdevice *dev) {
+static int ds__counter_room_claim(ds__mem_dev *dev) {
     void *none = NULL;
     if (!atomic_compare_exchange_strong(&dev->owner, &none, (void *)&ds__tls))
         return none == (void *)&ds__tls;
@@ -358,7 +359,7 @@ static int ds__claim(ds__mdevice *dev) {
 }
 
 /* Whether the locked arena may count a change. */
-static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
+static inline int ds__counter_room_ready(ds__arena *a, int kind, int64_t size) {
     if (DS__LIKELY(a->exact))
         return atomic_load_explicit(&a->dev->owner, memory_order_relaxed) == (void *)&ds__tls;
     return a->room[kind].of[DS__ALLOCATED_BYTES] >= size && a->room[kind].of[DS__ALLOCATION] > 0;
@@ -367,7 +368,7 @@ static inline int ds__ready(ds__arena *a, int kind, int64_t size) {
 /* The same for a block. A free gives back as much as that one had been asked for, which may be
    less than is asked for now. */
 static inline int ds__has_room(ds__arena *a, int kind, int64_t size, int64_t asked) {
-    return ds__ready(a, kind, size) &&
+    return ds__counter_room_ready(a, kind, size) &&
            (DS__LIKELY(a->exact) || a->room[kind].of[DS__REQUESTED_BYTES] >= asked);
 }
 

@@ -19,7 +19,8 @@
 
    Invariants: A stream that captures gets no memory here: DS_ERR_CAPTURE_UNSUPPORTED. Only the
    default pool of a device has such a backend. Reserved bytes either become a segment, or are
-   given back by ds__unreserve. `async_bytes` is the sum of the blocks from the driver's pool.
+   given back by ds__segment_unreserve. `async_bytes` is the sum of the blocks from the driver's
+   pool.
    Locks: ds__direct_alloc expects no lock. The driver and shortage callbacks are called without
    a lock. The new block is entered under the arena's lock, or under all locks of the device if
    the counters need room. Observers may be invoked under these locks.
@@ -52,18 +53,18 @@ static void ds__direct_untake(ds__wanted *q, int async, void *base) {
                     : ds__segment_free(q->a->dev->device, base, q->size, 0));
     if (async)
         atomic_fetch_sub(&q->a->dev->async_bytes, q->size);
-    ds__unreserve(q->a, q->size);
+    ds__segment_unreserve(q->a, q->size);
 }
 
 static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
-    ds__mdevice *dev = q->a->dev;
+    ds__mem_dev *dev = q->a->dev;
     size_t limit = atomic_load(&dev->limit);
     size_t cached = 0;
     if (async && limit)
         (void)ds__async_has(dev, &cached);
     /* the pool may have a fitting piece, so that it does not grow: found out by trying */
     int reuse = cached >= q->size;
-    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__reserve(q->a, q->size);
+    ds_result r = reuse ? ds__reserve_with(q->a, q->size, 0) : ds__segment_reserve(q->a, q->size);
     if (r < 0)
         return r;
     r = async ? ds__async_alloc(q->s, q->size, out) : ds__segment_alloc(dev->device, q->size, out);
@@ -78,12 +79,13 @@ static ds_result ds__direct_take(ds__wanted *q, int async, void **out) {
         }
     }
     if (r < 0)
-        ds__unreserve(q->a, q->size);
+        ds__segment_unreserve(q->a, q->size);
     return r;
 }
 
 /* Takes the memory of a request from the driver. After a shortage caches of other backends are
-   emptied, and then the shortage callbacks are invoked, as in ds__ladder. Errors are muted. */
+   emptied, and then the shortage callbacks are invoked, as in ds__fallback_serve. Errors are muted.
+   */
 static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
     ds__arena *a = q->a;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
@@ -106,7 +108,7 @@ static ds_result ds__direct_ask(ds__wanted *q, int async, void **out) {
 /* Enters the only block of a segment as live, and counts both. The arena is locked and can count
    the block. */
 static void ds__direct_publish(ds__wanted *q, const ds_mem_request *request, const ds_mem_config *c,
-                               ds__mblock *b) {
+                               ds__mem_block *b) {
     ds__arena *a = q->a;
     ds__segment *seg = b->seg;
     seg->first = b;
@@ -144,7 +146,7 @@ static int ds__direct_enter(ds__wanted *q, const ds_mem_request *request, const 
 
     ds__arena_lock(a);
     int all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
-    ds__mblock *b = ds__mblock_new(a);
+    ds__mem_block *b = ds__mem_block_new(a);
     if (b) {
         memset(b, 0, sizeof *b);
         b->ptr = base;
@@ -179,8 +181,8 @@ static ds_result ds__direct_refuse(ds__wanted *q, const ds_mem_config *c, ds_res
 /* Serves a request without a cache: the block is a segment of its own. No lock is held. */
 static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, void **out) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    const ds_mem_config *c = ds__policy(p);
+    ds__mem_pool *p = a->pool;
+    const ds_mem_config *c = ds__pool_policy(p);
     int async = c->backend == DS_MEM_DRIVER_POOL;
     size_t guard = c->guard_bytes;
     void *base = NULL;
@@ -192,7 +194,7 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     if (ds__captures_open() && ds__is_capturing(q->s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "only the native backend has memory for captures");
-    ds_result r = ds__check(p, 1);
+    ds_result r = ds__pool_check(p, 1);
     if (r < 0)
         return r;
 

@@ -33,13 +33,13 @@
 #include "segment.h"
 
 /* Records what is to be recorded; no capture begins meanwhile. 0: one stands in the way. */
-static int ds__direct_record(ds__mblock *b) {
+static int ds__direct_record(ds__mem_block *b) {
     int done = 1;
     if (!b->uses)
         return 1;
     ds__hold_captures();
     DS_IGNORE(ds__record_uses_held(b));
-    for (ds__muse *u = b->uses; u; u = u->next)
+    for (ds__stream_use *u = b->uses; u; u = u->next)
         if (u->recorded != 1 && !ds__record_held(u))
             done = 0;
     ds__let_captures();
@@ -48,8 +48,8 @@ static int ds__direct_record(ds__mblock *b) {
 
 /* Makes the stream wait for the uses of the block, then give it back. One that cannot wait need
    not when they are done. */
-static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
-    ds_stream handle = { ds__handle(&s->slot) };
+static ds_result ds__direct_put(ds__stream *s, ds__mem_block *b, int wait) {
+    ds_stream handle = { ds__handle_of(&s->slot) };
     ds_result r = DS_NOT_READY;
     for (int second = 0; second < 2 && r != DS_OK; second++) {
         if (second &&
@@ -68,7 +68,7 @@ static ds_result ds__direct_put(ds__stream *s, ds__mblock *b, int wait) {
 
 /* Gives a block of the driver's pool back in the order of its stream. Then, or when its stream
    has ended: behind that one's end. 1: it was done. */
-static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_give(ds__arena *a, ds__mem_block *b, int wait) {
     ds_result r;
     ds__stream *s = ds__pin(&ds__g.streams, ds__owner_of(a).stream.id);
     if (s) {
@@ -84,7 +84,7 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
         return 0;
     if (!(s = ds__direct_giver(a->dev)))
         return 0;
-    ds_stream giver = { ds__handle(&s->slot) };
+    ds_stream giver = { ds__handle_of(&s->slot) };
     r = end.id               ? ds__wait_event(giver, end, DS__OP_WAIT)
         : ds__arena_drain(a) ? DS_OK
                              : DS_NOT_READY;
@@ -96,7 +96,7 @@ static int ds__direct_give(ds__arena *a, ds__mblock *b, int wait) {
 
 /* The work on a plain block's own stream counts like a use. When the stream has ended its end
    does; 0: that has not come, or nobody knows when. */
-static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_own(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_stream handle = o.stream;
     ds__stream *s = ds__pin(&ds__g.streams, handle.id);
@@ -104,10 +104,10 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
     if (s)
         ds__stream_unpin(s);
     if (alive) {
-        for (const ds__muse *u = b->uses; u; u = u->next)
+        for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->stream.id == handle.id)
                 return 1;
-        ds__muse *u = ds__muse_new(a, a->dev->device);
+        ds__stream_use *u = ds__stream_use_new(a, a->dev->device);
         if (!u)
             return wait == DS__WAIT_ALL && ds__arena_drain(a);
         ds__arena_lock(a);
@@ -128,7 +128,7 @@ static int ds__direct_own(ds__arena *a, ds__mblock *b, int wait) {
 
 /* Tries to give a block that is in no list back to the driver. 1: it was done. Nothing is
    locked. */
-static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__direct_try(ds__arena *a, ds__mem_block *b, int wait) {
     int plain = b->seg->source != DS__FROM_ASYNC;
     int done;
     if (plain && !ds__direct_own(a, b, wait))
@@ -152,12 +152,12 @@ static int ds__direct_try(ds__arena *a, ds__mblock *b, int wait) {
 }
 
 /* The driver has it: its description goes. */
-static void ds__direct_over(ds__arena *a, ds__mblock *b) {
+static void ds__direct_over(ds__arena *a, ds__mem_block *b) {
     ds__segment *s = b->seg;
     size_t size = s->size;
     int kind = s->kind;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -165,24 +165,24 @@ static void ds__direct_over(ds__arena *a, ds__mblock *b) {
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_FREE, (uint64_t)(uintptr_t)s->base, size, a->stream_id,
                  a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->quiet = b->stale = 0;
     ds__segment_out(a, s);
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
     DS__COUNT_CALL(a, driver_frees, 1);
-    ds__mblock_drop(a, b);
+    ds__mem_block_drop(a, b);
     ds__arena_unlock(a);
     int async = s->source == DS__FROM_ASYNC;
     ds__segment_drop(s);
     /* both at once: between them the limit counts the bytes twice */
     if (async)
         atomic_fetch_sub(&a->dev->async_bytes, size);
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
 }
 
-static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
+static void ds__direct_defer(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
     b->quiet = 0;
     b->list_next = NULL;
@@ -196,9 +196,9 @@ static void ds__direct_defer(ds__arena *a, ds__mblock *b) {
     atomic_fetch_add(&a->dev->deferred, 1);
 }
 
-static ds__mblock *ds__direct_next(ds__arena *a) {
+static ds__mem_block *ds__direct_next(ds__arena *a) {
     ds__arena_lock(a);
-    ds__mblock *b = a->deferred;
+    ds__mem_block *b = a->deferred;
     if (b) {
         if (!(a->deferred = b->list_next))
             a->deferred_last = NULL;
@@ -215,7 +215,7 @@ static ds__mblock *ds__direct_next(ds__arena *a) {
 
 /* Tries the deferred blocks again, those first that have not been tried for longest: a few, or
    all (DS__WAIT_ALL). Returns the bytes. Nothing is locked. */
-static size_t ds__direct_again(ds__mdevice *dev, int wait) {
+static size_t ds__direct_again(ds__mem_dev *dev, int wait) {
     size_t done = 0;
     /* a stream may become a part of one in another thread at any time */
     if (DS__LIKELY(!atomic_load(&dev->deferred)) || ds__captures_open())
@@ -226,7 +226,7 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
         size_t left = wait == DS__WAIT_ALL || a->deferred_count < DS__DEFERRED ? a->deferred_count
                                                                                : DS__DEFERRED;
         ds__arena_unlock(a);
-        for (ds__mblock *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
+        for (ds__mem_block *b; left > 0 && (b = ds__direct_next(a)) != NULL; left--) {
             /* the driver's pool may keep it */
             size_t size = b->seg->source == DS__FROM_ASYNC ? 0 : b->size;
             if (ds__direct_try(a, b, wait)) {
@@ -241,7 +241,7 @@ static size_t ds__direct_again(ds__mdevice *dev, int wait) {
 }
 
 /* The block is pending and in no list. */
-static ds_result ds__direct_free(ds__arena *a, ds__mblock *b) {
+static ds_result ds__direct_free(ds__arena *a, ds__mem_block *b) {
     (void)ds__direct_again(a->dev, DS__WAIT_DEVICE);
     ds__tls.mute++;
     if (ds__direct_try(a, b, b->seg->source == DS__FROM_ASYNC ? DS__WAIT_NONE : DS__WAIT_ALL))

@@ -1,8 +1,8 @@
 /* alloc/fallback.h - fallback chain of a request.
 
-   Serves a request for which the arena has no free block (ds__ask_slow). ds__ladder, the
-   fallback chain, tries all sources of memory in order. ds__grow gets memory from the driver or
-   the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
+   Serves a request for which the arena has no free block (ds__ask_slow). ds__fallback_serve, the
+   fallback chain, tries all sources of memory in order. ds__segment_obtain gets memory from the
+   driver or the upstream. If all fails, ds__tell_oom informs the callbacks and ds__oom_report
    (oom_report.h) sets the error.
 
    Policy: The arena is searched again after each step.
@@ -24,9 +24,9 @@
    Invariants: A request that fails has taken no block. Errors of single steps are muted
    (ds__tls.mute); only the last result reaches the caller. A request from inside a pool's
    upstream for the same pool is refused.
-   Locks: ds__ask_slow expects no spinlock. ds__grow holds `grow` of the arena while the driver
-   or the program's upstream allocates. Shortage and out-of-memory callbacks run without a lock
-   of this call. ds__m.lock is held only to read one entry of the list of callbacks.
+   Locks: ds__ask_slow expects no spinlock. ds__segment_obtain holds `grow` of the arena while the
+   driver or the program's upstream allocates. Shortage and out-of-memory callbacks run without a
+   lock of this call. ds__memory_state.lock is held only to read one entry of the list of callbacks.
    Threads: any caller's thread. Other threads may take memory that a step has found, so growing
    is tried up to 16 times. */
 #ifndef DS__ALLOC_FALLBACK_H
@@ -53,16 +53,16 @@
 #include "reuse.h"
 #include "oom_report.h"
 
-static ds_result ds__grow(ds__wanted *q) {
+static ds_result ds__segment_obtain(ds__wanted *q) {
     ds__arena *a = q->a;
-    ds__mdevice *dev = a->dev;
+    ds__mem_dev *dev = a->dev;
     ds_result r = DS_ERR_UNSUPPORTED;
     ds__mutex_lock(&a->grow);
-    if (ds__try(q)) { /* another thread was faster */
+    if (ds__request_try(q)) { /* another thread was faster */
         ds__mutex_unlock(&a->grow);
         return DS_OK;
     }
-    if (ds__policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
+    if (ds__pool_policy(a->pool)->expandable_segments && dev->has_space && !a->pool->alloc_fn &&
         !a->pool->shareable && !a->pool->no_split) {
         r = ds__grow_mapped(a, q->kind, q->size);
         if (r != DS_ERR_UNSUPPORTED)
@@ -77,22 +77,22 @@ static ds_result ds__grow(ds__wanted *q) {
     return r;
 }
 
-static int ds__call_shortage(ds__mdevice *dev, size_t size) {
+static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
     int freed = 0;
-    if (ds__mtls.in_shortage)
+    if (ds__memory_thread.in_shortage)
         return 0;
     for (size_t i = 0;; i++) {
-        ds__callback c = ds__callback_get(&ds__m.shortage, i);
+        ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
             return freed;
         const char *name = ds__tls.fn;
         ds_site site = ds__tls.site;
         int mute = ds__tls.mute;
-        ds__mtls.in_shortage = 1;
+        ds__memory_thread.in_shortage = 1;
         ds__tls.mute = 0; /* errors of the callback are the user's */
         freed |= ((ds_mem_shortage_fn)c.fn)(dev->device, size, c.user) != 0;
         ds__tls.mute = mute;
-        ds__mtls.in_shortage = 0;
+        ds__memory_thread.in_shortage = 0;
         ds__tls.fn = name;
         ds__tls.site = site;
     }
@@ -101,8 +101,8 @@ static int ds__call_shortage(ds__mdevice *dev, size_t size) {
 /* Steps 1 to 4: searches memory that the allocator has. 1: q->block is found. */
 static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    if (!quiet && ds__poll(a, 0) && ds__try(q))
+    ds__mem_pool *p = a->pool;
+    if (!quiet && ds__pending_poll(a, 0) && ds__request_try(q))
         return 1;
 
     int behind = c->reuse != DS_REUSE_NEVER ||
@@ -110,13 +110,13 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
     ds__pending_wanted pending = {
         .kind = q->kind, .size = q->size, .most = SIZE_MAX, .stream = q->stream
     };
-    if (behind && ds__take_pending(a, &pending) && ds__try(q))
+    if (behind && ds__take_pending(a, &pending) && ds__request_try(q))
         return 1;
 
     /* what ended streams had is anyone's */
-    if (ds__borrow_any(q, p, c->reuse != DS_REUSE_ALWAYS))
+    if (ds__reuse_from_any(q, p, c->reuse != DS_REUSE_ALWAYS))
         return 1;
-    if (ds__share_collect() && ds__try(q))
+    if (ds__share_collect() && ds__request_try(q))
         return 1;
     ds__collect_garbage(a->dev, p);
     return 0;
@@ -125,9 +125,9 @@ static int ds__fallback_cached(ds__wanted *q, const ds_mem_config *c, int quiet)
 /* Grows the arena and searches it again: another thread may have taken what was just made. Sets
    q->block if the block was found. */
 static ds_result ds__fallback_grow(ds__wanted *q) {
-    ds_result r = ds__grow(q);
+    ds_result r = ds__segment_obtain(q);
     if (r == DS_OK && !q->block)
-        (void)ds__try(q);
+        (void)ds__request_try(q);
     return r;
 }
 
@@ -137,16 +137,16 @@ static ds_result ds__fallback_grow(ds__wanted *q) {
 static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int quiet,
                                       ds_result r) {
     ds__arena *a = q->a;
-    ds__mpool *p = a->pool;
-    ds__mdevice *dev = a->dev;
-    if (ds__borrow_pools(q))
+    ds__mem_pool *p = a->pool;
+    ds__mem_dev *dev = a->dev;
+    if (ds__reuse_from_pools(q))
         return DS_OK;
     if (ds__release_oversize(a, q->size)) {
         r = ds__fallback_grow(q);
         if (q->block)
             return DS_OK;
     }
-    if (c->reuse != DS_REUSE_NEVER && ds__borrow_any(q, p, 0))
+    if (c->reuse != DS_REUSE_NEVER && ds__reuse_from_any(q, p, 0))
         return DS_OK;
 
     if (!quiet) {
@@ -154,7 +154,7 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
         if (p != &dev->main)
             (void)ds__mem_flush(dev, p, 0);
         ds__async_give(dev, 0);
-        if (ds__try(q))
+        if (ds__request_try(q))
             return DS_OK;
         DS__COUNT_CALL(a, retries, 1);
         r = ds__fallback_grow(q);
@@ -163,16 +163,16 @@ static ds_result ds__fallback_release(ds__wanted *q, const ds_mem_config *c, int
     }
 
     q->wasteful = 1;
-    (void)(ds__borrow_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__borrow_pools(q));
+    (void)(ds__reuse_from_any(q, p, c->reuse == DS_REUSE_NEVER) || ds__reuse_from_pools(q));
     q->wasteful = 0;
     return r;
 }
 
 /* The fallback chain: tries all sources of memory in order. The arena is searched again after
    every step. */
-static ds_result ds__ladder(ds__wanted *q) {
+static ds_result ds__fallback_serve(ds__wanted *q) {
     ds__arena *a = q->a;
-    const ds_mem_config *c = ds__policy(a->pool);
+    const ds_mem_config *c = ds__pool_policy(a->pool);
     int quiet = ds__captures_open() != 0; /* then no event is asked for */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (ds__is_inside(a->pool))
@@ -197,15 +197,15 @@ static ds_result ds__ladder(ds__wanted *q) {
         if (round > 0 || !ds__call_shortage(a->dev, q->asked))
             break;
         if (!quiet && c->poll_on_alloc)
-            (void)ds__poll(a, 0);
-        if (ds__try(q))
+            (void)ds__pending_poll(a, 0);
+        if (ds__request_try(q))
             return DS_OK;
     }
     return r == DS_OK ? DS_ERR_OUT_OF_MEMORY : r;
 }
 
 static void ds__tell_oom(ds__arena *a, size_t needed) {
-    ds__mdevice *dev = a->dev;
+    ds__mem_dev *dev = a->dev;
     size_t avail = 0;
     size_t total = 0;
     size_t limit = atomic_load(&dev->limit);
@@ -216,7 +216,7 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, ds__mem_label());
     for (size_t i = 0;; i++) {
-        ds__callback c = ds__callback_get(&ds__m.oom, i);
+        ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)
             return;
         int outer = ds__tls.in_callback;
@@ -236,15 +236,15 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
 /* The long way of a request. */
 static ds_result ds__ask_slow(ds__wanted *q) {
     ds__arena *a = q->a;
-    ds_result r = ds__check(a->pool, 1);
-    ds__mtls.upstream_empty = 0;
+    ds_result r = ds__pool_check(a->pool, 1);
+    ds__memory_thread.upstream_empty = 0;
     if (r < 0)
         return r;
     if (q->size >= (size_t)1 << 60) {
         r = DS_ERR_OUT_OF_MEMORY;
     } else {
         ds__tls.mute++; /* what the steps say is not the user's, unless it is the last word */
-        r = ds__ladder(q);
+        r = ds__fallback_serve(q);
         ds__tls.mute--;
         if (r == DS_OK)
             return r;
@@ -254,12 +254,13 @@ static ds_result ds__ask_slow(ds__wanted *q) {
     if (!ds__is_shortage(r))
         return r;
     DS__COUNT_CALL(a, ooms, 1);
-    const ds_mem_config *c = ds__policy(a->pool);
-    if (r == DS_ERR_LIMIT_EXCEEDED && ds__policy(&a->dev->main)->throw_on_cudamalloc_oom)
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    if (r == DS_ERR_LIMIT_EXCEEDED && ds__pool_policy(&a->dev->main)->throw_on_cudamalloc_oom)
         DS__COUNT_CALL(a, rejections, 1);
-    ds__tell_oom(a, ds__msegment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
-    ds__oom_report(q, q->size >= (size_t)1 << 60 ? q->size : ds__msegment_size(c, q->kind, q->size),
-                   r);
+    ds__tell_oom(
+        a, ds__config_segment_size(c, q->kind, q->size >= (size_t)1 << 60 ? q->asked : q->size));
+    ds__oom_report(
+        q, q->size >= (size_t)1 << 60 ? q->size : ds__config_segment_size(c, q->kind, q->size), r);
     return r;
 }
 

@@ -33,7 +33,7 @@
 #include "watched.h"
 
 /* The long way of a free. The arena is locked and the block is live; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mblock *b) {
+__attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
     if (a->dev->device.type == DS_DEVICE_HOST) {
         char *ptr = b->ptr;
@@ -41,7 +41,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is pinned memory; use ds_mem_pinned_free",
                         (void *)ptr);
     }
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         char *ptr = b->ptr;
         ds__make_ready(a, kind, 0);
         ds__arena *again = NULL;
@@ -70,11 +70,11 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     ds_result r = ds__record_uses(b);
     /* there is nothing to wait for; after any other error they are recorded later */
     if (r == DS_ERR_FAILED)
-        for (ds__muse *u = b->uses; u; u = u->next)
+        for (ds__stream_use *u = b->uses; u; u = u->next)
             u->recorded = 1;
     ds__tls.mute--;
     ds__arena_lock(a);
-    while (!ds__ready(a, kind, 0)) {
+    while (!ds__counter_room_ready(a, kind, 0)) {
         ds__make_ready(a, kind, 0);
         ds__arena_lock(a);
     }
@@ -85,7 +85,7 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
     else if (b->uses || b->stale)
         ds__pending_in(a, b);
     else
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     ds__arena_unlock(a);
     if (exported)
         (void)ds__share_collect();
@@ -94,12 +94,12 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mbloc
 
 /* A free with events to record in the ring, of a block that other streams used, or in a plain
    segment. The arena is locked; unlocks. */
-__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblock *b, int kind,
+__attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_block *b, int kind,
                                                           unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
         if (b->lent)
             return ds__free_slow(a, b);
-        for (const ds__muse *u = b->uses; u; u = u->next)
+        for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->recorded != 1)
                 return ds__free_slow(a, b);
         ds__live_out(b);
@@ -113,8 +113,8 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
     if (DS__UNLIKELY(watch))
         ds__note_free(a, b, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    if (DS__LIKELY(ds__grows(b->seg))) {
-        ds__park(a, b, kind);
+    if (DS__LIKELY(ds__segment_is_growing(b->seg))) {
+        ds__block_park(a, b, kind);
     } else {
         ds__live_out(b);
         (void)ds__merge_in(a, b);
@@ -124,22 +124,22 @@ __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mblo
 }
 
 DSDEF ds_result(ds_mem_free)(void *ptr) {
-    ds_result r = ds__enter_inline("ds_mem_free");
+    ds_result r = ds__api_enter_inline("ds_mem_free");
     if (DS__UNLIKELY(r < 0))
         return r;
     if (DS__UNLIKELY(!ptr))
         return DS_OK;
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    ds__mem_block *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a live allocation", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__ready(a, kind, 0)))
+    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__counter_room_ready(a, kind, 0)))
         return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
-    if (DS__UNLIKELY(b->uses || watch || !ds__grows(b->seg)))
+    if (DS__UNLIKELY(b->uses || watch || !ds__segment_is_growing(b->seg)))
         return ds__free_other(a, b, kind, watch);
     ds__count_free(a, kind, (int64_t)b->size, (int64_t)b->asked);
-    ds__park(a, b, kind);
+    ds__block_park(a, b, kind);
     ds__lock_give(&a->lock);
     return DS_OK;
 }

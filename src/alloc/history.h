@@ -13,8 +13,8 @@
    4. Texts are kept once, as valid UTF-8. Frames (a file, a line and a label) are kept once too.
 
    Invariants: The text of an annotation stays until the ring has overwritten its event.
-   Locks: ds__mh.lock while settings, rings and annotations change; history_state.h has the
-   order. The program's memory functions may be called under it.
+   Locks: ds__history_state.lock while settings, rings and annotations change; history_state.h has
+   the order. The program's memory functions may be called under it.
    Threads: any caller's thread. */
 #ifndef DS__ALLOC_HISTORY_H
 #define DS__ALLOC_HISTORY_H
@@ -30,17 +30,17 @@
 #define DS__ACTIONS 10u
 
 static void ds__remarks_drop(int backend, int index, uint64_t count, size_t room) {
-    ds__mremark **first = &ds__mh.remarks[backend][index].first;
+    ds__config_remark **first = &ds__history_state.remarks[backend][index].first;
     while (*first && count - (*first)->until >= room) {
-        ds__mremark *old = *first;
+        ds__config_remark *old = *first;
         *first = old->next;
-        ds__release(old);
+        ds__host_free(old);
     }
 }
 
 DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     static const ds_mem_history_desc usual;
-    ds__mevent *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+    ds__history_event *ring[DS_BACKEND_COUNT][DS__MAX_DEVICES];
     ds_result r = DS_OK;
     DS__ENTER("ds_mem_history_start");
     if (!desc)
@@ -49,20 +49,20 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     size_t entries = desc->entries ? desc->entries : DS__HISTORY_ENTRIES;
     DS__REQUIRE(!(desc->skip >> DS__ACTIONS), "skip is %#x: there is no action %#x", desc->skip,
                 desc->skip >> DS__ACTIONS << DS__ACTIONS);
-    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__mevent), "no memory for %zu history entries",
-                entries);
+    DS__REQUIRE(entries <= SIZE_MAX / 2 / sizeof(ds__history_event),
+                "no memory for %zu history entries", entries);
     r = ds__mem_setup(); /* then ds_shutdown stops the history */
     if (r < 0)
         return r;
     memset(ring, 0, sizeof ring);
-    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__history_state.lock);
     DS__EACH_MDEVICE(dev)
-    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__alloc(entries * sizeof(ds__mevent))))
+    if (r == DS_OK && !(ring[ds__b][ds__i] = ds__host_alloc(entries * sizeof(ds__history_event))))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a history of %zu entries", entries);
     if (r == DS_OK) {
-        ds__mh.on = 1;
-        ds__mh.entries = entries;
-        ds__mh.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
+        ds__history_state.on = 1;
+        ds__history_state.entries = entries;
+        ds__history_state.actions = ((1u << DS__ACTIONS) - 1) & ~desc->skip;
         DS__EACH_MDEVICE(dev) {
             ring[ds__b][ds__i] =
                 ds__history_swap(dev, ring[ds__b][ds__i], ring[ds__b][ds__i] ? entries : 0);
@@ -72,22 +72,22 @@ DSDEF ds_result(ds_mem_history_start)(const ds_mem_history_desc *desc) {
     }
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         for (int i = 0; i < DS__MAX_DEVICES; i++)
-            ds__release(ring[b][i]);
-    ds__mutex_unlock(&ds__mh.lock);
+            ds__host_free(ring[b][i]);
+    ds__mutex_unlock(&ds__history_state.lock);
     return r;
 }
 
 DSDEF ds_result(ds_mem_history_stop)(void) {
     DS__ENTER("ds_mem_history_stop");
-    ds__mutex_lock(&ds__mh.lock);
-    ds__mh.on = 0;
+    ds__mutex_lock(&ds__history_state.lock);
+    ds__history_state.on = 0;
     DS__EACH_MDEVICE(dev) ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
     return DS_OK;
 }
 
 /* Bytes of the UTF-8 character that begins there; 0: there is none. */
-static size_t ds__utf8(const char *text) {
+static size_t ds__history_utf8_length(const char *text) {
     const unsigned char *p = (const unsigned char *)text;
     unsigned low = 0x80;
     unsigned high = 0xbf;
@@ -117,7 +117,7 @@ static size_t ds__utf8(const char *text) {
 static size_t ds__utf8_copy(char *to, size_t room, const char *text) {
     size_t n = 0;
     while (*text) {
-        size_t step = ds__utf8(text);
+        size_t step = ds__history_utf8_length(text);
         if (n + (step ? step : 1) >= room)
             break;
         if (step)
@@ -135,28 +135,28 @@ DSDEF ds_result(ds_mem_annotate)(ds_device device, const char *text) {
     DS__ENTER("ds_mem_annotate");
     DS__REQUIRE(text, "text is NULL");
     DS__RESOLVE(device);
-    ds__mdevice *dev = ds__mem_device(device);
+    ds__mem_dev *dev = ds__mem_device(device);
     if (!dev)
         return ds__mem_error();
     if (!(atomic_load(&dev->watch) & (1u << DS_ACTION_ANNOTATION | DS__WATCHED)))
         return DS_OK;
-    ds__mremark *m = ds__alloc(sizeof *m);
+    ds__config_remark *m = ds__host_alloc(sizeof *m);
     if (!m)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an annotation");
     int b = ds__backend_of(device);
     int i = device.index;
     ds__utf8_copy(m->text, sizeof m->text, text);
-    ds__mutex_lock(&ds__mh.lock);
+    ds__mutex_lock(&ds__history_state.lock);
     ds__mem_note(dev, DS_ACTION_ANNOTATION, 0, 0, 0, 0, ds__tls.site.file,
                  (uint32_t)ds__tls.site.line, m->text);
     m->until = atomic_load_explicit(&dev->history_count, memory_order_relaxed);
     ds__remarks_drop(b, i, m->until, dev->history_room);
-    if (ds__mh.remarks[b][i].first)
-        ds__mh.remarks[b][i].last->next = m;
+    if (ds__history_state.remarks[b][i].first)
+        ds__history_state.remarks[b][i].last->next = m;
     else
-        ds__mh.remarks[b][i].first = m;
-    ds__mh.remarks[b][i].last = m;
-    ds__mutex_unlock(&ds__mh.lock);
+        ds__history_state.remarks[b][i].first = m;
+    ds__history_state.remarks[b][i].last = m;
+    ds__mutex_unlock(&ds__history_state.lock);
     return DS_OK;
 }
 

@@ -9,9 +9,9 @@
    after ds_mem_history_stop has returned. `history_at` is history_count modulo history_room.
    Times in the ring are ticks and are converted when they are read.
    Locks: Callers may hold arena locks and the device lock. ds__mem_note takes dev->history_lock,
-   releases that lock, and then invokes observers under ds__mh.watch. So user code may run under
-   the caller's locks. ds__note_block expects the arena's lock, or a new block of the calling
-   thread. The driver is not called.
+   releases that lock, and then invokes observers under ds__history_state.watch. So user code may
+   run under the caller's locks. ds__note_block expects the arena's lock, or a new block of the
+   calling thread. The driver is not called.
    Threads: any thread that works in the allocator. */
 #ifndef DS__ALLOC_HISTORY_RING_H
 #define DS__ALLOC_HISTORY_RING_H
@@ -25,14 +25,15 @@
 static uint64_t ds__ticks_ns(uint64_t ticks) {
     uint64_t now = ds__now_ns();
     uint64_t now_ticks = ds__os_ticks();
-    if (now_ticks <= ds__m.tick_base || ticks >= now_ticks)
+    if (now_ticks <= ds__memory_state.tick_base || ticks >= now_ticks)
         return now;
-    double scale = (double)(now - ds__m.tick_base_ns) / (double)(now_ticks - ds__m.tick_base);
+    double scale = (double)(now - ds__memory_state.tick_base_ns) /
+                   (double)(now_ticks - ds__memory_state.tick_base);
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
 /* Puts an event into the ring. Its lock is held. */
-static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
+static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
     if (DS__UNLIKELY(!dev->history_room))
         return;
     dev->history[dev->history_at] = *e;
@@ -45,14 +46,14 @@ static inline void ds__ring_in(ds__mdevice *dev, const ds__mevent *e) {
 }
 
 /* Tells who wants to know. Called with or without locks of arenas. */
-static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
+static void ds__mem_note(ds__mem_dev *dev, ds_mem_action action, uint64_t address, uint64_t bytes,
                          uint64_t stream, uint64_t pool, const char *file, uint32_t line,
                          const char *label) {
     unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
     if (DS__LIKELY(!(watch & (1u << action | DS__WATCHED))))
         return;
-    ds__mevent e = { address, bytes, stream, ds__os_ticks(),  pool,
-                     file,    label, line,   (uint32_t)action };
+    ds__history_event e = { address, bytes, stream, ds__os_ticks(),  pool,
+                            file,    label, line,   (uint32_t)action };
     ds__lock_take(&dev->history_lock);
     if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << action)
         ds__ring_in(dev, &e);
@@ -64,12 +65,12 @@ static void ds__mem_note(ds__mdevice *dev, ds_mem_action action, uint64_t addres
 }
 
 /* The stream that a block was allocated on. */
-static uint64_t ds__stream_of(const ds__arena *a, const ds__mblock *b) {
+static uint64_t ds__stream_of(const ds__arena *a, const ds__mem_block *b) {
     return DS__UNLIKELY(b->lent && b->uses) ? b->uses->stream_id : a->stream_id;
 }
 
 /* The handle of that stream; zero: it has ended. */
-static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
+static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mem_block *b) {
     if (DS__UNLIKELY(b->lent && b->uses))
         return b->uses->stream;
     return a->orphan ? (ds_stream){ 0 } : a->stream;
@@ -78,41 +79,42 @@ static ds_stream ds__stream_handle_of(const ds__arena *a, const ds__mblock *b) {
 /* Tells observers of a block; the arena is locked, or the block is a new one of the caller. */
 __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a,
                                                               ds_mem_action action,
-                                                              const ds__mblock *b) {
-    ds__observe(&(ds__seen){ .kind = action == DS_ACTION_ALLOC            ? DS__SEEN_ALLOC
-                                     : action == DS_ACTION_FREE_REQUESTED ? DS__SEEN_FREE
-                                                                          : DS__SEEN_FREE_DONE,
-                             .ptr = b->ptr,
-                             .bytes = b->asked,
-                             .device = a->dev->device,
-                             .stream = ds__stream_handle_of(a, b),
-                             .label = b->label });
+                                                              const ds__mem_block *b) {
+    ds__observer_notify(&(ds__seen){ .kind = action == DS_ACTION_ALLOC ? DS__SEEN_ALLOC
+                                             : action == DS_ACTION_FREE_REQUESTED
+                                                 ? DS__SEEN_FREE
+                                                 : DS__SEEN_FREE_DONE,
+                                     .ptr = b->ptr,
+                                     .bytes = b->asked,
+                                     .device = a->dev->device,
+                                     .stream = ds__stream_handle_of(a, b),
+                                     .label = b->label });
 }
 
-static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mblock *b) {
+static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mem_block *b) {
     ds__mem_note(a->dev, action, (uint64_t)(uintptr_t)b->ptr, b->asked, ds__stream_of(a, b),
                  a->pool->id, b->file, b->line, b->label);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, action, b);
 }
 
 /* A free that is done at once: both of its events. */
-static void ds__note_free(ds__arena *a, const ds__mblock *b, unsigned watch) {
+static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) {
     const unsigned both = 1u << DS_ACTION_FREE_REQUESTED | 1u << DS_ACTION_FREE_COMPLETED;
     if (DS__UNLIKELY((watch & both) != both || (watch & DS__WATCHED))) {
         ds__note_block(a, DS_ACTION_FREE_REQUESTED, b);
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__mevent e = { (uint64_t)(uintptr_t)b->ptr,
-                     b->asked,
-                     a->stream_id,
-                     ds__os_ticks(),
-                     a->pool->id,
-                     b->file,
-                     b->label,
-                     b->line,
-                     DS_ACTION_FREE_REQUESTED };
+    ds__history_event e = { (uint64_t)(uintptr_t)b->ptr,
+                            b->asked,
+                            a->stream_id,
+                            ds__os_ticks(),
+                            a->pool->id,
+                            b->file,
+                            b->label,
+                            b->line,
+                            DS_ACTION_FREE_REQUESTED };
     ds__lock_take(&a->dev->history_lock);
     /* nothing more once ds_mem_history_stop has returned */
     if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {

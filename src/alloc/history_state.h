@@ -1,22 +1,23 @@
 /* alloc/history_state.h - state of history and observers.
 
-   Holds the settings of the history and the list of observers (ds__mh). ds__history_apply tells
-   a device which events to report. ds__mem_history_join lets a new device take part in the
-   history. ds__mem_tell passes an event to all observers. ds__guard and ds__unguard surround
-   calls of user code that must not call devstream.
+   Holds the settings of the history and the list of observers (ds__history_state).
+   ds__history_apply tells a device which events to report. ds__mem_history_join lets a new device
+   take part in the history. ds__mem_tell passes an event to all observers. ds__callback_guard_enter
+   and ds__callback_guard_leave surround calls of user code that must not call devstream.
 
    Invariants: An event is recorded on a device only if its bit in dev->watch is set. DS__WATCHED
    is set there while observers exist. After ds__history_apply has returned, no event of the old
    setting enters the ring. Inside of an observer, calls of devstream are refused
    (ds__tls.in_callback), except functions callable anywhere. Function name and call site of the
    outer call are restored afterwards.
-   Locks: ds__mh.lock is taken before all locks of the allocator except ds__m.lock. It guards the
-   settings, the sizes of all rings and the annotations. ds__mh.watch is taken after all other
-   locks, around the calls of observers. dev->history_lock guards one ring; ds__mh.watch and the
-   history lock are not nested. ds__history_apply and ds__history_swap expect ds__mh.lock. The
-   program's memory and log functions may be called under it.
+   Locks: ds__history_state.lock is taken before all locks of the allocator except
+   ds__memory_state.lock. It guards the settings, the sizes of all rings and the annotations.
+   ds__history_state.watch is taken after all other locks, around the calls of observers.
+   dev->history_lock guards one ring; ds__history_state.watch and the history lock are not nested.
+   ds__history_apply and ds__history_swap expect ds__history_state.lock. The program's memory and
+   log functions may be called under it.
    Threads: any. ds__mem_history_join runs on the thread that uses a device first, under
-   ds__m.lock. An observer runs on the thread that reports the event. */
+   ds__memory_state.lock. An observer runs on the thread that reports the event. */
 #ifndef DS__ALLOC_HISTORY_STATE_H
 #define DS__ALLOC_HISTORY_STATE_H
 
@@ -26,19 +27,19 @@
 #include "types.h"
 #include "state.h"
 
-typedef struct ds__mremark ds__mremark;
+typedef struct ds__config_remark ds__config_remark;
 
-struct ds__mremark { /* the text of an annotation */
-    ds__mremark *next;
+struct ds__config_remark { /* the text of an annotation */
+    ds__config_remark *next;
     /* the ring has lost it when it has turned once after so many events */
     uint64_t until;
     char text[256];
 };
 
-typedef struct ds__mwatcher {
+typedef struct ds__mem_observer {
     ds_mem_event_fn fn;
     void *user;
-} ds__mwatcher;
+} ds__mem_observer;
 
 static struct {
     ds__mutex lock; /* of what follows, and of all rings' sizes */
@@ -50,46 +51,46 @@ static struct {
     int64_t to_wall_ns;
 
     struct {
-        ds__mremark *first;
-        ds__mremark *last;
+        ds__config_remark *first;
+        ds__config_remark *last;
     } remarks[DS_BACKEND_COUNT][DS__MAX_DEVICES];
 
     ds__mutex watch; /* of what follows */
-    ds__mwatcher *watchers;
+    ds__mem_observer *watchers;
     size_t watcher_count;
     size_t watcher_room;
-} ds__mh = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
+} ds__history_state = { .lock = DS__MUTEX_INIT, .watch = DS__MUTEX_INIT };
 
 #define DS__EACH_MDEVICE(dev)                                                                   \
     for (int ds__b = 0; ds__b < DS_BACKEND_COUNT; ds__b++)                                      \
         for (int ds__i = 0; ds__i < DS__MAX_DEVICES; ds__i++)                                   \
-            for (ds__mdevice *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
+            for (ds__mem_dev *dev = ds__mem_device_at(ds__b, ds__i), *ds__once = dev; ds__once; \
                  ds__once = NULL)
 
 /* Around code of the user's that may not call devstream: when it does it is told so, and the
    call that runs keeps its name and place. */
-typedef struct ds__guarded {
+typedef struct ds__callback_guard {
     int outer;
     int mute;
     const char *fn;
     ds_site site;
-} ds__guarded;
+} ds__callback_guard;
 
-static ds__guarded ds__guard(void) {
-    ds__guarded g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
+static ds__callback_guard ds__callback_guard_enter(void) {
+    ds__callback_guard g = { ds__tls.in_callback, ds__tls.mute, ds__tls.fn, ds__tls.site };
     ds__tls.in_callback = 1;
     ds__tls.mute = 0; /* a refused call has its sentence */
     return g;
 }
 
-static void ds__unguard(ds__guarded g) {
+static void ds__callback_guard_leave(ds__callback_guard g) {
     ds__tls.mute = g.mute;
     ds__tls.in_callback = g.outer;
     ds__tls.fn = g.fn;
     ds__tls.site = g.site;
 }
 
-static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
+static void ds__mem_tell(ds__mem_dev *dev, const ds__history_event *e) {
     ds_mem_event event = { .action = (ds_mem_action)e->action,
                            .address = e->address,
                            .bytes = e->bytes,
@@ -98,30 +99,30 @@ static void ds__mem_tell(ds__mdevice *dev, const ds__mevent *e) {
                            .site = { e->file, (int)e->line },
                            .label = e->label,
                            .pool = { e->pool } };
-    ds__mutex_lock(&ds__mh.watch);
-    ds__guarded g = ds__guard();
-    for (size_t i = 0; i < ds__mh.watcher_count; i++)
-        ds__mh.watchers[i].fn(dev->device, &event, ds__mh.watchers[i].user);
-    ds__unguard(g);
-    ds__mutex_unlock(&ds__mh.watch);
+    ds__mutex_lock(&ds__history_state.watch);
+    ds__callback_guard g = ds__callback_guard_enter();
+    for (size_t i = 0; i < ds__history_state.watcher_count; i++)
+        ds__history_state.watchers[i].fn(dev->device, &event, ds__history_state.watchers[i].user);
+    ds__callback_guard_leave(g);
+    ds__mutex_unlock(&ds__history_state.watch);
 }
 
 /* Says what the device has to tell from now on. `lock` is held; nothing is being recorded when
    it returns. */
-static void ds__history_apply(ds__mdevice *dev) {
-    ds__mutex_lock(&ds__mh.watch);
-    unsigned watch = (ds__mh.on && dev->history_room ? ds__mh.actions : 0) |
-                     (ds__mh.watcher_count || ds__observed() ? DS__WATCHED : 0);
-    ds__mutex_unlock(&ds__mh.watch);
+static void ds__history_apply(ds__mem_dev *dev) {
+    ds__mutex_lock(&ds__history_state.watch);
+    unsigned watch = (ds__history_state.on && dev->history_room ? ds__history_state.actions : 0) |
+                     (ds__history_state.watcher_count || ds__observer_is_set() ? DS__WATCHED : 0);
+    ds__mutex_unlock(&ds__history_state.watch);
     ds__lock_take(&dev->history_lock);
     atomic_store(&dev->watch, watch);
     ds__lock_give(&dev->history_lock);
 }
 
 /* Gives the device this ring (or none), and the old one back. */
-static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t room) {
+static ds__history_event *ds__history_swap(ds__mem_dev *dev, ds__history_event *ring, size_t room) {
     ds__lock_take(&dev->history_lock);
-    ds__mevent *old = dev->history;
+    ds__history_event *old = dev->history;
     dev->history = ring;
     dev->history_room = room;
     dev->history_at = 0;
@@ -131,18 +132,18 @@ static ds__mevent *ds__history_swap(ds__mdevice *dev, ds__mevent *ring, size_t r
 }
 
 /* The device's memory has just been made: it takes part in what was started before. */
-static void ds__mem_history_join(ds__mdevice *dev) {
-    ds__mutex_lock(&ds__mh.lock);
-    if (ds__mh.on && !dev->history_room) {
-        ds__mevent *ring = ds__alloc(ds__mh.entries * sizeof *ring);
+static void ds__mem_history_join(ds__mem_dev *dev) {
+    ds__mutex_lock(&ds__history_state.lock);
+    if (ds__history_state.on && !dev->history_room) {
+        ds__history_event *ring = ds__host_alloc(ds__history_state.entries * sizeof *ring);
         if (ring)
-            ds__history_swap(dev, ring, ds__mh.entries);
+            ds__history_swap(dev, ring, ds__history_state.entries);
         else
-            ds__log(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
-                    "no memory for the history of a device: it is not recorded");
+            ds__log_write(DS_LOG_WARNING, DS_ERR_OUT_OF_MEMORY,
+                          "no memory for the history of a device: it is not recorded");
     }
     ds__history_apply(dev);
-    ds__mutex_unlock(&ds__mh.lock);
+    ds__mutex_unlock(&ds__history_state.lock);
 }
 
 #endif

@@ -35,7 +35,7 @@ typedef struct ds__outside {
 } ds__outside;
 
 /* Before a function of the program, whose calls report their own errors, and after it. */
-static ds__outside ds__leave(void);
-static void ds__return(ds__outside o);
+static ds__outside ds__resource_leave(void);
+static void ds__resource_return(ds__outside o);
 
 #endif

@@ -24,10 +24,10 @@
 
 /* Takes what is not needed any more out of the lists; gives the blocks that come back. The mutex
    is held. */
-static ds__sent *ds__share_sort(void) {
-    ds__sent *ready = NULL;
-    ds__sent *over;
-    ds__sent *limbo;
+static ds__ipc_export *ds__share_sort(void) {
+    ds__ipc_export *ready = NULL;
+    ds__ipc_export *over;
+    ds__ipc_export *limbo;
     ds__got_collect(0);
     ds__lock_take(&ds__share.lock);
     over = ds__share.over;
@@ -35,15 +35,15 @@ static ds__sent *ds__share_sort(void) {
     ds__share.over = ds__share.limbo = NULL;
     ds__lock_give(&ds__share.lock);
     while (over) {
-        ds__sent *s = over;
+        ds__ipc_export *s = over;
         over = s->next;
-        ds__sent_end(s);
+        ds__ipc_export_end(s);
     }
     while (limbo) {
-        ds__sent *s = limbo;
+        ds__ipc_export *s = limbo;
         limbo = s->next;
-        if (!ds__stake_leased(s->stake, 1)) {
-            ds__sent_clear(s);
+        if (!ds__export_slot_leased(s->stake, 1)) {
+            ds__ipc_export_clear(s);
             atomic_fetch_sub(&ds__share.in_limbo, 1);
             s->next = ready;
             ready = s;
@@ -54,7 +54,7 @@ static ds__sent *ds__share_sort(void) {
         ds__share.limbo = s;
         ds__lock_give(&ds__share.lock);
     }
-    ds__hoards_collect();
+    ds__export_holds_collect();
     ds__share.looked_ns = ds__now_ns();
     return ready;
 }
@@ -72,18 +72,19 @@ static void ds__share_collect_now(int how, size_t *out_count) {
     size_t many = atomic_load(&ds__share.in_limbo);
     int now =
         how != DS__COLLECT_BY_THE_WAY || many < 32 || ds__now_ns() - ds__share.looked_ns > 1000000;
-    ds__sent *ready = now ? ds__share_sort() : NULL;
+    ds__ipc_export *ready = now ? ds__share_sort() : NULL;
     int warn = many > DS__LIMBO_MANY && !ds__share.warned;
     if (warn)
         ds__share.warned = 1;
     ds__mutex_unlock(&ds__share.mutex);
     if (warn)
-        ds__warn("%zu freed blocks are kept because other processes have not closed them", many);
+        ds__log_warn("%zu freed blocks are kept because other processes have not closed them",
+                     many);
     while (ready) { /* the allocator's locks may be held by who waits for the mutex */
-        ds__sent *s = ready;
+        ds__ipc_export *s = ready;
         ready = s->next;
         ds__mem_return(s->block);
-        ds__release(s);
+        ds__host_free(s);
         count++;
     }
     if (out_count)
@@ -112,13 +113,13 @@ static void ds__share_shutdown(void) {
     ds__share.ending = 1;
     ds__got_collect(1);
     for (size_t i = 0; i < DS__SENT_BUCKETS + 2; i++) {
-        ds__sent **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
-                          : i == DS__SENT_BUCKETS ? &ds__share.limbo
-                                                  : &ds__share.over;
+        ds__ipc_export **list = i < DS__SENT_BUCKETS    ? &ds__share.bucket[i]
+                                : i == DS__SENT_BUCKETS ? &ds__share.limbo
+                                                        : &ds__share.over;
         while (*list) {
-            ds__sent *s = *list;
+            ds__ipc_export *s = *list;
             *list = s->next;
-            ds__sent_end(s);
+            ds__ipc_export_end(s);
         }
     }
     atomic_store(&ds__share.in_limbo, 0);

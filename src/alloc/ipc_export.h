@@ -1,6 +1,6 @@
 /* alloc/ipc_export.h - exporting blocks to other processes.
 
-   Implements ds_mem_export, which writes an IPC handle (ds__parcel) for a block of a shareable
+   Implements ds_mem_export, which writes an IPC handle (ds__ipc_memory) for a block of a shareable
    pool. The records are in ipc_records.h.
 
    Invariants: A block is marked as exported only if it is still the block that the record was
@@ -24,27 +24,27 @@
 #include "ipc_collect.h"
 
 /* The name and the stake of the segment, made at its first export. The mutex is held. */
-static ds_result ds__hoard_export(ds__hoard *h) {
-    ds__board *b;
+static ds_result ds__export_hold_export(ds__export_hold *h) {
+    ds__registry *b;
     unsigned char handle[64];
     if (h->generation)
         return DS_OK;
     ds_result r = ds__driver_of(h->device)->share_export(h->device.index, h->base, h->size, handle);
     if (r < 0)
         return r;
-    ds__stake_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
+    ds__export_slot_facts facts = { .size = h->size, .device_type = (uint32_t)h->device.type };
     memcpy(facts.handle, handle, sizeof facts.handle);
-    ds__boards_lock();
-    r = ds__board_own(&b);
+    ds__registries_lock();
+    r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__stake_new(b, &facts, &h->stake, &h->generation);
-    ds__boards_unlock();
+        r = ds__export_slot_new(b, &facts, &h->stake, &h->generation);
+    ds__registries_unlock();
     return r;
 }
 
 /* Orders what importers do behind the work on the block's stream so far by the record's event. If
    there is none, *out_wait is set. */
-static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wait) {
+static ds_result ds__ipc_export_order(const ds__ipc_export *s, ds_stream stream, int *out_wait) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     ds_result r = DS_OK;
     *out_wait = !of || !s->event.id;
@@ -64,7 +64,7 @@ static ds_result ds__sent_order(const ds__sent *s, ds_stream stream, int *out_wa
 
 /* Waits for the work on the block's stream so far; `end` is the last work of a stream that has
    ended. No lock is held: another thread may have to share memory before the stream goes on. */
-static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
+static ds_result ds__ipc_export_wait(ds_stream stream, ds_event end) {
     ds__stream *of = ds__pin(&ds__g.streams, stream.id);
     if (!of)
         return end.id ? ds__event_sync(end, DS__FOREVER) : DS_OK;
@@ -75,7 +75,7 @@ static ds_result ds__sent_wait(ds_stream stream, ds_event end) {
 
 /* What an export needs to know of a block, as it is found under its arena's lock. */
 typedef struct ds__exported {
-    ds__mblock *block;
+    ds__mem_block *block;
     char *start;
     char *base;
     size_t size;
@@ -85,21 +85,22 @@ typedef struct ds__exported {
 } ds__exported;
 
 /* A record for a block of the segment. The mutex is held. */
-static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sent **out) {
-    ds__sent *s = ds__alloc(sizeof *s);
+static ds_result ds__ipc_export_new(const ds__exported *x, const ds__export_hold *h,
+                                    ds__ipc_export **out) {
+    ds__ipc_export *s = ds__host_alloc(sizeof *s);
     if (!s)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to export a block");
     s->block = x->block;
     s->ptr = x->start;
-    ds__stake_facts facts = { .size = x->size,
-                              .offset = (uint64_t)(x->start - x->base),
-                              .segment = h->stake,
-                              .segment_generation = h->generation };
-    ds__boards_lock();
-    ds_result r = ds__stake_new(ds__boards.own, &facts, &s->stake, &s->generation);
-    ds__boards_unlock();
+    ds__export_slot_facts facts = { .size = x->size,
+                                    .offset = (uint64_t)(x->start - x->base),
+                                    .segment = h->stake,
+                                    .segment_generation = h->generation };
+    ds__registries_lock();
+    ds_result r = ds__export_slot_new(ds__registries.own, &facts, &s->stake, &s->generation);
+    ds__registries_unlock();
     if (r < 0) {
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     if (ds__share.events < DS__SENT_EVENTS &&
@@ -107,7 +108,7 @@ static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sen
             DS_OK)
         ds__share.events++;
     if (r < 0) {
-        ds__sent_end(s);
+        ds__ipc_export_end(s);
         return r;
     }
     *out = s;
@@ -116,8 +117,8 @@ static ds_result ds__sent_new(const ds__exported *x, const ds__hoard *h, ds__sen
 
 /* Importers find the record's event on its export slot, from its first record on. The mutex is
    held. */
-static ds_result ds__sent_event(const ds__sent *s) {
-    ds__stake_facts *facts = &ds__boards.own->sheet->stake[s->stake].facts;
+static ds_result ds__ipc_export_event(const ds__ipc_export *s) {
+    ds__export_slot_facts *facts = &ds__registries.own->sheet->stake[s->stake].facts;
     unsigned char handle[64];
     ds__event *e = s->event.id ? ds__event_pin(s->event) : NULL;
     void *native = e ? atomic_load(&e->native) : NULL;
@@ -134,7 +135,7 @@ static ds_result ds__sent_event(const ds__sent *s) {
 
 static int ds__export_look(const void *ptr, ds__exported *x) {
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(ptr, 0, &a);
+    ds__mem_block *b = ds__find_live(ptr, 0, &a);
     memset(x, 0, sizeof *x);
     if (!b)
         return 0;
@@ -150,14 +151,14 @@ static int ds__export_look(const void *ptr, ds__exported *x) {
 }
 
 /* Marks the block as exported, if it is still the same one, and enters a record that is new. */
-static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
+static int ds__export_mark(const ds__exported *x, ds__ipc_export *fresh) {
     ds__arena *a = NULL;
-    ds__mblock *b = ds__find_live(x->start, 1, &a);
+    ds__mem_block *b = ds__find_live(x->start, 1, &a);
     int same = b == x->block;
     if (same && fresh) {
         b->exported = 1;
         ds__lock_take(&ds__share.lock);
-        ds__sent **bucket = ds__sent_bucket(x->start);
+        ds__ipc_export **bucket = ds__ipc_export_bucket(x->start);
         fresh->next = *bucket;
         *bucket = fresh;
         ds__lock_give(&ds__share.lock);
@@ -167,41 +168,41 @@ static int ds__export_mark(const ds__exported *x, ds__sent *fresh) {
     return same;
 }
 
-/* The mutex is held. *out_wait: ds__sent_wait is still to come. */
-static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out_wait) {
-    ds__sent *s;
-    ds__sent *fresh = NULL;
-    ds__hoard *h = ds__share.hoards;
+/* The mutex is held. *out_wait: ds__ipc_export_wait is still to come. */
+static ds_result ds__block_export(const ds__exported *x, ds__ipc_memory *p, int *out_wait) {
+    ds__ipc_export *s;
+    ds__ipc_export *fresh = NULL;
+    ds__export_hold *h = ds__share.hoards;
     while (h && h->base != x->base)
         h = h->next;
     if (!h)
         return ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                         (void *)x->start);
-    ds_result r = ds__hoard_export(h);
+    ds_result r = ds__export_hold_export(h);
     if (r < 0)
         return r;
     ds__lock_take(&ds__share.lock);
-    s = ds__sent_find(x->start, 0);
+    s = ds__ipc_export_find(x->start, 0);
     ds__lock_give(&ds__share.lock);
-    if (!s && (r = ds__sent_new(x, h, &fresh)) == DS_OK)
+    if (!s && (r = ds__ipc_export_new(x, h, &fresh)) == DS_OK)
         s = fresh;
     if (r == DS_OK)
-        r = ds__sent_order(s, x->stream, out_wait);
+        r = ds__ipc_export_order(s, x->stream, out_wait);
     if (r == DS_OK)
-        r = ds__sent_event(s);
+        r = ds__ipc_export_event(s);
     if (r == DS_OK && !ds__export_mark(x, fresh))
         r = ds__fail(DS_ERR_INVALID_VALUE, "%p was freed by another thread at the same time",
                      (void *)x->start);
     if (r < 0) {
         if (fresh)
-            ds__sent_end(fresh);
+            ds__ipc_export_end(fresh);
         return r;
     }
     p->version = DS__PARCEL_VERSION;
     p->type = (uint8_t)h->device.type;
-    p->pid = ds__boards.own->pid;
-    p->fd = ds__boards.own->fd;
-    p->cookie = ds__boards.own->cookie;
+    p->pid = ds__registries.own->pid;
+    p->fd = ds__registries.own->fd;
+    p->cookie = ds__registries.own->cookie;
     p->stake = s->stake;
     p->generation = s->generation;
     return DS_OK;
@@ -209,7 +210,7 @@ static ds_result ds__block_export(const ds__exported *x, ds__parcel *p, int *out
 
 DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds__exported x;
-    ds__parcel p;
+    ds__ipc_memory p;
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_export");
@@ -231,7 +232,7 @@ DSDEF ds_result(ds_mem_export)(const void *ptr, ds_ipc_mem_handle *out) {
     ds_result r = ds__block_export(&x, &p, &wait);
     ds__mutex_unlock(&ds__share.mutex);
     if (r == DS_OK && wait)
-        r = ds__sent_wait(x.stream, x.end);
+        r = ds__ipc_export_wait(x.stream, x.end);
     ds__share_collect_by_the_way();
     if (r < 0)
         return r;

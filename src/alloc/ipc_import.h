@@ -1,8 +1,8 @@
 /* alloc/ipc_import.h - importing blocks of other processes.
 
    Implements ds_mem_import and ds_mem_import_close. ds__guest_of opens a segment of another
-   process, ds__got_new takes the lease of a block, and ds__parcel_wait makes the stream wait for
-   the exporter's work.
+   process, ds__got_new takes the lease of a block, and ds__ipc_memory_wait makes the stream wait
+   for the exporter's work.
 
    Invariants: A block that is imported several times on a device has one record (ds__got) and
    one address. `open` counts imports to be closed; `left` also counts closed imports before
@@ -38,7 +38,7 @@ static void ds__got_passed(ds_stream stream, ds_result status, void *user) {
 
 /* Opens the memory of a segment whose lease was just taken. The mutex is held. */
 static ds_result ds__guest_open(ds__guest *q) {
-    const ds__stake_facts *facts = &q->board->sheet->stake[q->stake].facts;
+    const ds__export_slot_facts *facts = &q->board->sheet->stake[q->stake].facts;
     void *base = NULL;
     if (facts->device_type != (uint32_t)q->device.type)
         return ds__fail(DS_ERR_CROSS_DRIVER,
@@ -52,7 +52,7 @@ static ds_result ds__guest_open(ds__guest *q) {
 
 /* The segment of a block of another process, opened if it is not; the board is the caller's, or
    the segment's from now on. The mutex is held. */
-static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds__board *b,
+static ds_result ds__guest_of(ds_device device, const ds__export_slot_facts *block, ds__registry *b,
                               ds__guest **out) {
     ds__guest *q = ds__share.guests;
     while (q && (q->board != b || q->stake != block->segment ||
@@ -61,7 +61,7 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
         q = q->next;
     if ((*out = q) != NULL)
         return DS_OK;
-    if (!(q = ds__alloc(sizeof *q)))
+    if (!(q = ds__host_alloc(sizeof *q)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     q->device = device;
     q->board = b;
@@ -71,12 +71,12 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
     if (r == DS_OK && (r = ds__guest_open(q)) < 0)
         ds__lease_drop(b, q->stake, q->lease);
     if (r < 0) {
-        ds__release(q);
+        ds__host_free(q);
         return r;
     }
-    ds__boards_lock();
+    ds__registries_lock();
     b->users++;
-    ds__boards_unlock();
+    ds__registries_unlock();
     q->next = ds__share.guests;
     ds__share.guests = q;
     *out = q;
@@ -85,7 +85,7 @@ static ds_result ds__guest_of(ds_device device, const ds__stake_facts *block, ds
 
 /* One more import of a block that is imported already; 0: it is not, or closed and about to go.
    The mutex is held. */
-static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__board *b) {
+static ds__got *ds__got_again(ds_device device, const ds__ipc_memory *p, const ds__registry *b) {
     for (ds__got *g = ds__share.got; g; g = g->next) {
         int left = atomic_load(&g->left);
         if (g->guest->board != b || g->stake != p->stake || g->generation != p->generation)
@@ -102,28 +102,29 @@ static ds__got *ds__got_again(ds_device device, const ds__parcel *p, const ds__b
 }
 
 /* The handle's pointer must be inside of the block. */
-static ds_result ds__inner_check(const ds__parcel *p, size_t size) {
+static ds_result ds__inner_check(const ds__ipc_memory *p, size_t size) {
     DS__REQUIRE(p->inner < size, "the handle names byte %llu of a block of %zu bytes",
                 (unsigned long long)p->inner, size);
     return DS_OK;
 }
 
 /* The mutex is held. */
-static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b, ds__got **out) {
+static ds_result ds__got_new(ds_device device, const ds__ipc_memory *p, ds__registry *b,
+                             ds__got **out) {
     uint32_t lease;
     ds__guest *q = NULL;
     ds_result r = ds__lease_take(b, p->stake, p->generation, &lease);
     if (r < 0)
         return r;
-    const ds__stake_facts *facts = &b->sheet->stake[p->stake].facts;
+    const ds__export_slot_facts *facts = &b->sheet->stake[p->stake].facts;
     ds__got *g = NULL;
     r = ds__inner_check(p, (size_t)facts->size);
-    if (r == DS_OK && !(g = ds__alloc(sizeof *g)))
+    if (r == DS_OK && !(g = ds__host_alloc(sizeof *g)))
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to import a block");
     if (r == DS_OK)
         r = ds__guest_of(device, facts, b, &q);
     if (r < 0) {
-        ds__release(g);
+        ds__host_free(g);
         ds__lease_drop(b, p->stake, lease);
         return r;
     }
@@ -144,7 +145,7 @@ static ds_result ds__got_new(ds_device device, const ds__parcel *p, ds__board *b
 
 /* The stream goes on behind what the exporter had put on its own. */
 static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
-    const ds__stake_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
+    const ds__export_slot_facts *facts = &g->guest->board->sheet->stake[g->stake].facts;
     ds_event event = { 0 };
     if (!atomic_load(&facts->has_event))
         return DS_OK;
@@ -156,12 +157,12 @@ static ds_result ds__got_wait(const ds__got *g, ds_stream stream) {
 }
 
 /* The mutex is held. */
-static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stream stream,
+static ds_result ds__block_import(ds_device device, const ds__ipc_memory *p, ds_stream stream,
                                   ds__got **out) {
-    ds__board *b = NULL;
-    ds__boards_lock();
-    ds_result r = ds__board_open(p->pid, p->fd, p->cookie, &b);
-    ds__boards_unlock();
+    ds__registry *b = NULL;
+    ds__registries_lock();
+    ds_result r = ds__registry_open(p->pid, p->fd, p->cookie, &b);
+    ds__registries_unlock();
     if (r < 0)
         return r;
     ds__got *g = ds__got_again(device, p, b);
@@ -176,16 +177,16 @@ static ds_result ds__block_import(ds_device device, const ds__parcel *p, ds_stre
         ds__got_passed(stream, r, g);
         ds__got_collect(0);
     }
-    ds__boards_lock();
-    ds__board_close(b);
-    ds__boards_unlock();
+    ds__registries_lock();
+    ds__registry_close(b);
+    ds__registries_unlock();
     *out = g;
     return r;
 }
 
 /* Whether the bytes can have come from ds_mem_export. */
-static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
-    static const ds__parcel none;
+static ds_result ds__ipc_memory_check(const ds__ipc_memory *p, ds_device device) {
+    static const ds__ipc_memory none;
     DS__REQUIRE(p->version != 0 && p->version <= 64, "the handle was not written by ds_mem_export");
     if (p->version != DS__PARCEL_VERSION)
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -203,7 +204,7 @@ static ds_result ds__parcel_check(const ds__parcel *p, ds_device device) {
 
 DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle, ds_stream stream,
                                void **out) {
-    ds__parcel p;
+    ds__ipc_memory p;
     ds__got *g = NULL;
     if (out)
         *out = NULL;
@@ -211,7 +212,7 @@ DSDEF ds_result(ds_mem_import)(ds_device device, const ds_ipc_mem_handle *handle
     DS__REQUIRE(out && handle, "%s is NULL", out ? "handle" : "out");
     DS__RESOLVE(device);
     memcpy(&p, handle, sizeof p);
-    ds_result r = ds__parcel_check(&p, device);
+    ds_result r = ds__ipc_memory_check(&p, device);
     if (r < 0)
         return r;
     ds__stream *s = ds__stream_pin(stream);
@@ -252,7 +253,7 @@ static ds_result ds__got_close(ds__got *g, ds__stream *s, ds_stream stream, int 
     if (ds__is_capturing(s))
         return ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                         "imported memory cannot be closed on a stream that captures");
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     /* nothing more runs there once what runs now is over */
     *out_wait = r == DS_ERR_FAILED || r == DS_ERR_PEER_DIED;
     if (*out_wait)

@@ -1,17 +1,18 @@
 /* alloc/ipc_lease.h - export slots and leases.
 
-   Manages export slots (ds__stake) in the shared-memory registry (ds__board) and leases of
+   Manages export slots (ds__export_slot) in the shared-memory registry (ds__registry) and leases of
    slots. A slot stands for one exported block or segment, a lease for one process that uses it.
-   The exporter calls ds__stake_new, ds__stake_close, ds__stake_leased and ds__stake_end;
-   importers call ds__lease_take and ds__lease_drop.
+   The exporter calls ds__export_slot_new, ds__export_slot_close, ds__export_slot_leased and
+   ds__export_slot_end; importers call ds__lease_take and ds__lease_drop.
 
    Invariants: The word of a slot is its generation and one bit for open. A slot is reused only
    after it was closed and had no lease, and then has a new generation. An importer enters its
    lease before it checks the word; the exporter closes the slot before it looks at leases. A
    lease of an ended process may be removed or replaced by any process.
-   Locks: ds__stake_new and ds__stake_end expect the registries' mutex (ds__boards.mutex). The
-   other functions use atomic operations only and may run under spinlocks, with two exceptions.
-   ds__lease_take, and ds__stake_leased with `look`, ask the kernel for file locks.
+   Locks: ds__export_slot_new and ds__export_slot_end expect the registries' mutex
+   (ds__registries.mutex). The other functions use atomic operations only and may run under
+   spinlocks, with two exceptions. ds__lease_take, and ds__export_slot_leased with `look`, ask the
+   kernel for file locks.
    Threads: any thread. Other processes change leases at the same time. ds__lease_drop also runs
    on driver threads. */
 #ifndef DS__ALLOC_IPC_LEASE_H
@@ -20,19 +21,20 @@
 #include "../base/ipc_board.h"
 
 /* A stake on the own board, with what importers read of it. The boards' mutex is held. */
-static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint32_t *out,
-                               uint32_t *out_generation) {
+static ds_result ds__export_slot_new(ds__registry *b, const ds__export_slot_facts *facts,
+                                     uint32_t *out, uint32_t *out_generation) {
     uint32_t i = b->free_stake ? b->free_stake - 1 : atomic_load(&b->sheet->stakes);
     if (i >= DS__STAKES)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
                         "the process has exported %d blocks and segments, the maximum", DS__STAKES);
-    ds__stake *s = &b->sheet->stake[i];
+    ds__export_slot *s = &b->sheet->stake[i];
     if (b->free_stake)
         b->free_stake = (uint32_t)s->next;
-    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, stake) + i * sizeof *s, sizeof *s))
+    else if (ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, stake) + i * sizeof *s,
+                                  sizeof *s))
         atomic_fetch_add(&b->sheet->stakes, 1);
     else
-        return ds__board_short();
+        return ds__registry_short();
     memcpy(&s->facts, facts, sizeof s->facts);
     uint64_t generation = (atomic_load(&s->word) >> 1) + 1;
     atomic_store(&s->word, generation << 1 | 1);
@@ -42,15 +44,15 @@ static ds_result ds__stake_new(ds__board *b, const ds__stake_facts *facts, uint3
 }
 
 /* Nobody has a lease of it. The boards' mutex is held. */
-static void ds__stake_end(ds__board *b, uint32_t i) {
-    ds__stake *s = &b->sheet->stake[i];
+static void ds__export_slot_end(ds__registry *b, uint32_t i) {
+    ds__export_slot *s = &b->sheet->stake[i];
     atomic_fetch_and(&s->word, ~(uint64_t)1);
     s->next = b->free_stake;
     b->free_stake = i + 1;
 }
 
-static void ds__stake_close(uint32_t i) {
-    atomic_fetch_and(&ds__boards.own->sheet->stake[i].word, ~(uint64_t)1);
+static void ds__export_slot_close(uint32_t i) {
+    atomic_fetch_and(&ds__registries.own->sheet->stake[i].word, ~(uint64_t)1);
 }
 
 /* A lease says who has it as a lane does: number << 24 | process id. */
@@ -60,13 +62,13 @@ static uint64_t ds__lease_number(uint64_t lease) {
 
 /* Whether somebody has a lease of the own stake; look: those of processes that are gone are
    ended first. */
-static int ds__stake_leased(uint32_t i, int look) {
-    ds__board *b = ds__boards.own;
-    ds__stake *s = &b->sheet->stake[i];
+static int ds__export_slot_leased(uint32_t i, int look) {
+    ds__registry *b = ds__registries.own;
+    ds__export_slot *s = &b->sheet->stake[i];
     int leased = 0;
     for (int k = 0; k < DS__LEASES; k++) {
         uint64_t who = atomic_load(&s->lease[k]);
-        if (who && look && !ds__board_alive(b, ds__lease_number(who)) &&
+        if (who && look && !ds__registry_alive(b, ds__lease_number(who)) &&
             atomic_compare_exchange_strong(&s->lease[k], &who, 0))
             continue;
         leased |= who != 0;
@@ -76,15 +78,16 @@ static int ds__stake_leased(uint32_t i, int look) {
 
 /* Takes a lease of another process's stake; that of a process that is gone when no other is
    free. The stake's facts stay as they are until ds__lease_drop. No stake has generation 0. */
-static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generation, uint32_t *out) {
+static ds_result ds__lease_take(ds__registry *b, uint32_t stake, uint32_t generation,
+                                uint32_t *out) {
     DS__REQUIRE(stake < DS__STAKES && stake < atomic_load(&b->sheet->stakes),
                 "the handle names export slot %u, and process %d has %u", stake, b->pid,
                 atomic_load(&b->sheet->stakes));
-    ds__stake *s = &b->sheet->stake[stake];
+    ds__export_slot *s = &b->sheet->stake[stake];
     for (uint32_t k = 0; k < 2 * DS__LEASES; k++) {
         _Atomic uint64_t *lease = &s->lease[k % DS__LEASES];
         uint64_t who = k < DS__LEASES ? 0 : atomic_load(lease);
-        if (who && ds__board_alive(b, ds__lease_number(who)))
+        if (who && ds__registry_alive(b, ds__lease_number(who)))
             continue;
         if (!atomic_compare_exchange_strong(
                 lease, &who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff)))
@@ -99,7 +102,7 @@ static ds_result ds__lease_take(ds__board *b, uint32_t stake, uint32_t generatio
     return ds__fail(DS_ERR_LIMIT_EXCEEDED, "%d processes use the block, the maximum", DS__LEASES);
 }
 
-static void ds__lease_drop(const ds__board *b, uint32_t stake, uint32_t lease) {
+static void ds__lease_drop(const ds__registry *b, uint32_t stake, uint32_t lease) {
     atomic_store(&b->sheet->stake[stake].lease[lease], 0);
 }
 

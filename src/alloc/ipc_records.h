@@ -2,16 +2,16 @@
 
    Looks up and ends the records of memory that processes share. ds__share_segment_alloc and
    ds__share_segment_free are the memory source of shareable pools; each segment has a record
-   (ds__hoard). ds__share_hold keeps a freed block back while other processes have leases of it.
-   ds__got_collect ends imports after their streams have passed them.
+   (ds__export_hold). ds__share_hold keeps a freed block back while other processes have leases of
+   it. ds__got_collect ends imports after their streams have passed them.
 
-   Invariants: A live exported block has one record (ds__sent), in the bucket of its address. A
-   free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
-   stays while other processes have it open. An imported segment (ds__guest) stays open as long
-   as it has a record of a block (ds__got).
+   Invariants: A live exported block has one record (ds__ipc_export), in the bucket of its address.
+   A free moves the record to `limbo` if the block has leases, else to `over`. A segment given back
+   stays while other processes have it open. An imported segment (ds__guest) stays open as long as
+   it has a record of a block (ds__got).
    Locks: ds__share_segment_alloc and ds__share_segment_free take ds__share.mutex; their callers
    usually hold `grow` of an arena. ds__share_hold expects the arena's lock and takes
-   ds__share.lock. ds__sent_find expects ds__share.lock. The other functions expect
+   ds__share.lock. ds__ipc_export_find expects ds__share.lock. The other functions expect
    ds__share.mutex and take the registries' mutex inside. Driver calls that do not wait for work
    run under ds__share.mutex.
    Threads: any caller's thread. */
@@ -26,30 +26,30 @@
 #include "ipc_types.h"
 #include "ipc_lease.h"
 
-static ds__sent **ds__sent_bucket(const char *ptr) {
+static ds__ipc_export **ds__ipc_export_bucket(const char *ptr) {
     return &ds__share.bucket[(uintptr_t)ptr / DS__UNIT % DS__SENT_BUCKETS];
 }
 
 /* The record of a live exported block; NULL: none. take: it leaves its bucket. The lock is held. */
-static ds__sent *ds__sent_find(const char *ptr, int take) {
-    ds__sent **p = ds__sent_bucket(ptr);
+static ds__ipc_export *ds__ipc_export_find(const char *ptr, int take) {
+    ds__ipc_export **p = ds__ipc_export_bucket(ptr);
     while (*p && (*p)->ptr != ptr)
         p = &(*p)->next;
-    ds__sent *s = *p;
+    ds__ipc_export *s = *p;
     if (s && take)
         *p = s->next;
     return s;
 }
 
 /* The user has freed the block; its arena is locked. 1: other processes still have it. */
-static int ds__share_hold(ds__mblock *b) {
+static int ds__share_hold(ds__mem_block *b) {
     ds__lock_take(&ds__share.lock);
-    ds__sent *s = ds__sent_find(b->ptr, 1);
+    ds__ipc_export *s = ds__ipc_export_find(b->ptr, 1);
     int leased = 0;
     if (s) {
-        ds__stake_close(s->stake);
-        leased = ds__stake_leased(s->stake, 0);
-        ds__sent **list = leased ? &ds__share.limbo : &ds__share.over;
+        ds__export_slot_close(s->stake);
+        leased = ds__export_slot_leased(s->stake, 0);
+        ds__ipc_export **list = leased ? &ds__share.limbo : &ds__share.over;
         s->next = *list;
         *list = s;
         if (leased)
@@ -62,24 +62,24 @@ static int ds__share_hold(ds__mblock *b) {
 }
 
 /* Ends what the record of a block that nobody else has stands for. The mutex is held. */
-static void ds__sent_clear(ds__sent *s) {
+static void ds__ipc_export_clear(ds__ipc_export *s) {
     if (s->event.id) {
         ds__event_drop(s->event);
         ds__share.events--;
     }
-    ds__boards_lock();
-    ds__stake_end(ds__boards.own, s->stake);
-    ds__boards_unlock();
+    ds__registries_lock();
+    ds__export_slot_end(ds__registries.own, s->stake);
+    ds__registries_unlock();
 }
 
-static void ds__sent_end(ds__sent *s) {
-    ds__sent_clear(s);
-    ds__release(s);
+static void ds__ipc_export_end(ds__ipc_export *s) {
+    ds__ipc_export_clear(s);
+    ds__host_free(s);
 }
 
 /* The segment's memory, which the allocator has given back and nobody has open, or which stays
    where it is. The mutex is held. */
-static void ds__hoard_end(ds__hoard *h, int stays) {
+static void ds__export_hold_end(ds__export_hold *h, int stays) {
     ds__found f;
     if (stays)
         (void)ds__range_remove(h->base, DS_MEMORY_DEVICE | DS__HELD_SHARED, &f);
@@ -87,40 +87,40 @@ static void ds__hoard_end(ds__hoard *h, int stays) {
         DS_IGNORE(ds__shared_segment_free(h->device, h->base, h->size,
                                           1)); /* the allocator has waited for the device */
     if (h->generation && !stays) {
-        ds__boards_lock();
-        ds__stake_end(ds__boards.own, h->stake);
-        ds__boards_unlock();
+        ds__registries_lock();
+        ds__export_slot_end(ds__registries.own, h->stake);
+        ds__registries_unlock();
     }
-    ds__release(h);
+    ds__host_free(h);
 }
 
 /* The mutex is held. */
-static void ds__hoards_collect(void) {
-    for (ds__hoard **p = &ds__share.hoards; *p;) {
-        ds__hoard *h = *p;
-        int leased = h->over && h->generation && ds__stake_leased(h->stake, 1);
+static void ds__export_holds_collect(void) {
+    for (ds__export_hold **p = &ds__share.hoards; *p;) {
+        ds__export_hold *h = *p;
+        int leased = h->over && h->generation && ds__export_slot_leased(h->stake, 1);
         /* on a CPU device only the name goes */
         int stays = leased && ds__share.ending && h->device.type == DS_DEVICE_CUDA;
         if (stays)
-            ds__warn("%zu bytes at %p remain allocated until the process ends: other processes "
-                     "have them open",
-                     h->size, (void *)h->base);
+            ds__log_warn("%zu bytes at %p remain allocated until the process ends: other processes "
+                         "have them open",
+                         h->size, (void *)h->base);
         if (!h->over || (leased && !ds__share.ending)) {
             p = &h->next;
             continue;
         }
         *p = h->next;
-        ds__hoard_end(h, stays);
+        ds__export_hold_end(h, stays);
     }
 }
 
 static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **out) {
-    ds__hoard *h = ds__alloc(sizeof *h);
+    ds__export_hold *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a segment");
     ds_result r = ds__shared_segment_alloc(device, size, out);
     if (r < 0) {
-        ds__release(h);
+        ds__host_free(h);
         return r;
     }
     h->device = device;
@@ -137,21 +137,21 @@ static ds_result ds__share_segment_alloc(ds_device device, size_t size, void **o
 static ds_result ds__share_segment_free(ds_device device, void *ptr, size_t size) {
     (void)size;
     ds__tls.quiet++;
-    ds_result r = ds__waited(ds__driver_of(device)->memory_wait(device.index), (ds_stream){ 0 },
-                             (ds_event){ 0 }, device);
+    ds_result r = ds__observer_notify_wait(ds__driver_of(device)->memory_wait(device.index),
+                                           (ds_stream){ 0 }, (ds_event){ 0 }, device);
     ds__tls.quiet--;
     ds__mutex_lock(&ds__share.mutex);
     if (r < 0 && !ds__share.ending) { /* ds_shutdown has waited for all work */
         ds__mutex_unlock(&ds__share.mutex);
         return r;
     }
-    for (ds__hoard *h = ds__share.hoards; h; h = h->next)
+    for (ds__export_hold *h = ds__share.hoards; h; h = h->next)
         if (h->base == ptr) {
             h->over = 1;
             if (h->generation)
-                ds__stake_close(h->stake);
+                ds__export_slot_close(h->stake);
         }
-    ds__hoards_collect();
+    ds__export_holds_collect();
     ds__mutex_unlock(&ds__share.mutex);
     return DS_OK;
 }
@@ -173,10 +173,10 @@ static void ds__guest_end(ds__guest *q) {
     *p = q->next;
     ds__shared_segment_close(q->device, q->base);
     ds__lease_drop(q->board, q->stake, q->lease);
-    ds__boards_lock();
-    ds__board_close(q->board);
-    ds__boards_unlock();
-    ds__release(q);
+    ds__registries_lock();
+    ds__registry_close(q->board);
+    ds__registries_unlock();
+    ds__host_free(q);
 }
 
 /* Ends imports whose streams have passed; all: at shutdown. The mutex is held. */
@@ -192,7 +192,7 @@ static void ds__got_collect(int all) {
         *p = g->next;
         if (--g->guest->blocks == 0)
             ds__guest_end(g->guest);
-        ds__release(g);
+        ds__host_free(g);
     }
 }
 

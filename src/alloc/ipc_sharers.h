@@ -1,7 +1,7 @@
 /* alloc/ipc_sharers.h - report of the processes that share memory of a device.
 
    Writes the processes that share memory of a device, with their bytes (ds__share_list).
-   ds__mprocess writes the line of one process. report_processes.h uses both.
+   ds__sharer_write writes the line of one process. report_processes.h uses both.
 
    Invariants: A process stands in the report once, with the sum of what it has of this process
    and what this process has of it. At most DS__SHARERS processes are reported.
@@ -17,12 +17,12 @@
 #include "ipc_types.h"
 #include "ipc_lease.h"
 
-static void ds__mprocess(ds__pen *p, unsigned pid, unsigned long long bytes) {
+static void ds__sharer_write(ds__text_writer *p, unsigned pid, unsigned long long bytes) {
     if (bytes == ~0ull)
-        ds__pen_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
+        ds__text_writer_print(p, "process %10u uses an unknown amount of GPU memory\n", pid);
     else
-        ds__pen_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
-                      (double)bytes / (double)DS__MIB);
+        ds__text_writer_print(p, "process %10u uses %12.3f MB GPU memory\n", pid,
+                              (double)bytes / (double)DS__MIB);
 }
 
 /* Who has blocks of the device, or has given it some: the number on the own board (0: it has
@@ -54,13 +54,13 @@ static void ds__sharer_add(ds__sharers *l, uint64_t number, unsigned pid, size_t
     l->at[i].bytes += bytes;
 }
 
-static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) {
+static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__ipc_export *s) {
     for (; s; s = s->next) {
         const ds__arena *a = atomic_load(&s->block->seg->arena);
         for (int k = 0; k < DS__LEASES && a && a->dev->device.index == device.index &&
                         a->dev->device.type == device.type;
              k++) {
-            uint64_t lease = atomic_load(&ds__boards.own->sheet->stake[s->stake].lease[k]);
+            uint64_t lease = atomic_load(&ds__registries.own->sheet->stake[s->stake].lease[k]);
             if (lease)
                 ds__sharer_add(l, ds__lease_number(lease), (unsigned)(lease & 0xffffff),
                                s->block->size);
@@ -68,12 +68,12 @@ static void ds__sharers_of(ds__sharers *l, ds_device device, const ds__sent *s) 
     }
 }
 
-static void ds__share_list(ds_device device, ds__pen *p) {
-    ds__sharers *l = ds__alloc(sizeof *l);
+static void ds__share_list(ds_device device, ds__text_writer *p) {
+    ds__sharers *l = ds__host_alloc(sizeof *l);
     if (!l)
         return;
     ds__mutex_lock(&ds__share.mutex);
-    if (ds__boards.own) {
+    if (ds__registries.own) {
         ds__lock_take(&ds__share.lock); /* so long none of the blocks is used again */
         for (size_t i = 0; i < DS__SENT_BUCKETS; i++)
             ds__sharers_of(l, device, ds__share.bucket[i]);
@@ -81,7 +81,7 @@ static void ds__share_list(ds_device device, ds__pen *p) {
         ds__lock_give(&ds__share.lock);
     }
     for (size_t i = 0; i < l->count; i++)
-        if (!ds__board_alive(ds__boards.own, l->at[i].number))
+        if (!ds__registry_alive(ds__registries.own, l->at[i].number))
             l->at[i].bytes = 0;
     for (const ds__got *g = ds__share.got; g; g = g->next)
         if (!atomic_load(&g->gone) && g->guest->device.index == device.index &&
@@ -95,9 +95,9 @@ static void ds__share_list(ds_device device, ds__pen *p) {
                 l->at[k].bytes = 0;
             }
         if (l->at[i].bytes)
-            ds__mprocess(p, l->at[i].pid, l->at[i].bytes);
+            ds__sharer_write(p, l->at[i].pid, l->at[i].bytes);
     }
-    ds__release(l);
+    ds__host_free(l);
 }
 
 #endif

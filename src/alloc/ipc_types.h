@@ -1,15 +1,17 @@
 /* alloc/ipc_types.h - sharing between processes: types and state.
 
    Defines the records for memory that processes share, and their global state (ds__share). The
-   exporter has exported segments (ds__hoard) and exports (ds__sent, one for each block). The
-   importer has opened segments (ds__guest) and imports (ds__got, one for each block). ds__parcel
-   is the content of an IPC handle, and ds__stake_facts what the exporter's registry says.
+   exporter has exported segments (ds__export_hold) and exports (ds__ipc_export, one for each
+   block). The importer has opened segments (ds__guest) and imports (ds__got, one for each block).
+   ds__ipc_memory is the content of an IPC handle, and ds__export_slot_facts what the exporter's
+   registry says.
 
    Policy:
    1. A segment of a shareable pool is memory that other processes can open. The IPC handle of a
-      block names its export slot (ds__stake) in the process's shared-memory registry (ds__board).
-      The slot names the block's segment, the place in the segment, and an event behind the work
-      enqueued so far on the block's stream. So a changed handle cannot give another size.
+      block names its export slot (ds__export_slot) in the process's shared-memory registry
+      (ds__registry). The slot names the block's segment, the place in the segment, and an event
+      behind the work enqueued so far on the block's stream. So a changed handle cannot give another
+      size.
    2. A process that imports a block takes a lease of the block's slot, and of the segment's slot
       when it opens the segment. A lease is a number that only a living process holds. So any
       process that looks at a lease of a dead process takes it back.
@@ -27,7 +29,7 @@
    Invariants: ds__got.left counts open imports and closed imports before their callback. When
    `left` reaches 0, the lease is dropped and `gone` is set; no callback comes after that.
    `in_limbo` is the length of `limbo`. `events` is at most DS__SENT_EVENTS.
-   Locks: order: ds__share.mutex, the registries' mutex (ds__boards.mutex), an arena's lock,
+   Locks: order: ds__share.mutex, the registries' mutex (ds__registries.mutex), an arena's lock,
    ds__share.lock. ds__share.lock guards `limbo`, `over` and the buckets, ds__share.mutex all
    other members. The callback takes no lock, because CUDA may wait for callbacks while a thread
    holds a mutex.
@@ -41,32 +43,32 @@
 enum { DS__SENT_EVENTS = 1000, DS__SENT_BUCKETS = 1024, DS__LIMBO_MANY = 1000 };
 
 /* A segment of this process. */
-typedef struct ds__hoard {
-    struct ds__hoard *next;
+typedef struct ds__export_hold {
+    struct ds__export_hold *next;
     ds_device device;
     char *base;
     size_t size;
     uint32_t stake;      /* from the first export on */
     uint32_t generation; /* from the first export on: not 0 */
     int over;            /* the allocator has given it back */
-} ds__hoard;
+} ds__export_hold;
 
 /* An exported block, until it is free. */
-typedef struct ds__sent {
+typedef struct ds__ipc_export {
     /* in its bucket, in limbo, or in the list of those that are over */
-    struct ds__sent *next;
-    ds__mblock *block;
+    struct ds__ipc_export *next;
+    ds__mem_block *block;
     char *ptr;
     uint32_t stake;
     uint32_t generation;
     ds_event event; /* 0: more than DS__SENT_EVENTS have one */
-} ds__sent;
+} ds__ipc_export;
 
 /* A segment of another process. */
 typedef struct ds__guest {
     struct ds__guest *next;
     ds_device device;
-    ds__board *board;
+    ds__registry *board;
     char *base;
     size_t size;
     uint32_t stake;
@@ -92,10 +94,10 @@ typedef struct ds__got {
 static struct {
     ds__mutex mutex;
     ds__lock lock; /* of the next two, and the buckets */
-    ds__sent *limbo;
-    ds__sent *over;
-    ds__sent *bucket[DS__SENT_BUCKETS];
-    ds__hoard *hoards;
+    ds__ipc_export *limbo;
+    ds__ipc_export *over;
+    ds__ipc_export *bucket[DS__SENT_BUCKETS];
+    ds__export_hold *hoards;
     ds__guest *guests;
     ds__got *got;
     size_t events;
@@ -107,7 +109,7 @@ static struct {
 
 /* The content of a handle. It comes from outside: all but `inner` names the export slot, and
    `inner` is checked against the size there. */
-typedef struct ds__parcel {
+typedef struct ds__ipc_memory {
     uint8_t version;
     uint8_t type; /* of the devices, for the sentence; the segment's slot decides */
     uint8_t zero[2];
@@ -119,7 +121,7 @@ typedef struct ds__parcel {
     uint64_t cookie;
     uint64_t inner;          /* where the pointer is in the block */
     unsigned char rest[216]; /* zero */
-} ds__parcel;
+} ds__ipc_memory;
 
 enum { DS__PARCEL_VERSION = 2 };
 

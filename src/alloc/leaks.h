@@ -17,28 +17,28 @@
 #include "oom_walk.h"
 
 /* At shutdown: blocks that were not freed, by owner. What belongs to a graph is not a leak. */
-static void ds__tell_leaks(ds__mdevice *dev) {
-    ds__mowners owners;
-    ds__mowner o;
-    ds__mowner *which;
+static void ds__tell_leaks(ds__mem_dev *dev) {
+    ds__oom_owners owners;
+    ds__oom_owner o;
+    ds__oom_owner *which;
     char name[80];
     if (ds__logger.level < DS_LOG_WARNING)
         return;
-    ds__mowners_begin(&owners, ds__moom_count(dev));
-    for (const ds__mpool *p = &dev->main; p; p = p->next)
+    ds__oom_owners_begin(&owners, ds__oom_count(dev));
+    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->name[0] ? NULL : p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next)
+                for (const ds__mem_block *b = g->first; b; b = b->next)
                     if (b->state == DS_BLOCK_LIVE)
-                        ds__mowners_add(&owners, b);
+                        ds__oom_owners_add(&owners, b);
     /* whoever has more knows enough */
-    for (int i = 0; i < 100 && (which = ds__mowners_next(&owners, &o)); i++) {
-        ds__mowner_name(&owners, which, &o, name);
-        ds__warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count, o.count == 1 ? "" : "s",
-                 name, ds__type_name(dev->device.type), dev->device.index, DS__SIZE(o.bytes),
-                 o.count == 1 ? "was" : "were");
+    for (int i = 0; i < 100 && (which = ds__oom_owners_next(&owners, &o)); i++) {
+        ds__oom_owner_name(&owners, which, &o, name);
+        ds__log_warn("%zu block%s of %s on %s:%d, %s, %s not freed", o.count,
+                     o.count == 1 ? "" : "s", name, ds__type_name(dev->device.type),
+                     dev->device.index, DS__SIZE(o.bytes), o.count == 1 ? "was" : "were");
     }
-    ds__release(owners.slot);
+    ds__host_free(owners.slot);
 }
 
 #endif

@@ -7,8 +7,8 @@
 
    Invariants: After ds__mem_lock_all no block of the device is parked. The lists of pools and
    arenas change only under the device lock, so ds__mem_unlock_all releases the locks that were
-   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__reclaim does nothing
-   on that thread.
+   taken. While a thread holds the device lock (ds__tls.upper_locked), ds__retired_reclaim does
+   nothing on that thread.
    Locks: order in the allocator: `giving` of an arena, `grow` of the arena, the device lock,
    arena locks, the registry lock. Arena locks are spinlocks, held for short steps; a thread
    holds several of them only by ds__mem_lock_all. Drivers must be called without a spinlock;
@@ -25,31 +25,31 @@
 #include "block.h"
 
 /* Stops the device: nobody allocates or frees on it until it is unlocked. */
-static void ds__mem_lock_all(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__mem_lock_all(ds__mem_dev *dev) {
+    ds__mem_dev_lock(dev);
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next) {
             ds__arena_lock(a);
             ds__unpark_all(a);
         }
 }
 
-static void ds__mem_unlock_all(ds__mdevice *dev) {
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+static void ds__mem_unlock_all(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             ds__arena_unlock(a);
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
 }
 
 /* locked before, unlocked after */
 __attribute__((noinline)) static void ds__make_ready(ds__arena *a, int kind, int64_t size) {
     int exact = a->exact;
     ds__arena_unlock(a);
-    if (exact && ds__claim(a->dev))
+    if (exact && ds__counter_room_claim(a->dev))
         return;
     ds__mem_lock_all(a->dev);
     /* else another thread just did */
-    if (!ds__ready(a, kind, size))
+    if (!ds__counter_room_ready(a, kind, size))
         ds__share_room(a->dev);
     ds__mem_unlock_all(a->dev);
 }
@@ -62,7 +62,7 @@ __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int
     while (!ds__has_room(a, kind, size, asked)) {
         int exact = a->exact;
         ds__arena_unlock(a);
-        if (!exact || !ds__claim(a->dev)) {
+        if (!exact || !ds__counter_room_claim(a->dev)) {
             ds__mem_lock_all(a->dev);
             return 1;
         }

@@ -1,14 +1,14 @@
 /* alloc/oom_hint.h - advice in out-of-memory reports.
 
-   Chooses one sentence of advice for a request that found no memory (ds__moom_hint), from the
-   numbers in ds__mshortage. The first reason that applies wins. The order is: impossible
+   Chooses one sentence of advice for a request that found no memory (ds__oom_hint), from the
+   numbers in ds__oom_facts. The first reason that applies wins. The order is: impossible
    requests, an open capture, unusable cached memory, the pool's limit, the device's limit, other
    users of the device, live blocks.
 
    Invariants: oom_walk.h has collected the numbers before; nothing is read from blocks or arenas
-   here. ds__moom_fits decides whether memory given back would serve the request under all
+   here. ds__oom_fits decides whether memory given back would serve the request under all
    limits. The text is cut to the size of `hint`.
-   Locks: takes none and expects none. ds__moom_could_grow may reserve address space from the
+   Locks: takes none and expects none. ds__oom_could_grow may reserve address space from the
    driver and release it, with errors muted.
    Threads: the thread of the failed request. */
 #ifndef DS__ALLOC_OOM_HINT_H
@@ -22,15 +22,15 @@
 #include "oom_owners.h"
 #include "oom_walk.h"
 
-static int ds__moom_fragmentation(const ds__mshortage *s) {
+static int ds__oom_fragmentation(const ds__oom_facts *s) {
     return s->cached ? (int)(100.0 * (1.0 - (double)s->largest / (double)s->cached) + 0.5) : 0;
 }
 
 /* Whether growing segments could be had. */
-static int ds__moom_could_grow(const ds__mshortage *s) {
+static int ds__oom_could_grow(const ds__oom_facts *s) {
     void *at = NULL;
     size_t page = 0;
-    if (ds__policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
+    if (ds__pool_policy(s->pool)->expandable_segments || s->pool->alloc_fn || s->pool->shareable ||
         s->dev->has_space == 0)
         return 0;
     if (s->dev->has_space > 0)
@@ -45,7 +45,7 @@ static int ds__moom_could_grow(const ds__mshortage *s) {
 
 /* Whether the request could be served if so much went back to the device, so much of it the
    pool's. */
-static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) {
+static int ds__oom_fits(const ds__oom_facts *s, size_t back, size_t pool_back) {
     size_t need = s->segment > s->size ? s->segment : s->size;
     size_t left = s->reserved - back;
     size_t pool_left = s->pool_reserved - pool_back;
@@ -57,18 +57,18 @@ static int ds__moom_fits(const ds__mshortage *s, size_t back, size_t pool_back) 
 }
 
 /* Memory that an open capture keeps from the request; 0: none. */
-static int ds__moom_hint_capture(ds__mshortage *s) {
-    const ds_mem_config *c = ds__policy(s->pool);
-    if (!s->quiet || ds__moom_fits(s, 0, 0))
+static int ds__oom_hint_capture(ds__oom_facts *s) {
+    const ds_mem_config *c = ds__pool_policy(s->pool);
+    if (!s->quiet || ds__oom_fits(s, 0, 0))
         return 0;
-    if (s->back && ds__moom_fits(s, s->back, s->pool_back))
+    if (s->back && ds__oom_fits(s, s->back, s->pool_back))
         return snprintf(s->hint, sizeof s->hint,
                         "%s are cached, but cannot be freed while a capture is open; call %s "
                         "before the capture",
                         DS__SIZE(s->back),
                         s->back == s->pool_back && s->pool != &s->dev->main ? "ds_pool_empty_cache"
                                                                             : "ds_mem_empty_cache");
-    if (s->awaited && ds__moom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
+    if (s->awaited && ds__oom_fits(s, s->back + s->awaited, s->pool_back + s->pool_awaited))
         return snprintf(s->hint, sizeof s->hint,
                         "%s are freed but in use by other streams, which are not polled while a "
                         "capture is open; empty the cache before the capture",
@@ -83,8 +83,8 @@ static int ds__moom_hint_capture(ds__mshortage *s) {
 }
 
 /* Memory that is there and cannot be used for this; 0: none. */
-static int ds__moom_hint_cached(ds__mshortage *s) {
-    const ds_mem_config *c = ds__policy(s->pool);
+static int ds__oom_hint_cached(ds__oom_facts *s) {
+    const ds_mem_config *c = ds__pool_policy(s->pool);
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     if (s->pool_pending >= s->size && !s->quiet)
@@ -113,12 +113,12 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
         return snprintf(out, room,
                         "a free block of %s would fit, but %s enlarges the request to %s",
                         DS__SIZE(s->mine),
-                        s->aligned       ? "the alignment"
-                        : c->guard_bytes ? "guard_bytes"
-                        : ds__rounds(c)  ? "roundup_power2_divisions"
-                                         : "rounding",
+                        s->aligned                    ? "the alignment"
+                        : c->guard_bytes              ? "guard_bytes"
+                        : ds__request_has_rounding(c) ? "roundup_power2_divisions"
+                                                      : "rounding",
                         DS__SIZE(s->size));
-    if (s->pool_cached >= s->wanted && ds__moom_could_grow(s))
+    if (s->pool_cached >= s->wanted && ds__oom_could_grow(s))
         return snprintf(out, room,
                         "%s are cached in pieces too small; with expandable_segments:True pieces "
                         "can be remapped",
@@ -136,7 +136,7 @@ static int ds__moom_hint_cached(ds__mshortage *s) {
     return 0;
 }
 
-static void ds__moom_hint(ds__mshortage *s) {
+static void ds__oom_hint(ds__oom_facts *s) {
     char *out = s->hint;
     const size_t room = sizeof s->hint;
     size_t most = s->limit && s->limit < s->total ? s->limit : s->total;
@@ -150,7 +150,7 @@ static void ds__moom_hint(ds__mshortage *s) {
                  "no device has 2^60 bytes; the size looks like a negative number or an overflow");
         return;
     }
-    if (ds__mtls.upstream_empty) {
+    if (ds__memory_thread.upstream_empty) {
         snprintf(out, room, "the pool's upstream returned NULL; check the upstream's own report");
         return;
     }
@@ -170,7 +170,7 @@ static void ds__moom_hint(ds__mshortage *s) {
                  DS__SIZE(s->pool_limit));
         return;
     }
-    if (ds__moom_hint_capture(s) || ds__moom_hint_cached(s))
+    if (ds__oom_hint_capture(s) || ds__oom_hint_cached(s))
         return;
     if (pools) {
         snprintf(out, room,

@@ -1,15 +1,15 @@
 /* alloc/oom_walk.h - numbers for out-of-memory reports.
 
-   Collects the numbers for the report of a failed request in ds__mshortage (ds__moom_collect).
+   Collects the numbers for the report of a failed request in ds__oom_facts (ds__oom_collect).
    The numbers cover the device, the limits, all blocks by state, the biggest owners, and free
-   blocks that the request could not use. ds__moom_count counts live blocks; the leak report uses
+   blocks that the request could not use. ds__oom_count counts live blocks; the leak report uses
    it too.
 
    Invariants: `mine`, `kept`, `theirs` and `elsewhere` are sizes of the largest free block of
    the request's pool, each for one reason. `back` is computed by the rules of ds__arena_trim.
    Names of owners are copied while everything is locked, because a label lives as long as its
    block.
-   Locks: ds__moom_collect expects none and takes all locks of the device twice: to count live
+   Locks: ds__oom_collect expects none and takes all locks of the device twice: to count live
    blocks, and to walk over all blocks. In between, without a lock, the table of owners is
    allocated. The driver is asked for free memory before any lock is taken.
    Threads: the thread of the failed request. */
@@ -25,9 +25,9 @@
 
 #define DS__TOP 10
 
-typedef struct ds__mshortage {
-    ds__mdevice *dev;
-    ds__mpool *pool;
+typedef struct ds__oom_facts {
+    ds__mem_dev *dev;
+    ds__mem_pool *pool;
     size_t wanted;          /* bytes that were asked for */
     size_t size;            /* bytes that the block takes, with its rounding, alignment and guard */
     size_t segment;         /* bytes that the driver was asked for */
@@ -69,7 +69,7 @@ typedef struct ds__mshortage {
     size_t pool_awaited; /* those of the pool that was asked */
     size_t private_reserved;
     size_t private_cached;
-    ds__mowners owners;
+    ds__oom_owners owners;
 
     struct {
         char name[80];
@@ -79,14 +79,14 @@ typedef struct ds__mshortage {
 
     size_t tops;
     char hint[256];
-} ds__mshortage;
+} ds__oom_facts;
 
-static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int private_one) {
+static void ds__oom_block(ds__oom_facts *s, const ds__mem_block *b, int asked, int private_one) {
     switch (b->state) {
     case DS_BLOCK_LIVE:
         s->live += b->size;
         s->live_count++;
-        ds__mowners_add(&s->owners, b);
+        ds__oom_owners_add(&s->owners, b);
         break;
     case DS_BLOCK_PENDING:
         s->pending += b->size;
@@ -110,10 +110,10 @@ static void ds__moom_block(ds__mshortage *s, const ds__mblock *b, int asked, int
 }
 
 /* Why a free block of the pool that was asked is not the request's. */
-static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) {
+static void ds__oom_place(ds__oom_facts *s, ds__arena *a, const ds__mem_block *b) {
     if (b->state != DS_BLOCK_FREE || b->quiet)
         return;
-    int keeps = s->pool->oversize && !ds__grows(b->seg) && b->size >= s->size &&
+    int keeps = s->pool->oversize && !ds__segment_is_growing(b->seg) && b->size >= s->size &&
                 ds__too_large(s->pool, b->size, s->size);
     size_t *at = b->seg->kind != s->kind ? &s->elsewhere
                  : keeps                 ? &s->kept
@@ -128,45 +128,45 @@ static void ds__moom_place(ds__mshortage *s, ds__arena *a, const ds__mblock *b) 
 
 /* What of a segment goes back when the cache is emptied, as in ds__arena_trim; *awaited grows by
    what is pending. */
-static size_t ds__moom_back(const ds__segment *g, size_t *awaited) {
+static size_t ds__oom_back(const ds__segment *g, size_t *awaited) {
     size_t bytes = 0;
-    for (const ds__mblock *b = g->first; b; b = b->next) {
+    for (const ds__mem_block *b = g->first; b; b = b->next) {
         if (b->state == DS_BLOCK_PENDING)
             *awaited += b->size;
         if (b->state != DS_BLOCK_FREE)
             continue;
         size_t from = (size_t)(b->ptr - g->base);
         size_t to = from + b->size;
-        if (ds__grows(g)) {
+        if (ds__segment_is_growing(g)) {
             from = (from + g->page - 1) / g->page * g->page;
             to = to / g->page * g->page;
         }
-        if (to > from && (ds__grows(g) || !ds__is_split(b)))
+        if (to > from && (ds__segment_is_growing(g) || !ds__is_split(b)))
             bytes += to - from;
     }
     return bytes;
 }
 
-static size_t ds__moom_count(const ds__mdevice *dev) {
+static size_t ds__oom_count(const ds__mem_dev *dev) {
     size_t live = 0;
-    for (const ds__mpool *p = &dev->main; p; p = p->next)
+    for (const ds__mem_pool *p = &dev->main; p; p = p->next)
         for (const ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *g = a->segments; g; g = g->next)
-                for (const ds__mblock *b = g->first; b; b = b->next)
+                for (const ds__mem_block *b = g->first; b; b = b->next)
                     live += b->state == DS_BLOCK_LIVE;
     return live;
 }
 
 /* Everything is locked. */
-static void ds__moom_walk(ds__mshortage *s) {
-    for (const ds__mpool *p = &s->dev->main; p; p = p->next) {
+static void ds__oom_walk(ds__oom_facts *s) {
+    for (const ds__mem_pool *p = &s->dev->main; p; p = p->next) {
         int asked = p == s->pool;
         int private_one = p != &s->dev->main;
         int emptied = !p->graphs && (asked || !private_one || p->owners == 0);
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (const ds__segment *g = a->segments; g; g = g->next) {
                 size_t awaited = 0;
-                size_t back = emptied ? ds__moom_back(g, &awaited) : 0;
+                size_t back = emptied ? ds__oom_back(g, &awaited) : 0;
                 s->back += back;
                 s->awaited += awaited;
                 if (asked) {
@@ -178,10 +178,10 @@ static void ds__moom_walk(ds__mshortage *s) {
                     s->pool_reserved += g->mapped;
                 if (private_one)
                     s->private_reserved += g->mapped;
-                for (const ds__mblock *b = g->first; b; b = b->next) {
-                    ds__moom_block(s, b, asked, private_one);
+                for (const ds__mem_block *b = g->first; b; b = b->next) {
+                    ds__oom_block(s, b, asked, private_one);
                     if (asked)
-                        ds__moom_place(s, a, b);
+                        ds__oom_place(s, a, b);
                 }
             }
         }
@@ -190,17 +190,18 @@ static void ds__moom_walk(ds__mshortage *s) {
 
 /* The biggest owners, with copies of their names: a label lives as long as its block, which may
    be freed once nothing is locked. */
-static void ds__moom_rank(ds__mshortage *s) {
-    ds__mowner o;
-    ds__mowner *which;
-    for (s->tops = 0; s->tops < DS__TOP && (which = ds__mowners_next(&s->owners, &o)); s->tops++) {
-        ds__mowner_name(&s->owners, which, &o, s->top[s->tops].name);
+static void ds__oom_rank(ds__oom_facts *s) {
+    ds__oom_owner o;
+    ds__oom_owner *which;
+    for (s->tops = 0; s->tops < DS__TOP && (which = ds__oom_owners_next(&s->owners, &o));
+         s->tops++) {
+        ds__oom_owner_name(&s->owners, which, &o, s->top[s->tops].name);
         s->top[s->tops].bytes = o.bytes;
         s->top[s->tops].count = o.count;
     }
 }
 
-static void ds__moom_collect(ds__mshortage *s) {
+static void ds__oom_collect(ds__oom_facts *s) {
     ds__tls.mute++; /* this is not what went wrong */
     s->known =
         ds__driver_of(s->dev->device)->device_memory(s->dev->device.index, &s->free, &s->total) ==
@@ -213,14 +214,15 @@ static void ds__moom_collect(ds__mshortage *s) {
     s->limit = atomic_load_explicit(&s->dev->limit, memory_order_relaxed);
     s->pool_limit = s->pool->limit;
     ds__mem_lock_all(s->dev);
-    size_t live = ds__moom_count(s->dev);
+    size_t live = ds__oom_count(s->dev);
     ds__mem_unlock_all(s->dev);
-    ds__mowners_begin(&s->owners, live); /* the allocator of the program is not called with locks */
+    ds__oom_owners_begin(&s->owners,
+                         live); /* the allocator of the program is not called with locks */
     ds__mem_lock_all(s->dev);
-    ds__moom_walk(s);
-    ds__moom_rank(s);
+    ds__oom_walk(s);
+    ds__oom_rank(s);
     ds__mem_unlock_all(s->dev);
-    ds__release(s->owners.slot);
+    ds__host_free(s->owners.slot);
     if (s->known && s->total > s->free && s->total - s->free > s->reserved)
         s->outside = s->total - s->free - s->reserved;
 }

@@ -1,21 +1,21 @@
 /* alloc/pending.h - pending blocks: freed, still used by streams.
 
-   Manages freed blocks until the streams that used them are done. ds__complete ends a pending
-   block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a block
-   that comes back from other processes. ds__poll frees blocks with completed uses.
-   ds__take_oldest serves a request from the block that has been pending longest.
-   ds__take_pending takes a fitting block and makes a stream wait for its uses.
+   Manages freed blocks until the streams that used them are done. ds__pending_complete ends a
+   pending block whose uses are done, ds__block_end a live block without uses, and ds__mem_return a
+   block that comes back from other processes. ds__pending_poll frees blocks with completed uses.
+   ds__take_oldest serves a request from the block that has been pending longest. ds__take_pending
+   takes a fitting block and makes a stream wait for its uses.
 
    Invariants: The list runs from the oldest block to the newest, and `pending_bytes` is its sum.
    A block is quiet while a thread examines it without the lock; other threads leave quiet blocks
    alone. A block with poison to write (`stale`) passes ds__poison_late or ds__poison_on before
    the block becomes free. ds__take_pending takes only blocks with all uses recorded in the
    stream's own capture, or, without a capture, outside of captures.
-   Locks: ds__pending_in, ds__pending_out, ds__complete, ds__block_over and ds__uses_within
+   Locks: ds__pending_in, ds__pending_out, ds__pending_complete, ds__block_over and ds__uses_within
    expect the arena's lock. ds__take_oldest expects that lock, gives it up meanwhile and returns
    with it held. The other functions expect no lock. Events are queried, recorded and waited for
    without the arena's lock; observers may be invoked under that lock.
-   Threads: any caller's thread. With `wait`, ds__poll blocks the host. */
+   Threads: any caller's thread. With `wait`, ds__pending_poll blocks the host. */
 #ifndef DS__ALLOC_PENDING_H
 #define DS__ALLOC_PENDING_H
 
@@ -31,7 +31,7 @@
 #include "poison.h"
 
 /* Takes a block out of the pending ones. The arena is locked. */
-static void ds__pending_out(ds__arena *a, ds__mblock *b) {
+static void ds__pending_out(ds__arena *a, ds__mem_block *b) {
     if (b->list_prev)
         b->list_prev->list_next = b->list_next;
     else
@@ -43,7 +43,7 @@ static void ds__pending_out(ds__arena *a, ds__mblock *b) {
     a->pending_bytes -= b->size;
 }
 
-static void ds__pending_in(ds__arena *a, ds__mblock *b) {
+static void ds__pending_in(ds__arena *a, ds__mem_block *b) {
     b->state = DS_BLOCK_PENDING;
     b->list_next = NULL;
     b->list_prev = a->pending_last;
@@ -56,10 +56,10 @@ static void ds__pending_in(ds__arena *a, ds__mblock *b) {
 }
 
 /* Ends a block whose uses are done: it was counted as freed before. The arena is locked. */
-static void ds__complete(ds__arena *a, ds__mblock *b) {
+static void ds__pending_complete(ds__arena *a, ds__mem_block *b) {
     ds__count_done(a, b->seg->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     (void)ds__merge_in(a, b);
@@ -67,9 +67,9 @@ static void ds__complete(ds__arena *a, ds__mblock *b) {
 
 /* A live block is freed for good: counted, and one with its free neighbours. The arena is locked
    and ready. */
-static void ds__block_over(ds__arena *a, ds__mblock *b) {
+static void ds__block_over(ds__arena *a, ds__mem_block *b) {
     ds__live_out(b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     b->guarded = 0;
@@ -82,9 +82,9 @@ static void ds__block_over(ds__arena *a, ds__mblock *b) {
     (void)ds__merge_in(a, b);
 }
 
-static void ds__block_end(ds__arena *a, ds__mblock *b) {
+static void ds__block_end(ds__arena *a, ds__mem_block *b) {
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
+    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
         ds__make_ready(a, b->seg->kind, 0);
         ds__arena_lock(a);
     }
@@ -93,16 +93,16 @@ static void ds__block_end(ds__arena *a, ds__mblock *b) {
 }
 
 /* A block that other processes had comes back: called without locks. */
-__attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
+__attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
     ds__arena *a = atomic_load(&b->seg->arena);
     ds__arena_lock(a);
-    while (!ds__ready(a, b->seg->kind, 0)) {
+    while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
         ds__make_ready(a, b->seg->kind, 0);
         ds__arena_lock(a);
     }
     b->exported = 0;
     if (!b->uses && !b->stale)
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     else
         ds__pending_in(a, b);
     ds__arena_unlock(a);
@@ -112,10 +112,10 @@ __attribute__((unused)) static void ds__mem_return(ds__mblock *b) {
 
 /* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
    arena is not locked. */
-static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) {
+static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block *list[DS__POLLS]) {
     size_t n = 0;
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+    for (ds__mem_block *b = a->pending; b && n < DS__POLLS; b = b->list_next)
         if (!b->quiet) {
             b->quiet = 1;
             list[n++] = b;
@@ -125,31 +125,31 @@ static size_t ds__pending_batch_take(ds__arena *a, ds__mblock *list[DS__POLLS]) 
 }
 
 /* Ends `count` quiet blocks whose uses are done. The arena is not locked. */
-static void ds__pending_batch_end(ds__arena *a, ds__mblock *list[DS__POLLS], size_t count) {
+static void ds__pending_batch_end(ds__arena *a, ds__mem_block *list[DS__POLLS], size_t count) {
     ds__arena_lock(a);
     for (size_t i = 0; i < count; i++) {
-        ds__mblock *b = list[i];
-        while (!ds__ready(a, b->seg->kind, 0)) {
+        ds__mem_block *b = list[i];
+        while (!ds__counter_room_ready(a, b->seg->kind, 0)) {
             ds__make_ready(a, b->seg->kind, 0);
             ds__arena_lock(a);
         }
         ds__pending_out(a, b);
         b->quiet = 0;
-        ds__complete(a, b);
+        ds__pending_complete(a, b);
     }
     ds__arena_unlock(a);
 }
 
 /* Frees the pending blocks whose uses are done, the oldest first. Returns how many; wait: the
    host waits for all. The arena is not locked. */
-static size_t ds__poll(ds__arena *a, int wait) {
+static size_t ds__pending_poll(ds__arena *a, int wait) {
     size_t done = 0;
-    ds__mblock *list[DS__POLLS];
+    ds__mem_block *list[DS__POLLS];
     for (;;) {
         size_t ready = 0;
         size_t n = ds__pending_batch_take(a, list);
         for (size_t i = 0; i < n; i++) {
-            ds__mblock *b = list[i];
+            ds__mem_block *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&
                 (DS__LIKELY(!b->stale) || ds__poison_late(a, b, wait))) {
                 list[ready++] = b;
@@ -170,8 +170,8 @@ static size_t ds__poll(ds__arena *a, int wait) {
 }
 
 /* Makes the stream wait for the uses of a block that is in no list. The arena is not locked. */
-static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static ds_result ds__wait_uses(ds__mem_block *b, ds_stream stream) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds_result r = u->stream.id == stream.id || u->recorded != 1 || u->capture
                           ? DS_OK
                           : ds__wait_event(stream, u->event, DS__OP_WAIT);
@@ -183,7 +183,7 @@ static ds_result ds__wait_uses(ds__mblock *b, ds_stream stream) {
 
 /* Whether a stream in this capture (0: none) may wait for the uses: all are in the same one. The
    arena is locked. */
-static int ds__uses_within(const ds__muse *u, uint64_t capture) {
+static int ds__uses_within(const ds__stream_use *u, uint64_t capture) {
     for (; u; u = u->next)
         if (u->recorded != 1 || u->capture != capture)
             return 0;
@@ -193,9 +193,9 @@ static int ds__uses_within(const ds__muse *u, uint64_t capture) {
 /* Takes the block that has been pending for longest, if it fits and its uses are done: what a
    program does that lends the same memory to another stream again and again. The arena is
    locked, is unlocked meanwhile, and is locked again. */
-__attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int kind, size_t size,
-                                                             size_t asked) {
-    ds__mblock *b = a->pending;
+__attribute__((noinline)) static ds__mem_block *ds__take_oldest(ds__arena *a, int kind, size_t size,
+                                                                size_t asked) {
+    ds__mem_block *b = a->pending;
     if (b->quiet || b->seg->kind != kind || b->size < size)
         return NULL;
     b->quiet = 1;
@@ -206,8 +206,8 @@ __attribute__((noinline)) static ds__mblock *ds__take_oldest(ds__arena *a, int k
     if (!done || !ds__has_room(a, kind, (int64_t)size, (int64_t)asked))
         return NULL;
     ds__pending_out(a, b);
-    ds__complete(a, b);
-    return ds__take(a, kind, size, asked);
+    ds__pending_complete(a, b);
+    return ds__block_take(a, kind, size, asked);
 }
 
 /* What ds__take_pending looks for. */
@@ -217,28 +217,29 @@ typedef struct ds__pending_wanted {
     size_t most; /* the largest size of the block */
     /* waits for the uses: the arena's own stream, or with `out_whole` that of a request */
     ds_stream stream;
-    size_t asked;           /* with `out_whole`: the bytes of the request */
-    ds__mblock **out_whole; /* not NULL: the block becomes live, whole, and goes here */
+    size_t asked;              /* with `out_whole`: the bytes of the request */
+    ds__mem_block **out_whole; /* not NULL: the block becomes live, whole, and goes here */
 } ds__pending_wanted;
 
 /* Whether the block is pending, of a suitable size, and in no thread's or process's hands. The
    arena is locked. */
-static inline int ds__pending_suits(const ds__arena *a, const ds__mblock *b,
+static inline int ds__pending_suits(const ds__arena *a, const ds__mem_block *b,
                                     const ds__pending_wanted *q) {
     if (b->seg->kind != q->kind || b->size < q->size || b->size > q->most)
         return 0;
     if (b->quiet || b->exported)
         return 0;
-    return !(a->pool->oversize && !ds__grows(b->seg) && ds__too_large(a->pool, b->size, q->size));
+    return !(a->pool->oversize && !ds__segment_is_growing(b->seg) &&
+             ds__too_large(a->pool, b->size, q->size));
 }
 
 /* Returns the smallest suitable pending block whose uses the stream may wait for, quiet, or NULL.
    The arena is not locked. */
-static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
-    ds__mblock *best = NULL;
+static ds__mem_block *ds__pending_best_take(ds__arena *a, const ds__pending_wanted *q) {
+    ds__mem_block *best = NULL;
     uint64_t capture = ds__capture_of_handle(q->stream);
     ds__arena_lock(a);
-    for (ds__mblock *b = a->pending; b; b = b->list_next) {
+    for (ds__mem_block *b = a->pending; b; b = b->list_next) {
         if ((!best || b->size < best->size) && ds__pending_suits(a, b, q) &&
             ds__uses_within(b->uses, capture))
             best = b;
@@ -251,26 +252,26 @@ static ds__mblock *ds__pending_best_take(ds__arena *a, const ds__pending_wanted 
 
 /* Makes the pending block live for another stream's request, as it is: only the request's stream
    has waited for its uses. The arena is locked. */
-static void ds__pending_whole_give(ds__arena *a, ds__mblock *b, const ds__pending_wanted *q) {
+static void ds__pending_whole_give(ds__arena *a, ds__mem_block *b, const ds__pending_wanted *q) {
     ds__count_done(a, q->kind, (int64_t)b->size, (int64_t)b->asked);
     ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
     b->lent = 0;
     ds__live_in(a, b);
-    ds__made_and_counted(a, b, q->asked);
+    ds__block_mark_live_counted(a, b, q->asked);
     *q->out_whole = b;
 }
 
 /* Takes the smallest suitable pending block and makes the stream wait for its uses. Then the
    block becomes free, or with `out_whole` live. 1: there was one. The arena is not locked. */
 static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
-    ds__mblock *best = ds__pending_best_take(a, q);
+    ds__mem_block *best = ds__pending_best_take(a, q);
     if (!best)
         return 0;
 
     ds_result r = DS_OK;
-    for (ds__muse *u = best->uses; u && r == DS_OK; u = u->next)
+    for (ds__stream_use *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != q->stream.id)
             r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
     if (r == DS_OK && !q->out_whole && best->stale)
@@ -287,7 +288,7 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
         if (q->out_whole)
             ds__pending_whole_give(a, best, q);
         else
-            ds__complete(a, best);
+            ds__pending_complete(a, best);
     }
     ds__count_end(a, all);
     return r == DS_OK;

@@ -8,7 +8,7 @@
    functions.
 
    Policy:
-   1. The host is a device (ds__mdevice) with one pool and two arenas: one for blocks below 4
+   1. The host is a device (ds__mem_dev) with one pool and two arenas: one for blocks below 4
       KiB, one for blocks of whole pages. The arenas belong to no stream.
    2. The program may use an allocated block at once. A freed block with recorded uses is
       therefore pending until the events of these uses are complete. Allocations query the
@@ -28,7 +28,7 @@
    Invariants: ds__host.dev is set only after both arenas exist. Both arenas count exactly, in
    the tally of the device record. The atomic settings are copies of members of ds__host.config.
    ds__host.limit is the exception: ds_mem_pinned_set_limit sets it.
-   Locks: ds__host.lock guards the first use and the configuration; ds__m.lock and the
+   Locks: ds__host.lock guards the first use and the configuration; ds__memory_state.lock and the
    registry's lock may be taken under it. An arena's lock comes before ds__host.count, and only
    the registry's lock may be taken under both. ds__host.clock_lock guards the times of driver
    calls; no other lock is taken under it. No driver call runs under any of these locks.
@@ -61,7 +61,7 @@ typedef struct ds__clock {
 
 static struct {
     ds__mutex lock; /* of the first use, and of `config` */
-    ds__mdevice *_Atomic dev;
+    ds__mem_dev *_Atomic dev;
     ds__arena *arena[2];  /* below 4 KiB; pages */
     ds_mem_config config; /* as it was set last */
     int configured;
@@ -97,13 +97,13 @@ static void ds__pinned_apply(const ds_mem_config *c) {
 static void ds__pinned_configure(const ds_mem_config *config, const char *text) {
     ds__mutex_lock(&ds__host.lock);
     ds_mem_config c = config ? *config : ds__host.configured ? ds__host.config : ds__usual_config();
-    if (config || ds__mconfig_read(text, &c) == DS_OK)
+    if (config || ds__config_read(text, &c) == DS_OK)
         ds__pinned_apply(&c);
     ds__mutex_unlock(&ds__host.lock);
 }
 
-static ds__arena *ds__host_arena(ds__mdevice *dev) {
-    ds__arena *a = ds__mkeep(sizeof *a);
+static ds__arena *ds__host_arena(ds__mem_dev *dev) {
+    ds__arena *a = ds__kept_alloc(sizeof *a);
     if (!a)
         return NULL;
     ds__mutex_init(&a->grow);
@@ -120,13 +120,13 @@ static ds__arena *ds__host_arena(ds__mdevice *dev) {
 }
 
 /* The host's memory if it was used; NULL: it was not. */
-static ds__mdevice *ds__pinned_used(void) {
+static ds__mem_dev *ds__pinned_used(void) {
     return atomic_load_explicit(&ds__host.dev, memory_order_acquire);
 }
 
 /* The memory of a device if it was used; DS_OK and NULL: it was not. DS_DEVICE_HOST is pinned
    memory. */
-static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
+static ds_result ds__mem_asked(ds_device device, ds__mem_dev **out) {
     if (device.type != DS_DEVICE_HOST)
         return ds__mem_used(device, out);
     *out = ds__pinned_used();
@@ -134,8 +134,8 @@ static ds_result ds__mem_asked(ds_device device, ds__mdevice **out) {
 }
 
 /* The host's memory, made at its first use. NULL: no memory, and the sentence is set. */
-static ds__mdevice *ds__pinned_device(void) {
-    ds__mdevice *dev = ds__pinned_used();
+static ds__mem_dev *ds__pinned_device(void) {
+    ds__mem_dev *dev = ds__pinned_used();
     if (DS__LIKELY(dev != NULL))
         return dev;
     if (ds__mem_setup() < 0)
@@ -146,7 +146,7 @@ static ds__mdevice *ds__pinned_device(void) {
         ds__pinned_apply(&usual);
     }
     dev = ds__pinned_used();
-    if (!dev && (dev = ds__mkeep(sizeof *dev)) != NULL) {
+    if (!dev && (dev = ds__kept_alloc(sizeof *dev)) != NULL) {
         ds_mem_config c = (ds_mem_config_default)();
         c.single_pool = 1; /* segments are as large as they are asked for */
         c.segment_growth = 0;
@@ -157,7 +157,7 @@ static ds__mdevice *ds__pinned_device(void) {
         dev->main.dev = dev;
         dev->main.owners = 1;
         atomic_store(&dev->limit, atomic_load(&ds__host.limit));
-        if (ds__mpool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
+        if (ds__mem_pool_apply(&dev->main, &c) && (ds__host.arena[0] = ds__host_arena(dev)) &&
             (ds__host.arena[1] = ds__host_arena(dev)))
             atomic_store_explicit(&ds__host.dev, dev, memory_order_release);
         else

@@ -40,7 +40,7 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
     DS__REQUIRE(out, "out is NULL");
     if (!size)
         return DS_OK;
-    ds__mdevice *dev = ds__pinned_device();
+    ds__mem_dev *dev = ds__pinned_device();
     if (!dev)
         return ds__mem_error();
     ds_result r = ds__pinned_check(dev, 2);
@@ -58,7 +58,7 @@ DSDEF ds_result(ds_mem_pinned_alloc)(size_t size, void **out) {
         if ((r = ds__pinned_check(dev, 1)) < 0)
             return r;
         ds__tls.mute++;
-        r = ds__pinned_ladder(&q);
+        r = ds__pinned_fallback_serve(&q);
         ds__tls.mute--;
         if (ds__is_shortage(r))
             return ds__pinned_short(&q, r);
@@ -77,7 +77,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     DS__ENTER("ds_mem_pinned_free");
     if (!ptr)
         return DS_OK;
-    ds__mblock *b = ds__find_live(ptr, 1, &a);
+    ds__mem_block *b = ds__find_live(ptr, 1, &a);
     if (b && a->dev->device.type != DS_DEVICE_HOST) {
         ds__arena_unlock(a);
         return ds__fail(DS_ERR_INVALID_VALUE, "%p is device memory; use ds_mem_free", ptr);
@@ -85,7 +85,7 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
     DS__REQUIRE(b, "%p is not the start of a live pinned block", ptr);
     ds__segment *over = NULL;
     ds__lock_take(&ds__host.count);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_REQUESTED, b);
     ds__live_out(b);
     if (b->uses) {
@@ -103,11 +103,11 @@ DSDEF ds_result(ds_mem_pinned_free)(void *ptr) {
 
 /* Notes that the graphs of a capture use the block. */
 static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
-    ds__muse *fresh = NULL;
+    ds__stream_use *fresh = NULL;
     ds__arena *a = NULL;
     for (int second = 0;; second++) { /* a use is made without locks */
-        ds__mblock *b = ds__find_live(ptr, 0, &a);
-        ds__muse *u = b ? b->uses : NULL;
+        ds__mem_block *b = ds__find_live(ptr, 0, &a);
+        ds__stream_use *u = b ? b->uses : NULL;
         while (u && u->hold != hold)
             u = u->next;
         if (b && !u && second) {
@@ -121,7 +121,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             if (!b)
                 ds__arena_lock(a = ds__host.arena[0]);
             fresh->next = NULL;
-            ds__muses_drop(a, fresh);
+            ds__stream_uses_drop(a, fresh);
         }
         if (b || second)
             ds__arena_unlock(a);
@@ -129,7 +129,7 @@ static ds_result ds__pinned_hold(void *ptr, ds__hold *hold) {
             return ds__fail(DS_ERR_INVALID_VALUE, "%p is not inside a live pinned block", ptr);
         if (u || second)
             return DS_OK;
-        if (!(fresh = ds__muse_new(a, a->dev->device)))
+        if (!(fresh = ds__stream_use_new(a, a->dev->device)))
             return DS_ERR_OUT_OF_MEMORY;
     }
 }
@@ -191,7 +191,7 @@ DSDEF ds_result(ds_mem_pinned_empty_cache)(size_t *out_released) {
     if (out_released)
         *out_released = 0;
     DS__ENTER("ds_mem_pinned_empty_cache");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     if (ds__captures_open())
@@ -216,7 +216,7 @@ DSDEF ds_result(ds_mem_pinned_set_limit)(size_t bytes) {
     return DS_OK;
 }
 
-static ds_mem_duration ds__duration(const ds__clock *c) {
+static ds_mem_duration ds__pinned_duration_of(const ds__clock *c) {
     ds_mem_duration d = { c->total / 1000, c->max / 1000, c->min / 1000, c->count,
                           c->count ? c->total / c->count / 1000 : 0 };
     return d;
@@ -227,10 +227,10 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_pinned_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (dev) {
         ds_mem_stats s;
-        ds__stats(dev, NULL, &s);
+        ds__stats_sum(dev, NULL, &s);
         out->allocations = s.allocation[DS_STAT_ALL];
         out->allocated_bytes = s.reserved_bytes[DS_STAT_ALL];
         out->active_requests = s.active[DS_STAT_ALL];
@@ -238,8 +238,8 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
         out->num_host_alloc = s.num_device_alloc;
         out->num_host_free = s.num_device_free;
         ds__lock_take(&ds__host.clock_lock);
-        out->host_alloc_time = ds__duration(&ds__host.made);
-        out->host_free_time = ds__duration(&ds__host.ended);
+        out->host_alloc_time = ds__pinned_duration_of(&ds__host.made);
+        out->host_free_time = ds__pinned_duration_of(&ds__host.ended);
         ds__lock_give(&ds__host.clock_lock);
     }
     return DS_OK;
@@ -247,7 +247,7 @@ DSDEF ds_result(ds_mem_pinned_get_stats)(ds_mem_pinned_stats *out) {
 
 DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
     DS__ENTER("ds_mem_pinned_reset_peak_stats");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 1);
@@ -259,7 +259,7 @@ DSDEF ds_result(ds_mem_pinned_reset_peak_stats)(void) {
 
 DSDEF ds_result(ds_mem_pinned_reset_accumulated_stats)(void) {
     DS__ENTER("ds_mem_pinned_reset_accumulated_stats");
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     if (!dev)
         return DS_OK;
     ds__mem_reset_of(dev, 0);

@@ -1,7 +1,7 @@
 /* alloc/pinned_block.h - blocks of pinned memory: requests, uses, pending blocks.
 
    Rounds a request for pinned memory (ds__pinned_want), takes a free block for it
-   (ds__pinned_take), and runs the fallback chain (ds__pinned_ladder) if none fits.
+   (ds__pinned_take), and runs the fallback chain (ds__pinned_fallback_serve) if none fits.
    ds__pinned_poll frees the pending blocks whose uses are done; ds__pinned_flush also returns
    cached segments to the driver. ds__pinned_short reports a shortage.
 
@@ -10,8 +10,8 @@
    open, the fallback chain queries no event and returns no segment.
    Locks: ds__host_lock takes the arena's lock, then ds__host.count; ds__pinned_settle and
    ds__pinned_uses_end expect both. ds__pinned_poll, ds__pinned_take, ds__pinned_flush and
-   ds__pinned_ladder expect no lock. ds__pinned_grow holds the arena's `grow` while the driver
-   allocates. Events are queried and segments returned with no spinning lock held.
+   ds__pinned_fallback_serve expect no lock. ds__pinned_grow holds the arena's `grow` while the
+   driver allocates. Events are queried and segments returned with no spinning lock held.
    Threads: caller's threads, any number at once. ds__hold_release runs on the thread that ends
    the last graph, possibly CUDA's callback thread. It takes no lock and makes no driver call. */
 #ifndef DS__ALLOC_PINNED_BLOCK_H
@@ -34,11 +34,11 @@
 
 static void ds__hold_drop(ds__hold *h) {
     if (h && atomic_fetch_sub(&h->owners, 1) == 1)
-        ds__release(h);
+        ds__host_free(h);
 }
 
 static ds_result ds__hold_make(uint64_t capture, void *user, void **out) {
-    ds__hold *h = ds__alloc(sizeof *h);
+    ds__hold *h = ds__host_alloc(sizeof *h);
     (void)capture;
     (void)user;
     if (!h)
@@ -68,9 +68,9 @@ static void ds__host_unlock(ds__arena *a) {
 
 /* What a block was is free, and one with its neighbours. The segment that is to be given back,
    if there is one. All is locked. */
-static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
+static ds__segment *ds__pinned_settle(ds__arena *a, ds__mem_block *b) {
     size_t size = b->size;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__observe_block(a, DS_ACTION_FREE_COMPLETED, b);
     b = ds__merge_in(a, b);
     if (DS__LIKELY(size <= atomic_load_explicit(&ds__host.max_cached, memory_order_relaxed)) ||
@@ -81,7 +81,7 @@ static ds__segment *ds__pinned_settle(ds__arena *a, ds__mblock *b) {
     return b->seg;
 }
 
-static int ds__pinned_done(const ds__muse *u) {
+static int ds__pinned_done(const ds__stream_use *u) {
     for (; u; u = u->next) {
         ds_result r = u->hold ? (atomic_load(&u->hold->gone) ? DS_OK : DS_NOT_READY)
                               : ds__event_ask(u->event);
@@ -93,25 +93,25 @@ static int ds__pinned_done(const ds__muse *u) {
 }
 
 /* Locked. */
-static void ds__pinned_uses_end(ds__arena *a, ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static void ds__pinned_uses_end(ds__arena *a, ds__mem_block *b) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         ds__hold_drop(u->hold);
         u->hold = NULL;
     }
-    ds__muses_drop(a, b->uses);
+    ds__stream_uses_drop(a, b->uses);
     b->uses = NULL;
 }
 
 /* Frees the pending blocks whose uses are done, the oldest first, until `patience` were not:
    those come last next time. Nothing is locked. */
 static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
-    ds__mblock *list[DS__POLLS];
+    ds__mem_block *list[DS__POLLS];
     ds__segment *over[DS__POLLS];
     uint8_t done[DS__POLLS];
     size_t freed = 0;
     size_t left = 0;
     ds__arena_lock(a);
-    for (const ds__mblock *b = a->pending; b; b = b->list_next)
+    for (const ds__mem_block *b = a->pending; b; b = b->list_next)
         left++;
     ds__arena_unlock(a);
     while (left > 0 && patience > 0) {
@@ -119,7 +119,7 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         size_t most = left < DS__POLLS ? left : DS__POLLS;
         size_t given = 0;
         ds__arena_lock(a);
-        for (ds__mblock *b = a->pending; b && n < most; b = b->list_next)
+        for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
             if (!b->quiet) {
                 b->quiet = 1;
                 list[n++] = b;
@@ -134,7 +134,7 @@ static size_t ds__pinned_poll(ds__arena *a, size_t patience) {
         }
         ds__host_lock(a);
         for (size_t i = 0; i < n; i++) {
-            ds__mblock *b = list[i];
+            ds__mem_block *b = list[i];
             b->quiet = 0;
             ds__pending_out(a, b);
             if (!done[i]) {
@@ -189,10 +189,10 @@ static ds__pinned_wish ds__pinned_want(size_t asked) {
 /* Takes a free block. */
 static int ds__pinned_take(ds__pinned_wish *q) {
     ds__arena *a = q->a;
-    ds__mblock *b = NULL;
+    ds__mem_block *b = NULL;
     ds__host_lock(a);
     if (q->exact) {
-        for (b = a->bins[q->kind].head[ds__bin(q->size)]; b && b->size != q->size;)
+        for (b = a->bins[q->kind].head[ds__bin_of_size(q->size)]; b && b->size != q->size;)
             b = b->list_next;
         /* to the front, where it is found */
         if (b) {
@@ -201,10 +201,10 @@ static int ds__pinned_take(ds__pinned_wish *q) {
         }
     }
     if (!q->exact || b)
-        b = ds__take(a, q->kind, q->size, q->asked);
+        b = ds__block_take(a, q->kind, q->size, q->asked);
     if (b)
         q->ptr = b->ptr;
-    if (ds__observed() && b)
+    if (ds__observer_is_set() && b)
         ds__observe_block(a, DS_ACTION_ALLOC, b);
     ds__host_unlock(a);
     return b != NULL;
@@ -231,7 +231,7 @@ static size_t ds__pinned_flush(void) {
     return done;
 }
 
-static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
+static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
     int open = ds__captures_open() != 0; /* then no event is asked for, and nothing given back */
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     if (!open && ds__pinned_poll(q->a, DS__POLLS) && ds__pinned_take(q))
@@ -255,7 +255,7 @@ static ds_result ds__pinned_ladder(ds__pinned_wish *q) {
 
 /* The sentence of a shortage. */
 static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     size_t live = 0;
     size_t pending = 0;
     size_t cached = 0;
@@ -264,7 +264,7 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
     ds__mem_lock_all(dev);
     for (const ds__arena *a = dev->main.arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next)
-            for (const ds__mblock *b = s->first; b; b = b->next) {
+            for (const ds__mem_block *b = s->first; b; b = b->next) {
                 *(b->state == DS_BLOCK_LIVE      ? &live
                   : b->state == DS_BLOCK_PENDING ? &pending
                                                  : &cached) += b->size;
@@ -288,9 +288,9 @@ static ds_result ds__pinned_short(const ds__pinned_wish *q, ds_result why) {
 }
 
 /* The same of pinned memory. */
-static ds_result ds__pinned_check(ds__mdevice *dev, int level) {
+static ds_result ds__pinned_check(ds__mem_dev *dev, int level) {
     return DS__UNLIKELY(atomic_load_explicit(&ds__host.debug, memory_order_relaxed) >= level)
-               ? ds__validate(dev)
+               ? ds__device_validate(dev)
                : DS_OK;
 }
 

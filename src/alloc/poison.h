@@ -23,13 +23,13 @@
 #define DS__POISON 0xDBDBDBDBu
 
 /* Whether the allocator may write to memory of a pool now. */
-static int ds__may_write(const ds__mpool *p) {
+static int ds__may_write(const ds__mem_pool *p) {
     return !ds__captures_open() && !p->graphs;
 }
 
 /* Overwrites a freed block on a stream that has passed all uses of the block. No lock is held. */
-static void ds__poison_on(ds__mblock *b, ds_stream stream) {
-    const ds__mpool *p = atomic_load(&b->seg->arena)->pool;
+static void ds__poison_on(ds__mem_block *b, ds_stream stream) {
+    const ds__mem_pool *p = atomic_load(&b->seg->arena)->pool;
     ds__tls.mute++;
     ds__hold_captures();
     if (ds__may_write(p))
@@ -42,7 +42,7 @@ static void ds__poison_on(ds__mblock *b, ds_stream stream) {
 /* A block in no list, whose uses are done, is poisoned on its stream. When that has ended: on
    one of the allocator's, once its end has come, which is later from then on. 0: it has not.
    Nothing is locked. */
-static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
+static int ds__poison_late(ds__arena *a, ds__mem_block *b, int wait) {
     ds__owner o = ds__owner_of(a);
     ds_result r = DS_ERR_FAILED;
     if (!o.orphan) {
@@ -54,7 +54,7 @@ static int ds__poison_late(ds__arena *a, ds__mblock *b, int wait) {
         r = wait ? ds__event_sync(o.end, DS__FOREVER) : ds__event_ask(o.end);
     ds__stream *s = r == DS_OK ? ds__direct_giver(a->dev) : NULL;
     if (s) {
-        ds_stream giver = { ds__handle(&s->slot) };
+        ds_stream giver = { ds__handle_of(&s->slot) };
         ds__hold_captures(); /* also keeps two threads' fills and records in one order */
         if (ds__may_write(a->pool) && ds__own_fill(giver, b->ptr, DS__POISON, b->size) == DS_OK &&
             ds__event_record(o.end, giver, DS__OP_RECORD) < 0)

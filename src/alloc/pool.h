@@ -1,11 +1,11 @@
 /* alloc/pool.h - devices and pools: creation, look-up, policies.
 
    Makes the allocator's record of a device at its first use (ds__mem_device), and makes or
-   reuses pools (ds__mpool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
-   enters the functions for stream end and shutdown. ds__mpool_apply sets a pool's configuration
-   and derives the flags of the pool and its arenas. ds__mpool_of returns the pool of a handle.
-   ds__policy returns the configuration to code without a lock. ds__mpool_own and
-   ds__mpool_disown count the owners of a pool: its handle, pushes, captures and graphs.
+   reuses pools (ds__mem_pool_new). ds__mem_setup reads DEVSTREAM_ALLOC_CONF at the first use and
+   enters the functions for stream end and shutdown. ds__mem_pool_apply sets a pool's configuration
+   and derives the flags of the pool and its arenas. ds__mem_pool_of returns the pool of a handle.
+   ds__pool_policy returns the configuration to code without a lock. ds__mem_pool_own and
+   ds__mem_pool_disown count the owners of a pool: its handle, pushes, captures and graphs.
 
    Invariants: Device records, pools and policies stay until ds_shutdown, so a late reader finds
    a valid object. A stored policy never changes; equal policies are stored once, up to
@@ -13,14 +13,14 @@
    become a new pool, with a new number. dev->limit follows from `limit` and `memory_fraction` of
    the device's configuration. If DEVSTREAM_ALLOC_CONF is invalid, each call of ds__mem_setup
    reads the variable again and returns the error.
-   Locks: ds__m.lock first; under it the device's lock, the arenas' locks and the registry's,
-   ds__mh.lock for a new device, and ds__m.leaving for ds__mem_setup. ds__mem_device calls the
-   driver under ds__m.lock, for the properties of the device. ds__mpool_at and ds__mpool_again
-   expect ds__m.lock. ds__mpool_apply expects the device stopped (ds__mem_lock_all), or a pool
-   without arenas.
+   Locks: ds__memory_state.lock first; under it the device's lock, the arenas' locks and the
+   registry's, ds__history_state.lock for a new device, and ds__memory_state.leaving for
+   ds__mem_setup. ds__mem_device calls the driver under ds__memory_state.lock, for the properties of
+   the device. ds__mem_pool_at and ds__mem_pool_reuse expect ds__memory_state.lock.
+   ds__mem_pool_apply expects the device stopped (ds__mem_lock_all), or a pool without arenas.
    Threads: any thread. An existing device is found without a lock. ds__mem_closing(1) runs on
    the thread of ds_shutdown and waits for threads that release the pool of a graph.
-   ds__mpool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
+   ds__mem_pool_disown also runs on a thread of CUDA's when a graph ends, and takes no lock. */
 #ifndef DS__ALLOC_POOL_H
 #define DS__ALLOC_POOL_H
 
@@ -39,7 +39,7 @@
 
 /* What an arena has from its pool, at hand for every call. */
 static void ds__arena_apply(ds__arena *a) {
-    const ds__mpool *p = a->pool;
+    const ds__mem_pool *p = a->pool;
     a->watched = p->watched;
     a->full = p->full;
     a->own_pool = p != &p->dev->main;
@@ -51,39 +51,39 @@ static void ds__arena_apply(ds__arena *a) {
 
 /* A copy of a policy that stays, the same one whenever it comes again. The limits are not part
    of it: they change by themselves. NULL and the sentence: no memory. */
-typedef struct ds__mpolicy {
-    struct ds__mpolicy *next;
+typedef struct ds__mem_policy {
+    struct ds__mem_policy *next;
     uint64_t pad;
     ds_mem_config config;
-} ds__mpolicy;
+} ds__mem_policy;
 
 static const ds_mem_config *ds__policy_keep(const ds_mem_config *config) {
     ds_mem_config c;
     memcpy(&c, config, sizeof c); /* compared with its padding: at worst there is one more */
     c.limit = 0;
     c.memory_fraction = 1;
-    ds__mutex_lock(&ds__m.registry);
-    ds__mpolicy *k = ds__m.policies;
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__mem_policy *k = ds__memory_state.policies;
     while (k && memcmp(&k->config, &c, sizeof c) != 0)
         k = k->next;
-    if (!k && (k = ds__mkeep_unlocked(sizeof *k)) != NULL) {
+    if (!k && (k = ds__kept_alloc_unlocked(sizeof *k)) != NULL) {
         memcpy(&k->config, &c, sizeof c);
-        k->next = ds__m.policies;
-        ds__m.policies = k;
+        k->next = ds__memory_state.policies;
+        ds__memory_state.policies = k;
     }
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     if (!k)
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a policy");
     return k ? &k->config : NULL;
 }
 
-static const ds_mem_config *ds__policy(ds__mpool *p) {
+static const ds_mem_config *ds__pool_policy(ds__mem_pool *p) {
     return atomic_load_explicit(&p->policy, memory_order_acquire);
 }
 
 /* Sets a pool's configuration and what follows from it. The device is locked with all arenas of
    the pool, or nobody knows them yet. 0 and the sentence: no memory. */
-static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
+static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     const ds_mem_config *policy = ds__policy_keep(config);
     if (!policy)
         return 0;
@@ -112,18 +112,18 @@ static int ds__mpool_apply(ds__mpool *p, const ds_mem_config *config) {
 }
 
 /* The device's configuration as it stands. */
-static ds_mem_config ds__config_of(ds__mdevice *dev) {
-    ds__mdevice_lock(dev);
+static ds_mem_config ds__config_of(ds__mem_dev *dev) {
+    ds__mem_dev_lock(dev);
     ds_mem_config c = dev->main.config;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return c;
 }
 
 /* The configuration of devices that are used later. */
 static ds_mem_config ds__usual_config(void) {
-    ds__mutex_lock(&ds__m.lock);
-    ds_mem_config c = ds__m.config;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds_mem_config c = ds__memory_state.config;
+    ds__mutex_unlock(&ds__memory_state.lock);
     return c;
 }
 
@@ -140,56 +140,58 @@ static size_t ds__config_limit(const ds_mem_config *c, size_t total) {
 }
 
 /* The limit that counts follows from the configuration. */
-static void ds__mem_limit(ds__mdevice *dev) {
+static void ds__mem_limit(ds__mem_dev *dev) {
     atomic_store(&dev->limit, ds__config_limit(&dev->main.config, dev->total));
 }
 
 /* Notes whether ds_shutdown has come to the pools; if so, waits for graphs that release theirs. */
 static void ds__mem_closing(int closing) {
-    ds__mutex_lock(&ds__m.leaving);
-    ds__m.closing = closing;
-    while (closing && ds__m.leavers)
-        ds__condition_wait(&ds__m.left, &ds__m.leaving);
-    ds__mutex_unlock(&ds__m.leaving);
+    ds__mutex_lock(&ds__memory_state.leaving);
+    ds__memory_state.closing = closing;
+    while (closing && ds__memory_state.leavers)
+        ds__condition_wait(&ds__memory_state.left, &ds__memory_state.leaving);
+    ds__mutex_unlock(&ds__memory_state.leaving);
 }
 
 /* Reads the environment and enters the module at the first use. */
 static ds_result ds__mem_setup(void) {
-    ds__mutex_lock(&ds__m.lock);
-    if (!ds__m.tick_base) {
-        ds__m.tick_base_ns = ds__now_ns();
-        ds__m.tick_base = ds__os_ticks();
+    ds__mutex_lock(&ds__memory_state.lock);
+    if (!ds__memory_state.tick_base) {
+        ds__memory_state.tick_base_ns = ds__now_ns();
+        ds__memory_state.tick_base = ds__os_ticks();
     }
-    if (!ds__m.configured) {
+    if (!ds__memory_state.configured) {
         const char *text = getenv("DEVSTREAM_ALLOC_CONF");
-        ds__m.config = ds_mem_config_default();
-        ds__m.conf_result = text && *text ? ds__mconfig_read(text, &ds__m.config) : DS_OK;
-        if (ds__m.conf_result < 0)
-            ds__also(ds__m.conf_result, " (in the environment's DEVSTREAM_ALLOC_CONF)");
-        ds__m.configured = ds__m.conf_result == DS_OK;
+        ds__memory_state.config = ds_mem_config_default();
+        ds__memory_state.conf_result =
+            text && *text ? ds__config_read(text, &ds__memory_state.config) : DS_OK;
+        if (ds__memory_state.conf_result < 0)
+            ds__fail_append(ds__memory_state.conf_result,
+                            " (in the environment's DEVSTREAM_ALLOC_CONF)");
+        ds__memory_state.configured = ds__memory_state.conf_result == DS_OK;
         ds__mem_closing(0);
         ds__module_start(DS__MODULE_ALLOC, &ds__mem_module);
     }
-    ds_result r = ds__m.conf_result;
-    ds__mutex_unlock(&ds__m.lock);
+    ds_result r = ds__memory_state.conf_result;
+    ds__mutex_unlock(&ds__memory_state.lock);
     return r;
 }
 
 /* The memory of a device (resolved), made at its first use. NULL: no memory, and the sentence is
    set. */
-static ds__mdevice *ds__mem_device(ds_device device) {
+static ds__mem_dev *ds__mem_device(ds_device device) {
     int backend = ds__backend_of(device);
-    ds__mdevice *dev = ds__mem_device_at(backend, device.index);
+    ds__mem_dev *dev = ds__mem_device_at(backend, device.index);
     if (DS__LIKELY(dev != NULL))
         return dev;
     if (ds__mem_setup() < 0)
         return NULL;
-    ds__mutex_lock(&ds__m.lock);
+    ds__mutex_lock(&ds__memory_state.lock);
     dev = ds__mem_device_at(backend, device.index);
     if (!dev) {
         ds_device_properties properties;
         ds_result r = ds__driver_of(device)->device_properties(device.index, &properties);
-        dev = r < 0 ? NULL : ds__mkeep(sizeof *dev);
+        dev = r < 0 ? NULL : ds__kept_alloc(sizeof *dev);
         if (!dev && r >= 0)
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         if (dev) {
@@ -199,7 +201,7 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             dev->has_space = -1;
             dev->main.dev = dev;
             dev->main.owners = 1;
-            if (ds__mpool_apply(&dev->main, &ds__m.config)) {
+            if (ds__mem_pool_apply(&dev->main, &ds__memory_state.config)) {
                 ds__mem_limit(dev);
                 atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, backend, device.index),
                                       dev, memory_order_release);
@@ -209,34 +211,36 @@ static ds__mdevice *ds__mem_device(ds_device device) {
             }
         }
     }
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     return dev;
 }
 
 /* The device's memory if it was used; DS_OK and NULL: it was not. */
-static ds_result ds__mem_used(ds_device device, ds__mdevice **out) {
+static ds_result ds__mem_used(ds_device device, ds__mem_dev **out) {
     *out = NULL;
     DS__RESOLVE(device);
     *out = ds__mem_device_at(ds__backend_of(device), device.index);
     return DS_OK;
 }
 
-/* The pool of a handle, destroyed or not, until another takes its place; NULL: none. ds__m.lock
-   is held. */
-static ds__mpool *ds__mpool_at(ds_pool pool) {
+/* The pool of a handle, destroyed or not, until another takes its place; NULL: none.
+   ds__memory_state.lock is held. */
+static ds__mem_pool *ds__mem_pool_at(ds_pool pool) {
     uint32_t index = (uint32_t)pool.id;
-    ds__mpool *p = index >= 1 && index <= ds__m.pool_count ? ds__m.pools[index - 1] : NULL;
+    ds__mem_pool *p = index >= 1 && index <= ds__memory_state.pool_count
+                          ? ds__memory_state.pools[index - 1]
+                          : NULL;
     return p && p->id == pool.id ? p : NULL;
 }
 
 /* The pool of a handle; NULL and the sentence: none. It stays until shutdown, so nobody needs to
    hold it. */
-static ds__mpool *ds__mpool_of(ds_pool pool) {
-    ds__mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_at(pool);
+static ds__mem_pool *ds__mem_pool_of(ds_pool pool) {
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p && p->dead)
         p = NULL;
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (!p)
         ds__fail(DS_ERR_INVALID_HANDLE, pool.id ? "the pool was destroyed or never existed"
                                                 : "no pool was given (the handle is zero)");
@@ -245,26 +249,26 @@ static ds__mpool *ds__mpool_of(ds_pool pool) {
 
 /* The first arena of a pool. Arenas are only ever added, in front, so the list behind it may be
    read while nothing is locked. */
-static ds__arena *ds__first_arena(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
+static ds__arena *ds__first_arena(ds__mem_dev *dev, ds__mem_pool *p) {
+    ds__mem_dev_lock(dev);
     ds__arena *a = p->arenas;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return a;
 }
 
-static ds__mpool *ds__next_pool(ds__mdevice *dev, ds__mpool *p) {
-    ds__mdevice_lock(dev);
+static ds__mem_pool *ds__next_pool(ds__mem_dev *dev, ds__mem_pool *p) {
+    ds__mem_dev_lock(dev);
     p = p ? p->next : &dev->main;
-    ds__mdevice_unlock(dev);
+    ds__mem_dev_unlock(dev);
     return p;
 }
 
 /* Sets what a pool has from its creation on: everything but its configuration and its label. A
    new pool's number is never another one's, before or after a shutdown. The pool of a capture has
    the capture's number as name. Nobody else can see the pool yet, or the device is stopped. */
-static void ds__mpool_begin(ds__mpool *p, uint32_t slot, const ds_pool_desc *desc,
-                            uint64_t capture) {
-    uint64_t number = ++ds__m.next_pool;
+static void ds__mem_pool_begin(ds__mem_pool *p, uint32_t slot, const ds_pool_desc *desc,
+                               uint64_t capture) {
+    uint64_t number = ++ds__memory_state.next_pool;
     p->id = number << 32 | slot;
     p->name[0] = capture;
     p->name[1] = capture ? 0 : number;
@@ -288,12 +292,13 @@ static int ds__arena_has_memory(const ds__arena *a) {
 }
 
 /* A pool that nobody has any more, and no memory either, becomes a new one; NULL: there is none.
-   Programs that capture again and again need no more memory for that. ds__m.lock is held. */
-static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
-                                  const ds_pool_desc *desc, char *label, uint64_t capture) {
-    ds__mpool *found = NULL;
+   Programs that capture again and again need no more memory for that. ds__memory_state.lock is
+   held. */
+static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *config,
+                                        const ds_pool_desc *desc, char *label, uint64_t capture) {
+    ds__mem_pool *found = NULL;
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = dev->main.next; p && !found; p = p->next) {
+    for (ds__mem_pool *p = dev->main.next; p && !found; p = p->next) {
         int empty = p->owners == 0;
         for (const ds__arena *a = p->arenas; a && empty; a = a->next)
             empty = !ds__arena_has_memory(a);
@@ -303,12 +308,12 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
     if (found && !ds__policy_keep(config))
         found = NULL;
     if (found) {
-        ds__fold(dev); /* what it has counted remains the device's */
+        ds__counter_fold(dev); /* what it has counted remains the device's */
         memset(&found->stats, 0, sizeof found->stats);
-        ds__release(found->label);
+        ds__host_free(found->label);
         found->label = label;
-        ds__mpool_begin(found, (uint32_t)found->id, desc, capture);
-        (void)ds__mpool_apply(found, config);
+        ds__mem_pool_begin(found, (uint32_t)found->id, desc, capture);
+        (void)ds__mem_pool_apply(found, config);
     }
     ds__mem_unlock_all(dev);
     return found;
@@ -316,68 +321,68 @@ static ds__mpool *ds__mpool_again(ds__mdevice *dev, const ds_mem_config *config,
 
 /* Makes a pool with one owner, for the capture of this number, if the number is not 0. Of `desc`
    the device and the configuration are not used. NULL: out of memory, the error is set. */
-static ds__mpool *ds__mpool_new(ds__mdevice *dev, const ds_mem_config *config,
-                                const ds_pool_desc *desc, uint64_t capture) {
+static ds__mem_pool *ds__mem_pool_new(ds__mem_dev *dev, const ds_mem_config *config,
+                                      const ds_pool_desc *desc, uint64_t capture) {
     char *copy = desc->label ? ds__copy_text(desc->label, 255) : NULL;
     if (desc->label && !copy) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
-    ds__mutex_lock(&ds__m.lock);
-    ds__mpool *p = ds__mpool_again(dev, config, desc, copy, capture);
+    ds__mutex_lock(&ds__memory_state.lock);
+    ds__mem_pool *p = ds__mem_pool_reuse(dev, config, desc, copy, capture);
     if (p) {
-        ds__mutex_unlock(&ds__m.lock);
+        ds__mutex_unlock(&ds__memory_state.lock);
         return p;
     }
-    if (!(p = ds__mkeep(sizeof *p))) {
-        ds__mutex_unlock(&ds__m.lock);
-        ds__release(copy);
+    if (!(p = ds__kept_alloc(sizeof *p))) {
+        ds__mutex_unlock(&ds__memory_state.lock);
+        ds__host_free(copy);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
         return NULL;
     }
     p->dev = dev;
     p->label = copy;
-    if (ds__m.pool_count == ds__m.pool_room) {
-        uint32_t room = ds__m.pool_room ? 2 * ds__m.pool_room : 16;
-        ds__mpool **more = ds__alloc(room * sizeof *more);
+    if (ds__memory_state.pool_count == ds__memory_state.pool_room) {
+        uint32_t room = ds__memory_state.pool_room ? 2 * ds__memory_state.pool_room : 16;
+        ds__mem_pool **more = ds__host_alloc(room * sizeof *more);
         if (!more) {
-            ds__mutex_unlock(&ds__m.lock);
-            ds__release(copy);
+            ds__mutex_unlock(&ds__memory_state.lock);
+            ds__host_free(copy);
             p->label = NULL;
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a pool");
             return NULL;
         }
-        if (ds__m.pool_count)
-            memcpy(more, ds__m.pools, ds__m.pool_count * sizeof *more);
-        ds__release(ds__m.pools);
-        ds__m.pools = more;
-        ds__m.pool_room = room;
+        if (ds__memory_state.pool_count)
+            memcpy(more, ds__memory_state.pools, ds__memory_state.pool_count * sizeof *more);
+        ds__host_free(ds__memory_state.pools);
+        ds__memory_state.pools = more;
+        ds__memory_state.pool_room = room;
     }
-    ds__mdevice_lock(dev);
-    int applied = ds__mpool_apply(p, config);
+    ds__mem_dev_lock(dev);
+    int applied = ds__mem_pool_apply(p, config);
     if (applied) {
-        ds__m.pools[ds__m.pool_count++] = p;
-        ds__mpool_begin(p, ds__m.pool_count, desc, capture);
+        ds__memory_state.pools[ds__memory_state.pool_count++] = p;
+        ds__mem_pool_begin(p, ds__memory_state.pool_count, desc, capture);
         p->next = dev->main.next;
         dev->main.next = p;
     }
-    ds__mdevice_unlock(dev);
-    ds__mutex_unlock(&ds__m.lock);
+    ds__mem_dev_unlock(dev);
+    ds__mutex_unlock(&ds__memory_state.lock);
     if (applied)
         return p;
-    ds__release(copy);
+    ds__host_free(copy);
     return NULL;
 }
 
 /* Owners come and go; the last one leaves the pool to be emptied. */
-static void ds__mpool_own(ds__mpool *p) {
-    ds__mdevice_lock(p->dev);
+static void ds__mem_pool_own(ds__mem_pool *p) {
+    ds__mem_dev_lock(p->dev);
     p->owners++;
-    ds__mdevice_unlock(p->dev);
+    ds__mem_dev_unlock(p->dev);
 }
 
 /* no lock: a graph's end comes on a thread of CUDA's */
-static void ds__mpool_disown(ds__mpool *p) {
+static void ds__mem_pool_disown(ds__mem_pool *p) {
     atomic_fetch_sub(&p->owners, 1);
 }
 

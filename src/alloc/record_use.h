@@ -1,8 +1,8 @@
 /* alloc/record_use.h - recording the use of a block by another stream.
 
    Implements ds_mem_record_use and ds_mem_record_stream, and serves ds_mem_pinned_record_use.
-   ds__note_use adds a stream use (ds__muse) to a live block. With `now` the use gets its event
-   at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
+   ds__note_use adds a stream use (ds__stream_use) to a live block. With `now` the use gets its
+   event at once, otherwise at the free or at the end of its stream. With `strict` a pointer outside
    of live blocks is an error. ds__mem_operand notes the operand of a collective.
 
    Invariants: The block's own stream needs no use. A lent block's first use belongs to the
@@ -42,12 +42,12 @@ typedef struct ds__use_note {
     int pinned;    /* 1: only pinned memory is meant; 0: only memory of devices */
     int relation;  /* DS__USE_* */
     ds__arena *a;
-    ds__mblock *b;
-    char *start;             /* of the block: it may be freed while the arena is not locked */
-    uint64_t capture;        /* that the use belongs to; 0: none */
-    const ds__muse *earlier; /* of the same stream and capture, or NULL */
-    ds_event event;          /* of `earlier` */
-    ds__muse *fresh;         /* description of a new use, or NULL */
+    ds__mem_block *b;
+    char *start;                   /* of the block: it may be freed while the arena is not locked */
+    uint64_t capture;              /* that the use belongs to; 0: none */
+    const ds__stream_use *earlier; /* of the same stream and capture, or NULL */
+    ds_event event;                /* of `earlier` */
+    ds__stream_use *fresh;         /* description of a new use, or NULL */
 } ds__use_note;
 
 /* Finds the live block of the pointer and locks its arena. If there is none, `b` is NULL and
@@ -56,7 +56,7 @@ static ds_result ds__use_block_find(ds__use_note *n) {
     n->b = ds__find_live(n->ptr, 0, &n->a);
     if (n->b && DS__UNLIKELY(n->a->watched)) {
         ds__arena_unlock(n->a);
-        ds_result r = ds__check(n->a->pool, 2);
+        ds_result r = ds__pool_check(n->a->pool, 2);
         if (r < 0)
             return r;
         n->b = ds__find_live(n->ptr, 0, &n->a);
@@ -89,7 +89,7 @@ static int ds__use_relation_get(const ds__use_note *n) {
 
 /* Lets an earlier use cover the stream's work until the free. Its event is recorded again at the
    free, or when the stream ends. The arena is locked. */
-static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
+static void ds__use_earlier_extend(const ds__use_note *n, ds__stream_use *u) {
     if (!ds__use_claim(u)) {
         atomic_fetch_add(&n->a->dev->late_uses, 1);
         u->capture = 0;
@@ -102,7 +102,7 @@ static void ds__use_earlier_extend(const ds__use_note *n, ds__muse *u) {
    stock, and unlocks the arena. */
 static void ds__use_prepare(ds__use_note *n) {
     ds__arena *a = n->a;
-    ds__mblock *b = n->b;
+    ds__mem_block *b = n->b;
     n->relation = ds__use_relation_get(n);
     n->capture = n->pinned ? 0 : ds__capture_of(n->s);
     /* the graph orders its uses itself; work from before the capture is noted */
@@ -112,7 +112,7 @@ static void ds__use_prepare(ds__use_note *n) {
     }
 
     /* the first use of a lent block belongs to the borrowing stream */
-    ds__muse *u = b->lent ? b->uses->next : b->uses;
+    ds__stream_use *u = b->lent ? b->uses->next : b->uses;
     /* work from before a capture is a use of its own */
     while (u && (u->stream.id != n->stream.id || u->capture != n->capture))
         u = u->next;
@@ -138,13 +138,13 @@ static void ds__use_prepare(ds__use_note *n) {
    freed. No lock is held. */
 static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
     ds__arena *a = n->a;
-    ds__mblock *b = n->b;
-    ds__muse *fresh = n->fresh;
+    ds__mem_block *b = n->b;
+    ds__stream_use *fresh = n->fresh;
     ds__arena_lock(a);
     int still = b->state == DS_BLOCK_LIVE && b->ptr == n->start && b->seg;
     if (fresh && r == DS_OK && still) {
         fresh->capture = n->capture;
-        ds__muse **at = b->lent && b->uses ? &b->uses->next : &b->uses;
+        ds__stream_use **at = b->lent && b->uses ? &b->uses->next : &b->uses;
         fresh->stream = n->stream;
         fresh->recorded = (uint8_t)n->now;
         fresh->next = *at;
@@ -153,7 +153,7 @@ static ds_result ds__use_publish(const ds__use_note *n, ds_result r) {
         if (!n->now)
             atomic_fetch_add(&a->dev->late_uses, 1);
     } else if (fresh) {
-        ds__muses_drop(a, fresh);
+        ds__stream_uses_drop(a, fresh);
     }
     ds__arena_unlock(a);
 
@@ -170,13 +170,14 @@ static ds_result ds__use_add(ds__use_note *n) {
     if (n->relation == DS__USE_FOREIGN)
         return ds__fail(DS_ERR_CROSS_DRIVER,
                         "the memory and the stream belong to different drivers");
-    if (n->relation == DS__USE_OTHER && ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
+    if (n->relation == DS__USE_OTHER && ds__observer_is_set())
+        ds__observer_notify(
+            &(ds__seen){ .kind = DS__SEEN_USE, .ptr = n->ptr, .stream = n->stream });
     if (n->relation == DS__USE_OWN || (n->earlier && !n->now))
         return DS_OK;
 
     if (!n->earlier) {
-        n->fresh = ds__muse_ready(n->fresh, n->s->device);
+        n->fresh = ds__stream_use_done(n->fresh, n->s->device);
         if (!n->fresh)
             return ds__mem_error();
     }
@@ -214,7 +215,7 @@ static ds_result ds__note_use(void *ptr, ds_stream stream, int now, int strict, 
    allocator's, or is the stream's own, needs no note; what a graph uses is its owner's care. */
 DS__SEAM static ds_result ds__mem_operand(void *ptr, ds__stream *s, ds_stream stream) {
     ds__arena *a = NULL;
-    const ds__mblock *b = ds__find_live(ptr, 0, &a);
+    const ds__mem_block *b = ds__find_live(ptr, 0, &a);
     if (!b)
         return DS_OK;
     int own = !b->lent && a->stream_id == s->id;

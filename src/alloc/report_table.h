@@ -1,7 +1,7 @@
 /* alloc/report_table.h - table of ds_mem_write_summary.
 
    Implements ds_mem_write_summary: writes the statistics of a device as the table of
-   torch.cuda.memory_summary (ds__mtable), row by row to the user's writer.
+   torch.cuda.memory_summary (ds__report_table_write), row by row to the user's writer.
 
    Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
    rows of one metric share the unit of each column; the row of all sizes determines it.
@@ -16,7 +16,7 @@
 #include "stats.h"
 
 /* The unit of a column is that of its first row, of all sizes. */
-static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) {
+static void ds__report_cell_format(char out[32], int counts, int64_t value, int64_t unit_of) {
     static const char *const sizes[] = { "B  ", "KiB", "MiB", "GiB", "TiB", "PiB" };
     static const char *const thousands[] = { "  ", "K ", "M " };
     const int64_t from = counts ? 750000 : 768 * 1024;
@@ -32,24 +32,26 @@ static void ds__mcell(char out[32], int counts, int64_t value, int64_t unit_of) 
         snprintf(out, 32, "%6lld %s", (long long)value, sizes[unit]);
 }
 
-static void ds__mrow(ds__pen *p, const char *name, int counts, const ds_mem_stat *s,
-                     const ds_mem_stat *unit_of) {
+static void ds__report_row_write(ds__text_writer *p, const char *name, int counts,
+                                 const ds_mem_stat *s, const ds_mem_stat *unit_of) {
     char cell[4][32];
-    ds__mcell(cell[0], counts, s->current, unit_of->current);
-    ds__mcell(cell[1], counts, s->peak, unit_of->peak);
-    ds__mcell(cell[2], counts, s->allocated, unit_of->allocated);
-    ds__mcell(cell[3], counts, s->freed, unit_of->freed);
-    ds__pen_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2], cell[3]);
+    ds__report_cell_format(cell[0], counts, s->current, unit_of->current);
+    ds__report_cell_format(cell[1], counts, s->peak, unit_of->peak);
+    ds__report_cell_format(cell[2], counts, s->allocated, unit_of->allocated);
+    ds__report_cell_format(cell[3], counts, s->freed, unit_of->freed);
+    ds__text_writer_print(p, "| %-21s | %s | %s | %s | %s |\n", name, cell[0], cell[1], cell[2],
+                          cell[3]);
 }
 
-static void ds__mrule(ds__pen *p, char c) {
+static void ds__report_rule_write(ds__text_writer *p, char c) {
     char rule[76];
     memset(rule, c, 75);
     rule[75] = 0;
-    ds__pen_print(p, "|%s|\n", rule);
+    ds__text_writer_print(p, "|%s|\n", rule);
 }
 
-static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbreviated) {
+static void ds__report_table_write(ds__text_writer *p, int device, const ds_mem_stats *s,
+                                   int abbreviated) {
     const struct {
         const char *name;
         const ds_mem_stat *stat;
@@ -64,28 +66,32 @@ static void ds__mtable(ds__pen *p, int device, const ds_mem_stats *s, int abbrev
                  { "GPU reserved segments", s->segment, 1 },
                  { "Non-releasable allocs", s->inactive_split, 1 } };
 
-    ds__mrule(p, '=');
-    ds__pen_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
-    ds__mrule(p, '-');
-    ds__pen_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
-                  (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
-    ds__mrule(p, '=');
-    ds__pen_print(
+    ds__report_rule_write(p, '=');
+    ds__text_writer_print(p, "| %16s devstream memory summary, device ID %-20d |\n", "", device);
+    ds__report_rule_write(p, '-');
+    ds__text_writer_print(p, "|  %9s CUDA OOMs: %-12lld | %6s cudaMalloc retries: %-8lld  |\n", "",
+                          (long long)s->num_ooms, "", (long long)s->num_alloc_retries);
+    ds__report_rule_write(p, '=');
+    ds__text_writer_print(
         p, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const ds_mem_stat *all = &rows[i].stat[DS_STAT_ALL];
-        ds__mrule(p, '-');
-        ds__mrow(p, rows[i].name, rows[i].counts, all, all);
+        ds__report_rule_write(p, '-');
+        ds__report_row_write(p, rows[i].name, rows[i].counts, all, all);
         if (abbreviated)
             continue;
-        ds__mrow(p, "      from large pool", rows[i].counts, &rows[i].stat[DS_STAT_LARGE], all);
-        ds__mrow(p, "      from small pool", rows[i].counts, &rows[i].stat[DS_STAT_SMALL], all);
+        ds__report_row_write(p, "      from large pool", rows[i].counts,
+                             &rows[i].stat[DS_STAT_LARGE], all);
+        ds__report_row_write(p, "      from small pool", rows[i].counts,
+                             &rows[i].stat[DS_STAT_SMALL], all);
     }
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize allocations", 1, &s->oversize_allocations, &s->oversize_allocations);
-    ds__mrule(p, '-');
-    ds__mrow(p, "Oversize GPU segments", 1, &s->oversize_segments, &s->oversize_segments);
-    ds__mrule(p, '=');
+    ds__report_rule_write(p, '-');
+    ds__report_row_write(p, "Oversize allocations", 1, &s->oversize_allocations,
+                         &s->oversize_allocations);
+    ds__report_rule_write(p, '-');
+    ds__report_row_write(p, "Oversize GPU segments", 1, &s->oversize_segments,
+                         &s->oversize_segments);
+    ds__report_rule_write(p, '=');
 }
 
 DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_write_fn write_fn,
@@ -100,8 +106,8 @@ DSDEF ds_result(ds_mem_write_summary)(ds_device device, int abbreviated, ds_writ
         return r;
     ds__tls.fn = "ds_mem_write_summary";
     ds__tls.site = site;
-    ds__pen pen = { write_fn, user, 0, 0 };
-    ds__mtable(&pen, device.index, &stats, abbreviated);
+    ds__text_writer pen = { write_fn, user, 0, 0 };
+    ds__report_table_write(&pen, device.index, &stats, abbreviated);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 

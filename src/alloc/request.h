@@ -1,13 +1,13 @@
 /* alloc/request.h - requests: size, kind, search of the own arena.
 
-   Defines a request in progress (ds__wanted). ds__rounded and ds__kind_of compute the size of
-   the block and its kind. ds__try searches the request's own arena.
+   Defines a request in progress (ds__wanted). ds__request_round_for_pool and ds__kind_of compute
+   the size of the block and its kind. ds__request_try searches the request's own arena.
 
    Invariants: A rounded size is a multiple of DS__UNIT. Peaks follow, and other threads are
    stopped, only if a fitting block is there.
-   Locks: ds__rounded expects the arena's lock; ds__rounded_by reads a policy without a lock.
-   ds__try expects no lock, or `grow` of the arena. It takes the arena's lock, or all of the
-   device's (ds__mem_lock_all) if the arena has no room to count the block.
+   Locks: ds__request_round_for_pool expects the arena's lock; ds__rounded_by reads a policy without
+   a lock. ds__request_try expects no lock, or `grow` of the arena. It takes the arena's lock, or
+   all of the device's (ds__mem_lock_all) if the arena has no room to count the block.
    Threads: any caller's thread. */
 #ifndef DS__ALLOC_REQUEST_H
 #define DS__ALLOC_REQUEST_H
@@ -20,17 +20,18 @@
 #include "block.h"
 #include "locks.h"
 
-static inline size_t ds__round(const ds_mem_config *c, int rounds, int coarse, size_t size) {
+static inline size_t ds__request_round(const ds_mem_config *c, int rounds, int coarse,
+                                       size_t size) {
     if (DS__UNLIKELY(rounds || size > SIZE_MAX / 2))
-        return ds__mround(c, size);
+        return ds__config_round_size(c, size);
     /* nearly equal sizes become equal: less is left over */
     if (size > 4 * DS__MIB && coarse)
         return (size + 64 * 1024 - 1) & ~(size_t)(64 * 1024 - 1);
     return (size + DS__UNIT - 1) & ~(DS__UNIT - 1);
 }
 
-static inline size_t ds__rounded(const ds__mpool *p, size_t size) {
-    return ds__round(&p->config, p->rounds, p->coarse, size);
+static inline size_t ds__request_round_for_pool(const ds__mem_pool *p, size_t size) {
+    return ds__request_round(&p->config, p->rounds, p->coarse, size);
 }
 
 static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
@@ -38,7 +39,7 @@ static inline int ds__kind_of(const ds_mem_config *c, size_t rounded) {
 }
 
 /* The same of a policy that was read without a lock. */
-static int ds__rounds(const ds_mem_config *c) {
+static int ds__request_has_rounding(const ds_mem_config *c) {
     int some = 0;
     for (size_t i = 0; i < sizeof c->roundup_power2_divisions; i++)
         some |= c->roundup_power2_divisions[i];
@@ -46,7 +47,8 @@ static int ds__rounds(const ds_mem_config *c) {
 }
 
 static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
-    return ds__round(c, ds__rounds(c), !c->best_fit_by_address && !c->single_pool, size);
+    return ds__request_round(c, ds__request_has_rounding(c),
+                             !c->best_fit_by_address && !c->single_pool, size);
 }
 
 /* One request on its way. */
@@ -57,7 +59,7 @@ typedef struct ds__wanted {
     int kind;
     size_t size;
     size_t asked;
-    ds__mblock *block; /* found */
+    ds__mem_block *block; /* found */
     /* memory was just taken from the driver for it: what is kept whole otherwise is split for it */
     uint8_t fresh;
     uint8_t aligned; /* the front may be cut off */
@@ -67,7 +69,7 @@ typedef struct ds__wanted {
 } ds__wanted;
 
 /* Looks in the request's own arena. */
-static int ds__try(ds__wanted *q) {
+static int ds__request_try(ds__wanted *q) {
     ds__arena *a = q->a;
     int all = 0;
     ds__arena_lock(a);
@@ -75,7 +77,7 @@ static int ds__try(ds__wanted *q) {
     /* peaks follow, and others are stopped, only for what is there */
     if (!ds__has_room(a, q->kind, (int64_t)q->size, (int64_t)q->asked)) {
         ds__unpark_all(a);
-        int there = ds__fit(a, q->kind, q->size) != NULL;
+        int there = ds__bin_best_fit(a, q->kind, q->size) != NULL;
         a->fresh = 0;
         if (!there) {
             ds__arena_unlock(a);
@@ -84,7 +86,7 @@ static int ds__try(ds__wanted *q) {
         all = ds__count_begin(a, q->kind, (int64_t)q->size, (int64_t)q->asked);
         a->fresh = q->fresh;
     }
-    q->block = ds__take(a, q->kind, q->size, q->asked);
+    q->block = ds__block_take(a, q->kind, q->size, q->asked);
     a->fresh = 0;
     ds__count_end(a, all);
     return q->block != NULL;

@@ -3,7 +3,7 @@
    Defines the record of a resource (ds__res) and the table of all records (ds__rs).
    ds__res_enter returns the record of a number and keeps it alive until ds__res_leave.
    ds__up_alloc and ds__up_free call an upstream: a resource made by devstream, or the program's
-   own functions. ds__leave and ds__return surround user code.
+   own functions. ds__resource_leave and ds__resource_return surround user code.
 
    Policy:
    1. Every resource made by devstream has a number, and its `user` member is that number. A
@@ -139,7 +139,7 @@ static ds_capture_mode ds__mode_exchange(ds_capture_mode mode) {
 }
 
 /* Before a function of the program: calls in it report their errors. */
-static ds__outside ds__leave(void) {
+static ds__outside ds__resource_leave(void) {
     ds__outside o = { ds__tls.fn, ds__tls.site, ds__tls.mode, ds__tls.mute };
     o.mode = ds__mode_exchange(DS_CAPTURE_RELAXED);
     ds__tls.code = DS_OK;
@@ -147,7 +147,7 @@ static ds__outside ds__leave(void) {
     return o;
 }
 
-static void ds__return(ds__outside o) {
+static void ds__resource_return(ds__outside o) {
     (void)ds__mode_exchange(o.mode);
     ds__tls.mute = o.mute;
     if (o.mute && ds__tls.code < 0)
@@ -161,9 +161,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
     *out = NULL;
     if (up->alloc_fn == ds__res_made.alloc_fn)
         return up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__outside o = ds__leave();
+    ds__outside o = ds__resource_leave();
     ds_result r = up->alloc_fn(up->user, size, alignment, stream, out);
-    ds__return(o);
+    ds__resource_return(o);
     r = ds__res_said(r, "alloc_fn");
     if (r == DS_OK && !*out)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "the resource's alloc_fn returned NULL");
@@ -175,9 +175,9 @@ static ds_result ds__up_alloc(const ds_resource *up, size_t size, size_t alignme
 static ds_result ds__up_free(const ds_resource *up, void *ptr, size_t size, ds_stream stream) {
     if (up->free_fn == ds__res_made.free_fn)
         return up->free_fn(up->user, ptr, size, stream);
-    ds__outside o = ds__leave();
+    ds__outside o = ds__resource_leave();
     ds_result r = up->free_fn(up->user, ptr, size, stream);
-    ds__return(o);
+    ds__resource_return(o);
     return ds__res_said(r, "free_fn");
 }
 

@@ -52,11 +52,11 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     if (result < 0)
         return result;
     ds__res *up = NULL;
-    ds__res *r = ds__alloc(sizeof *r);
+    ds__res *r = ds__host_alloc(sizeof *r);
     if (!r)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
     if (what->up.alloc_fn == ds__res_alloc && !(up = ds__res_enter(what->up.user, NULL))) {
-        ds__release(r);
+        ds__host_free(r);
         return DS_ERR_INVALID_HANDLE;
     }
     *r = *what;
@@ -67,11 +67,11 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     while (i < ds__rs.count && ds__rs.at[i])
         i++;
     if (i == ds__rs.count) {
-        ds__res **more = ds__alloc((i + 1) * sizeof *more);
+        ds__res **more = ds__host_alloc((i + 1) * sizeof *more);
         if (more && i)
             memcpy(more, ds__rs.at, i * sizeof *more);
         if (more) {
-            ds__release(ds__rs.at);
+            ds__host_free(ds__rs.at);
             ds__rs.at = more;
             ds__rs.count++;
         }
@@ -92,7 +92,7 @@ static ds_result ds__res_new(ds__res *what, ds_resource *out) {
     if (room)
         return DS_OK;
     ds__mutex_destroy(&r->lock);
-    ds__release(r);
+    ds__host_free(r);
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a resource");
 }
 
@@ -120,7 +120,7 @@ DSDEF ds_result(ds_resource_create_device)(ds_device device, ds_resource *out) {
 
 DSDEF ds_result(ds_resource_create_pool)(ds_pool pool, ds_resource *out) {
     DS__RES_BEGIN("ds_resource_create_pool", DS__RES_POOL);
-    if (pool.id && !ds__mpool_of(pool))
+    if (pool.id && !ds__mem_pool_of(pool))
         return DS_ERR_INVALID_HANDLE;
     what.pool = pool;
     return ds__res_new(&what, out);
@@ -252,11 +252,11 @@ static void ds__res_end(ds__res *r) {
     for (int i = 0; i < 64; i++)
         while (r->moved[i]) {
             ds__moved *next = r->moved[i]->next;
-            ds__release(r->moved[i]);
+            ds__host_free(r->moved[i]);
             r->moved[i] = next;
         }
     ds__mutex_destroy(&r->lock);
-    ds__release(r);
+    ds__host_free(r);
 }
 
 DSDEF ds_result(ds_resource_destroy)(ds_resource *resource) {
@@ -298,11 +298,11 @@ static void ds__resource_shutdown(void) {
         ds__res *r = ds__rs.at[i];
         if (!r)
             continue;
-        ds__warn("resource created at %s:%d was not destroyed", r->made.file ? r->made.file : "?",
-                 r->made.line);
+        ds__log_warn("resource created at %s:%d was not destroyed",
+                     r->made.file ? r->made.file : "?", r->made.line);
         ds__res_end(r);
     }
-    ds__release(ds__rs.at);
+    ds__host_free(ds__rs.at);
     ds__rs.at = NULL;
     ds__rs.count = 0;
 }

@@ -90,12 +90,12 @@ static ds_result ds__res_alloc_aligned(ds__res *r, size_t size, size_t alignment
     if (alignment <= 256)
         return ds__up_alloc(&r->up, size, 0, stream, out);
     DS__REQUIRE(size <= SIZE_MAX - alignment, "%zu bytes exceed the address space", size);
-    ds__moved *m = ds__alloc(sizeof *m);
+    ds__moved *m = ds__host_alloc(sizeof *m);
     ds_result result =
         m ? ds__up_alloc(&r->up, size + alignment, 0, stream, &m->whole)
           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record the start of a block");
     if (result < 0) {
-        ds__release(m);
+        ds__host_free(m);
         return result;
     }
     m->size = size + alignment;
@@ -123,7 +123,7 @@ static ds_result ds__res_free_aligned(ds__res *r, void *ptr, size_t size, ds_str
         *at = m;
         ds__mutex_unlock(&r->lock);
     } else {
-        ds__release(m);
+        ds__host_free(m);
     }
     return result;
 }
@@ -139,15 +139,15 @@ static ds_result ds__res_alloc_or_ask(ds__res *r, size_t size, size_t alignment,
         if (result == DS_OK)
             return result;
         memcpy(why, ds__tls.aside, sizeof why);
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         int more = ds__is_shortage(result) && r->failure_fn(size, r->user) == 1;
-        ds__return(o);
+        ds__resource_return(o);
         if (more)
             continue;
         memcpy(ds__tls.mute ? ds__tls.aside : ds__tls.error, why, sizeof why);
         ds__tls.code = result;
         if (!ds__tls.mute)
-            ds__log(DS_LOG_ERROR, result, why);
+            ds__log_write(DS_LOG_ERROR, result, why);
         return result;
     }
 }

@@ -1,19 +1,19 @@
 /* alloc/reuse.h - cross-stream reuse.
 
-   Finds a cached block for a request in the arenas of other streams. ds__borrow takes a block
-   there and makes the request's stream wait for that stream. ds__borrow_any and ds__borrow_pools
-   search the arenas of a pool, and the pools with use_on_oom.
+   Finds a cached block for a request in the arenas of other streams. ds__reuse_from_arena takes a
+   block there and makes the request's stream wait for that stream. ds__reuse_from_any and
+   ds__reuse_from_pools search the arenas of a pool, and the pools with use_on_oom.
 
    Invariants: A lent block is live on a stream other than its arena's, or was so until its
    free. The first of its uses names that stream. A pending block of another stream is taken whole
    and not split, because only the request's stream waited for its uses. No stream waits across
    the border of a capture (ds__can_await).
    Locks: expects no lock. One arena's lock is held at a time, or all of the device's
-   (ds__mem_lock_all) if the arena has no room to count the block. ds__borrow holds back new
-   captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
+   (ds__mem_lock_all) if the arena has no room to count the block. ds__reuse_from_arena holds back
+   new captures (ds__g.begin) while it records the event and enqueues the wait; no arena's lock is
    held then.
-   Threads: any caller's thread. Streams may end at any time, so ds__borrow reads the owner of
-   an arena again after it took a block. */
+   Threads: any caller's thread. Streams may end at any time, so ds__reuse_from_arena reads the
+   owner of an arena again after it took a block. */
 #ifndef DS__ALLOC_REUSE_H
 #define DS__ALLOC_REUSE_H
 
@@ -45,13 +45,13 @@ static int ds__can_await(const ds__wanted *q, ds__owner o) {
 
 /* One attempt to serve a request from another stream's arena. */
 typedef struct ds__reuse {
-    ds__wanted *q;     /* the request */
-    ds__arena *from;   /* the owner's arena */
-    ds__owner owner;   /* the stream that `from` belongs to; read again after a block was taken */
-    ds__muse *use;     /* of the block, by the request's stream */
-    ds__mblock *block; /* taken, live */
-    int pending;       /* 1: the block was pending, and the request's stream waits for its uses */
-    int own;           /* 1: the owner is the request's own stream, in another pool: no wait */
+    ds__wanted *q;       /* the request */
+    ds__arena *from;     /* the owner's arena */
+    ds__owner owner;     /* the stream that `from` belongs to; read again after a block was taken */
+    ds__stream_use *use; /* of the block, by the request's stream */
+    ds__mem_block *block; /* taken, live */
+    int pending; /* 1: the block was pending, and the request's stream waits for its uses */
+    int own;     /* 1: the owner is the request's own stream, in another pool: no wait */
 } ds__reuse;
 
 /* Returns 1 if the request's stream can wait for the owner, and the arena may have a block. Sets
@@ -64,7 +64,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
         return 0;
     /* nobody else asks there, unless memory is short */
     if (x->owner.orphan && !ds__captures_open())
-        (void)ds__poll(from, 0);
+        (void)ds__pending_poll(from, 0);
 
     ds__arena_lock(from);
     ds__unpark_all(from);
@@ -76,7 +76,7 @@ static int ds__reuse_is_possible(ds__reuse *x) {
 /* Returns the description of the use to the arena's stock. */
 static void ds__reuse_use_drop(ds__reuse *x) {
     ds__arena_lock(x->from);
-    ds__muses_drop(x->from, x->use);
+    ds__stream_uses_drop(x->from, x->use);
     ds__arena_unlock(x->from);
 }
 
@@ -88,11 +88,11 @@ static int ds__reuse_reserve(ds__reuse *x) {
     other.a = x->from;
     other.fresh = 0;
     /* first: nothing fails for lack of it afterwards */
-    x->use = ds__muse_new(x->from, q->a->dev->device);
+    x->use = ds__stream_use_new(x->from, q->a->dev->device);
     if (!x->use)
         return 0;
 
-    x->pending = !ds__try(&other);
+    x->pending = !ds__request_try(&other);
     if (x->pending) {
         ds__pending_wanted wanted = { .kind = q->kind,
                                       .size = q->size,
@@ -138,14 +138,14 @@ static ds_result ds__reuse_order_after_owner(ds__reuse *x) {
 /* Makes the block pending again, behind the request's stream, which has waited for its uses. */
 static void ds__reuse_pending_restore(ds__reuse *x) {
     ds__arena *from = x->from;
-    ds__muse *u = x->use;
+    ds__stream_use *u = x->use;
     int kind = x->q->kind;
     DS_IGNORE(ds__event_record(u->event, x->q->stream, DS__OP_RECORD));
     u->stream = x->q->stream;
     u->recorded = 1;
 
     ds__arena_lock(from);
-    while (!ds__ready(from, kind, 0)) {
+    while (!ds__counter_room_ready(from, kind, 0)) {
         ds__make_ready(from, kind, 0);
         ds__arena_lock(from);
     }
@@ -170,13 +170,13 @@ static void ds__reuse_roll_back(ds__reuse *x) {
 static void ds__reuse_publish(ds__reuse *x) {
     ds__arena *from = x->from;
     ds__wanted *q = x->q;
-    ds__muse *u = x->use;
+    ds__stream_use *u = x->use;
     u->stream = q->stream;
     u->stream_id = q->s->id;
 
     ds__arena_lock(from);
     if (x->own) {
-        ds__muses_drop(from, u);
+        ds__stream_uses_drop(from, u);
     } else {
         x->block->lent = 1;
         u->next = x->block->uses;
@@ -193,7 +193,7 @@ static void ds__reuse_publish(ds__reuse *x) {
 
 /* Serves the request from another stream's arena: takes a block there and makes the request's
    stream wait for the owner's work. 0: the arena has no block for it. No lock is held. */
-static int ds__borrow(ds__wanted *q, ds__arena *from) {
+static int ds__reuse_from_arena(ds__wanted *q, ds__arena *from) {
     ds__reuse x = { .q = q, .from = from };
     if (from == q->a)
         return 0;
@@ -208,21 +208,21 @@ static int ds__borrow(ds__wanted *q, ds__arena *from) {
 }
 
 /* Looks in all arenas of a pool, or only in those of ended streams. */
-static int ds__borrow_any(ds__wanted *q, ds__mpool *p, int orphans) {
+static int ds__reuse_from_any(ds__wanted *q, ds__mem_pool *p, int orphans) {
     for (ds__arena *a = ds__first_arena(q->a->dev, p); a; a = a->next)
-        if ((!orphans || ds__owner_of(a).orphan) && ds__borrow(q, a))
+        if ((!orphans || ds__owner_of(a).orphan) && ds__reuse_from_arena(q, a))
             return 1;
     return 0;
 }
 
 /* Looks in the pools that help out. One that becomes a graph's in the middle is left alone
    later. */
-static int ds__borrow_pools(ds__wanted *q) {
-    ds__mdevice *dev = q->a->dev;
+static int ds__reuse_from_pools(ds__wanted *q) {
+    ds__mem_dev *dev = q->a->dev;
     if (q->a->pool != &dev->main)
         return 0;
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
-        if (p->use_on_oom && !p->dead && !p->graphs && ds__borrow_any(q, p, 0))
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p))
+        if (p->use_on_oom && !p->dead && !p->graphs && ds__reuse_from_any(q, p, 0))
             return 1;
     return 0;
 }

@@ -6,8 +6,8 @@
    segment.
 
    Invariants: A hole is an unmapped block of whole pages. The holes of each kind form a list in
-   the order of ds__earlier; neighbouring holes are merged, and quiet holes are not in the list.
-   `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
+   the order of ds__block_is_earlier; neighbouring holes are merged, and quiet holes are not in the
+   list. `mapped` is the sum of the segment's blocks that are not holes, unless a thread works on a
    quiet block.
    Locks: ds__grow_mapped and ds__unmap_block expect the arena's `grow` and no spinning lock.
    They release the arena's lock while they call the driver, and take the registry's lock alone.
@@ -33,9 +33,9 @@
 
 /* Inserts a hole into the list, in the order of addresses, and merges it with neighbouring holes.
    A free block in front of it moves to the bin DS__EDGE. The arena is locked. */
-static void ds__hole_in(ds__arena *a, ds__mblock *b) {
+static void ds__hole_in(ds__arena *a, ds__mem_block *b) {
     int kind = b->seg->kind;
-    ds__mblock *prev = b->prev;
+    ds__mem_block *prev = b->prev;
     b->state = DS_BLOCK_UNMAPPED;
     if (prev && prev->state == DS_BLOCK_FREE && !prev->quiet) {
         ds__bin_out(a, prev);
@@ -46,12 +46,12 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         prev->next = b->next;
         if (b->next)
             b->next->prev = prev;
-        ds__mblock_drop(a, b);
+        ds__mem_block_drop(a, b);
         b = prev;
     } else {
-        ds__mblock *before = NULL;
-        ds__mblock *at = a->holes[kind];
-        while (at && ds__earlier(at, b)) {
+        ds__mem_block *before = NULL;
+        ds__mem_block *at = a->holes[kind];
+        while (at && ds__block_is_earlier(at, b)) {
             before = at;
             at = at->list_next;
         }
@@ -64,7 +64,7 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         else
             a->holes[kind] = b;
     }
-    ds__mblock *next = b->next;
+    ds__mem_block *next = b->next;
     if (next && next->state == DS_BLOCK_UNMAPPED && !next->quiet) {
         if (next->list_prev)
             next->list_prev->list_next = next->list_next;
@@ -76,11 +76,11 @@ static void ds__hole_in(ds__arena *a, ds__mblock *b) {
         b->next = next->next;
         if (b->next)
             b->next->prev = b;
-        ds__mblock_drop(a, next);
+        ds__mem_block_drop(a, next);
     }
 }
 
-static void ds__hole_out(ds__arena *a, ds__mblock *b) {
+static void ds__hole_out(ds__arena *a, ds__mem_block *b) {
     if (b->list_prev)
         b->list_prev->list_next = b->list_next;
     else
@@ -92,11 +92,11 @@ static void ds__hole_out(ds__arena *a, ds__mblock *b) {
 /* Reserves address space for another growing segment. DS_ERR_UNSUPPORTED: the device cannot do
    that, or the system has no such address space left (RLIMIT_AS), which is logged once. */
 static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
-    ds__mdevice *dev = a->dev;
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    ds__mem_dev *dev = a->dev;
     size_t least = 0;
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    size_t reserve = ds__mreserve_size(c, dev->total, page);
+    size_t reserve = ds__config_reserve_size(c, dev->total, page);
     void *base = NULL;
     /* another one follows when it is full */
     if (kind == DS__SMALL && !c->single_pool)
@@ -107,9 +107,9 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
         reserve = 16 * page;
     ds_result r = ds__space_reserve(dev->device, reserve, &least, &base);
     if (r == DS_ERR_OUT_OF_MEMORY && !atomic_exchange(&dev->space_missed, 1))
-        ds__warn("%s; plain segments are used instead of growing ones "
-                 "(expandable_segments_reserve sets the size)",
-                 ds__tls.aside);
+        ds__log_warn("%s; plain segments are used instead of growing ones "
+                     "(expandable_segments_reserve sets the size)",
+                     ds__tls.aside);
     if (r < 0)
         return r == DS_ERR_OUT_OF_MEMORY ? DS_ERR_UNSUPPORTED : r;
     size_t asked = page;
@@ -118,7 +118,7 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
     ds__move_begin(dev);
     ds__segment *s = reserve ? ds__segment_new(a, kind, DS__FROM_SPACE, base, reserve, page) : NULL;
     ds__arena_lock(a);
-    ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+    ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
     if (!b) {
         ds__arena_unlock(a);
         if (s)
@@ -141,10 +141,10 @@ static ds_result ds__grow_space(ds__arena *a, int kind, size_t size) {
 }
 
 /* Memory behind pages; all or nothing. */
-static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
+static ds_result ds__segment_map(ds__arena *a, ds__segment *s, char *at, size_t size) {
     const ds__driver *driver = ds__driver_of(a->dev->device);
     int index = a->dev->device.index;
-    ds_result r = ds__reserve(a, size);
+    ds_result r = ds__segment_reserve(a, size);
     if (r < 0)
         return r;
     size_t done = 0;
@@ -153,10 +153,10 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS__COUNT_CALL(a, driver_allocs, r == DS_OK);
     }
     if (r == DS_OK) {
-        ds__mutex_lock(&ds__m.registry);
-        if (!ds__granules(s, at, size, 1))
+        ds__mutex_lock(&ds__memory_state.registry);
+        if (!ds__address_granules_set(s, at, size, 1))
             r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
-        ds__mutex_unlock(&ds__m.registry);
+        ds__mutex_unlock(&ds__memory_state.registry);
     } else {
         done -= s->page;
     }
@@ -166,16 +166,16 @@ static ds_result ds__map(ds__arena *a, ds__segment *s, char *at, size_t size) {
         DS_IGNORE(driver->space_unmap(index, at + i, s->page));
         DS__COUNT_CALL(a, driver_frees, 1);
     }
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
     return r;
 }
 
 /* Returns the lowest hole that makes room for `size` together with the free blocks beside it, or
    NULL. The arena is locked. */
-static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
+static ds__mem_block *ds__hole_for(ds__arena *a, int kind, size_t size) {
+    const ds_mem_config *c = ds__pool_policy(a->pool);
     size_t page = kind == DS__SMALL ? c->small_segment_size : c->large_segment_size;
-    for (ds__mblock *h = a->holes[kind]; h; h = h->list_next) {
+    for (ds__mem_block *h = a->holes[kind]; h; h = h->list_next) {
         /* empty, and of another policy */
         if (!h->seg->mapped && h->seg->native != page)
             continue;
@@ -192,13 +192,13 @@ static ds__mblock *ds__hole_for(ds__arena *a, int kind, size_t size) {
 
 /* Takes `count` descriptions of blocks, for cuts after a driver call: a cut must not fail when
    pages are mapped or unmapped already. 0: out of memory, none is taken. The arena is locked. */
-static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
+static int ds__spares_take(ds__arena *a, ds__mem_block **spares, int count) {
     for (int i = 0; i < count; i++) {
-        spares[i] = ds__mblock_new(a);
+        spares[i] = ds__mem_block_new(a);
         if (spares[i])
             continue;
         while (i-- > 0)
-            ds__mblock_drop(a, spares[i]);
+            ds__mem_block_drop(a, spares[i]);
         return 0;
     }
     return 1;
@@ -206,10 +206,10 @@ static int ds__spares_take(ds__arena *a, ds__mblock **spares, int count) {
 
 /* Maps pages of a hole, at most `need` bytes, and makes them a free block. The arena is locked,
    is unlocked for the driver call, and is locked again. */
-static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
+static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
     ds__segment *s = h->seg;
-    ds__mblock *spare = NULL;
-    ds__mblock *prev =
+    ds__mem_block *spare = NULL;
+    ds__mem_block *prev =
         h->prev && h->prev->state == DS_BLOCK_FREE && !h->prev->quiet ? h->prev : NULL;
     size_t before = prev ? prev->size : 0;
     size_t need = size > before ? size - before : 1;
@@ -226,17 +226,17 @@ static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
     }
     ds__arena_unlock(a);
 
-    ds_result r = ds__map(a, s, h->ptr, need);
+    ds_result r = ds__segment_map(a, s, h->ptr, need);
 
     ds__arena_lock(a);
-    ds__mblock_drop(a, spare);
+    ds__mem_block_drop(a, spare);
     /* its neighbours may have been freed meanwhile */
     if (prev) {
         prev->quiet = 0;
         (void)ds__merge_in(a, prev);
     }
     if (r == DS_OK && need < h->size)
-        ds__hole_in(a, ds__cut(a, h, need));
+        ds__hole_in(a, ds__block_cut(a, h, need));
     h->quiet = 0; /* not before the rest has found its place */
     if (r < 0) {
         ds__hole_in(a, h);
@@ -255,7 +255,7 @@ static ds_result ds__hole_map(ds__arena *a, ds__mblock *h, size_t size) {
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
     for (int again = 0; again < 2; again++) {
         ds__arena_lock(a);
-        ds__mblock *h = ds__hole_for(a, kind, size);
+        ds__mem_block *h = ds__hole_for(a, kind, size);
         ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
         if (h)
@@ -269,9 +269,9 @@ static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
 
 /* Unmaps the whole pages of a free block that is quiet and in no bin; the stream has passed all
    uses of it. Returns the bytes; 0: the block is as before. `grow` is held. */
-static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
+static size_t ds__unmap_block(ds__arena *a, ds__mem_block *b, size_t most) {
     ds__segment *s = b->seg;
-    ds__mblock *spares[2];
+    ds__mem_block *spares[2];
     size_t from = ((size_t)(b->ptr - s->base) + s->page - 1) / s->page * s->page;
     size_t to = (size_t)(b->ptr + b->size - s->base) / s->page * s->page;
     size_t done = 0;
@@ -291,7 +291,7 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
 
     ds__arena_lock(a);
     for (int i = 0; spare && i < 2; i++)
-        ds__mblock_drop(a, spares[i]);
+        ds__mem_block_drop(a, spares[i]);
     if (!done) {
         b->quiet = 0;
         (void)ds__merge_in(a, b);
@@ -299,8 +299,8 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
         return 0;
     }
     size_t front = (size_t)(s->base + from - b->ptr);
-    ds__mblock *hole = front ? ds__cut(a, b, front) : b;
-    ds__mblock *rest = hole->size > done ? ds__cut(a, hole, done) : NULL;
+    ds__mem_block *hole = front ? ds__block_cut(a, b, front) : b;
+    ds__mem_block *rest = hole->size > done ? ds__block_cut(a, hole, done) : NULL;
     hole->quiet = 0;
     ds__hole_in(a, hole);
     if (rest)
@@ -314,10 +314,10 @@ static size_t ds__unmap_block(ds__arena *a, ds__mblock *b, size_t most) {
     ds__mem_note(a->dev, DS_ACTION_SEGMENT_UNMAP, (uint64_t)(uintptr_t)(s->base + from), done,
                  a->stream_id, a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
-    ds__mutex_lock(&ds__m.registry);
-    ds__granules(s, s->base + from, done, 0);
-    ds__mutex_unlock(&ds__m.registry);
-    ds__unreserve(a, done);
+    ds__mutex_lock(&ds__memory_state.registry);
+    ds__address_granules_set(s, s->base + from, done, 0);
+    ds__mutex_unlock(&ds__memory_state.registry);
+    ds__segment_unreserve(a, done);
     return done;
 }
 

@@ -30,8 +30,8 @@
 
 /* A new plain segment for a request; `grow` of the arena is held, no spinning lock. */
 static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
-    const ds_mem_config *c = ds__policy(a->pool);
-    size_t want = ds__msegment_size(c, kind, size);
+    const ds_mem_config *c = ds__pool_policy(a->pool);
+    size_t want = ds__config_segment_size(c, kind, size);
     size_t least = want;
     if (c->segment_growth && !a->pool->no_split) { /* fewer and larger ones fragment less */
         size_t more =
@@ -46,7 +46,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
     for (;;) {
         void *base = NULL;
         int source = 0;
-        ds_result r = ds__reserve(a, want);
+        ds_result r = ds__segment_reserve(a, want);
         if (r == DS_OK) {
             DS__COUNT_CALL(a, driver_allocs, 1);
             r = ds__source_alloc(a, want, &source, &base);
@@ -54,7 +54,7 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
             if (r == DS_ERR_LIMIT_EXCEEDED)
                 r = DS_ERR_OUT_OF_MEMORY;
             if (r < 0) {
-                ds__unreserve(a, want);
+                ds__segment_unreserve(a, want);
                 DS__COUNT_CALL(a, driver_allocs, -1);
             }
         }
@@ -68,20 +68,20 @@ static ds_result ds__grow_plain(ds__arena *a, int kind, size_t size) {
         }
         ds__segment *s = ds__segment_new(a, kind, source, base, want, 0);
         ds__arena_lock(a);
-        ds__mblock *b = s ? ds__mblock_new(a) : NULL;
+        ds__mem_block *b = s ? ds__mem_block_new(a) : NULL;
         if (!b) {
             ds__arena_unlock(a);
             ds__segment whole = { .base = base, .size = want, .source = (uint8_t)source };
             if (s)
                 ds__segment_drop(s);
             DS_IGNORE(ds__source_free(a, &whole));
-            ds__unreserve(a, want);
+            ds__segment_unreserve(a, want);
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of a segment");
         }
         memset(b, 0, sizeof *b);
         b->ptr = base;
         b->size = want;
-        b->asked = ds__requests(a);
+        b->asked = ds__arena_count_request(a);
         b->seg = s;
         s->first = b;
         ds__segment_in(a, s);
@@ -129,7 +129,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
         return r;
     }
     ds__segment_out(a, s);
-    ds__mblock_drop(a, s->first);
+    ds__mem_block_drop(a, s->first);
     s->first = NULL;
     ds__count_reserved(a, kind, -(int64_t)size);
     ds__count_segment(a, s, -1);
@@ -138,7 +138,7 @@ static ds_result ds__segment_return(ds__arena *a, ds__segment *s) {
                  a->pool->id, ds__tls.site.file, (uint32_t)ds__tls.site.line, NULL);
     ds__arena_unlock(a);
     ds__segment_drop(s);
-    ds__unreserve(a, size);
+    ds__segment_unreserve(a, size);
     return DS_OK;
 }
 

@@ -6,14 +6,14 @@
    memory. ds__mem_module has the functions that the core calls.
 
    Invariants: The order is: exports, pinned memory, observers and history, devices, resources,
-   and last the objects of ds__mkeep. Resources end after the pools, because a resource may be
+   and last the objects of ds__kept_alloc. Resources end after the pools, because a resource may be
    the upstream of a pool. The serial numbers of pools, segments and resources continue, so that
    old handles stay invalid.
-   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__m.leaving for graphs
-   that release their pools. No lock of the allocator is held while drivers and the upstreams of
-   pools (user code) free segments.
+   Locks: ds_shutdown holds ds__g.mutex. ds__mem_closing waits under ds__memory_state.leaving for
+   graphs that release their pools. No lock of the allocator is held while drivers and the upstreams
+   of pools (user code) free segments.
    Threads: the thread of ds_shutdown, after all work has ended. CUDA's callback thread may run
-   ds__capture_pool_release at the same time; ds__m.closing keeps it away from pools. */
+   ds__capture_pool_release at the same time; ds__memory_state.closing keeps it away from pools. */
 #ifndef DS__ALLOC_SHUTDOWN_H
 #define DS__ALLOC_SHUTDOWN_H
 
@@ -34,11 +34,11 @@
 #include "leaks.h"
 
 /* What was not freed is told by owner, then all memory of a device goes. */
-static void ds__mem_end(ds__mdevice *dev) {
+static void ds__mem_end(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     ds__tell_leaks(dev);
     ds__stream_end(giver);
-    for (ds__mpool *p = &dev->main; p; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p; p = p->next) {
         for (ds__arena *a = p->arenas; a; a = a->next) {
             for (ds__segment *s = a->segments; s; s = s->next) {
                 if (s->page)
@@ -47,28 +47,28 @@ static void ds__mem_end(ds__mdevice *dev) {
                 } /* the driver's pool ends with the driver */
                 else
                     DS_IGNORE(ds__source_free(a, s));
-                for (ds__mblock *b = s->first; b; b = b->next)
-                    for (ds__muse *u = b->uses; u; u = u->next)
+                for (ds__mem_block *b = s->first; b; b = b->next)
+                    for (ds__stream_use *u = b->uses; u; u = u->next)
                         ds__event_drop(u->event);
-                ds__release(s->granule);
+                ds__host_free(s->granule);
             }
-            for (ds__muse *u = a->spare_uses; u; u = u->next)
+            for (ds__stream_use *u = a->spare_uses; u; u = u->next)
                 ds__event_drop(u->event);
             ds__event_drop(a->end);
             ds__mutex_destroy(&a->grow);
             ds__mutex_destroy(&a->giving);
         }
-        ds__release(p->label);
+        ds__host_free(p->label);
     }
     ds__mutex_destroy(&dev->lock);
 }
 
 static void ds__pinned_shutdown(void) {
-    ds__mdevice *dev = ds__pinned_used();
+    ds__mem_dev *dev = ds__pinned_used();
     for (ds__arena *a = dev ? dev->main.arenas : NULL; a; a = a->next)
         for (ds__segment *s = a->segments; s; s = s->next)
-            for (ds__mblock *b = s->first; b; b = b->next)
-                for (ds__muse *u = b->uses; u; u = u->next) {
+            for (ds__mem_block *b = s->first; b; b = b->next)
+                for (ds__stream_use *u = b->uses; u; u = u->next) {
                     ds__hold_drop(u->hold);
                     u->hold = NULL;
                 }
@@ -89,37 +89,37 @@ static void ds__mem_shutdown(void) {
     ds__snapshot_shutdown();
     for (int backend = 0; backend < DS_BACKEND_COUNT; backend++)
         for (int i = 0; i < DS__MAX_DEVICES; i++) {
-            ds__mdevice *dev = ds__mem_device_at(backend, i);
+            ds__mem_dev *dev = ds__mem_device_at(backend, i);
             if (!dev)
                 continue;
             ds__mem_end(dev);
             atomic_store(ds__module_device(DS__MODULE_ALLOC, backend, i), NULL);
         }
     ds__resource_shutdown();
-    ds__release(ds__m.pools);
-    ds__release(ds__m.sorted);
-    ds__callback_clear(&ds__m.shortage);
-    ds__callback_clear(&ds__m.oom);
-    for (size_t i = 0; i < sizeof ds__m.root / sizeof ds__m.root[0]; i++)
-        atomic_store(&ds__m.root[i], NULL);
+    ds__host_free(ds__memory_state.pools);
+    ds__host_free(ds__memory_state.sorted);
+    ds__callback_clear(&ds__memory_state.shortage);
+    ds__callback_clear(&ds__memory_state.oom);
+    for (size_t i = 0; i < sizeof ds__memory_state.root / sizeof ds__memory_state.root[0]; i++)
+        atomic_store(&ds__memory_state.root[i], NULL);
     for (size_t i = 0; i < DS__MAX_DEVICES; i++)
-        atomic_store(&ds__m.legacy[i], 0);
-    while (ds__m.kept) {
-        ds__mkept *next = ds__m.kept->next;
-        ds__release(ds__m.kept);
-        ds__m.kept = next;
+        atomic_store(&ds__memory_state.legacy[i], 0);
+    while (ds__memory_state.kept) {
+        ds__kept *next = ds__memory_state.kept->next;
+        ds__host_free(ds__memory_state.kept);
+        ds__memory_state.kept = next;
     }
-    ds__m.pools = NULL;
-    ds__m.sorted = NULL;
-    ds__m.free_segments = NULL;
-    ds__m.policies = NULL;
-    ds__m.pool_count = ds__m.pool_room = 0;
-    ds__m.sorted_count = ds__m.sorted_room = 0;
-    ds__m.configured = 0;
+    ds__memory_state.pools = NULL;
+    ds__memory_state.sorted = NULL;
+    ds__memory_state.free_segments = NULL;
+    ds__memory_state.policies = NULL;
+    ds__memory_state.pool_count = ds__memory_state.pool_room = 0;
+    ds__memory_state.sorted_count = ds__memory_state.sorted_room = 0;
+    ds__memory_state.configured = 0;
 }
 
 static const ds__module ds__mem_module = { .stream_end = ds__mem_stream_gone,
-                                           .thread_end = ds__release, /* its report */
+                                           .thread_end = ds__host_free, /* its report */
                                            .shutdown = ds__mem_shutdown };
 
 #endif

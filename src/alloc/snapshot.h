@@ -28,32 +28,32 @@
 #include "snapshot_page_data.h"
 #include "snapshot_page.gen.h"
 
-static void ds__write_page(ds__ink *k) {
+static void ds__write_page(ds__item_writer *k) {
     for (size_t i = 0; i < sizeof ds__page_head / sizeof *ds__page_head; i++)
-        ds__ink_plain(k, ds__page_head[i]);
+        ds__item_writer_plain(k, ds__page_head[i]);
     ds__page_data(k);
     for (size_t i = 0; i < sizeof ds__page_code / sizeof *ds__page_code; i++)
-        ds__ink_plain(k, ds__page_code[i]);
+        ds__item_writer_plain(k, ds__page_code[i]);
 }
 
 /* ---- the public functions ---- */
 
-static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool,
-                              ds_write_fn write_fn, void *user) {
+static ds_result ds__snapshot_write(ds_mem_format format, unsigned flags, ds_pool pool,
+                                    ds_write_fn write_fn, void *user) {
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     DS__REQUIRE((int)format >= DS_SNAPSHOT_PICKLE && (int)format <= DS_SNAPSHOT_HTML,
                 "format is %d; use a DS_SNAPSHOT_* format", (int)format);
     DS__REQUIRE(!(flags & ~(unsigned)DS_SNAPSHOT_NO_HISTORY), "unknown flags %#x", flags);
-    ds__mpool *only = pool.id ? ds__mpool_of(pool) : NULL;
+    ds__mem_pool *only = pool.id ? ds__mem_pool_of(pool) : NULL;
     if (pool.id && !only)
         return DS_ERR_INVALID_HANDLE;
     ds__snap *s = ds__snap_collect(flags, only);
     if (!s)
         return r;
-    ds__ink *k = ds__alloc(sizeof *k);
+    ds__item_writer *k = ds__host_alloc(sizeof *k);
     if (k) {
-        k->text = ds__alloc((s->texts_count + 1) * sizeof *k->text);
-        k->frame = ds__alloc((s->frame_count + 1) * sizeof *k->frame);
+        k->text = ds__host_alloc((s->texts_count + 1) * sizeof *k->text);
+        k->frame = ds__host_alloc((s->frame_count + 1) * sizeof *k->frame);
     }
     if (k && k->text && k->frame) {
         k->s = s;
@@ -64,16 +64,16 @@ static ds_result ds__snapshot(ds_mem_format format, unsigned flags, ds_pool pool
             ds__write_page(k);
         else
             ds__write_snapshot(k);
-        ds__ink_flush(k);
+        ds__item_writer_flush(k);
         r = k->stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", k->stopped) : DS_OK;
     } else {
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a snapshot");
     }
     if (k) {
-        ds__release(k->text);
-        ds__release(k->frame);
+        ds__host_free(k->text);
+        ds__host_free(k->frame);
     }
-    ds__release(k);
+    ds__host_free(k);
     ds__snap_free(s);
     return r;
 }
@@ -82,7 +82,7 @@ DSDEF ds_result(ds_mem_write_snapshot)(ds_mem_format format, unsigned flags, ds_
                                        ds_write_fn write_fn, void *user) {
     DS__ENTER("ds_mem_write_snapshot");
     DS__REQUIRE(write_fn, "write_fn is NULL");
-    return ds__snapshot(format, flags, pool, write_fn, user);
+    return ds__snapshot_write(format, flags, pool, write_fn, user);
 }
 
 DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags,
@@ -92,7 +92,7 @@ DSDEF ds_result(ds_mem_write_snapshot_file)(ds_mem_format format, unsigned flags
     FILE *f = fopen(path, "wb");
     if (!f)
         return ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
-    ds_result r = ds__snapshot(format, flags, (ds_pool){ 0 }, ds__pen_to_file, f);
+    ds_result r = ds__snapshot_write(format, flags, (ds_pool){ 0 }, ds__text_writer_to_file, f);
     if (fclose(f) != 0 && r == DS_OK)
         r = ds__fail(DS_ERR_SYSTEM, "%s cannot be written: %s", path, strerror(errno));
     return r;
@@ -107,35 +107,35 @@ static int ds__segment_order(const void *a, const void *b) {
 }
 
 /* All is locked. */
-static ds_result ds__each_block(ds__mdevice *dev, ds_mem_block_fn fn, void *user) {
+static ds_result ds__each_block(ds__mem_dev *dev, ds_mem_block_fn fn, void *user) {
     size_t count = 0;
     size_t n = 0;
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (ds__segment *i = a->segments; i; i = i->next)
                 count++;
-    ds__segment **sorted = ds__alloc((count + 1) * sizeof *sorted);
+    ds__segment **sorted = ds__host_alloc((count + 1) * sizeof *sorted);
     if (!sorted)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to sort %zu segments", count);
-    for (ds__mpool *p = &dev->main; p; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (ds__segment *i = a->segments; i; i = i->next)
                 sorted[n++] = i;
     qsort(sorted, n, sizeof *sorted, ds__segment_order);
-    ds__guarded g = ds__guard();
+    ds__callback_guard g = ds__callback_guard_enter();
     for (size_t i = 0; i < n; i++)
-        for (ds__mblock *b = sorted[i]->first; b; b = b->next) {
+        for (ds__mem_block *b = sorted[i]->first; b; b = b->next) {
             ds_mem_block block;
-            ds__describe(atomic_load(&sorted[i]->arena), b, &block);
+            ds__block_describe(atomic_load(&sorted[i]->arena), b, &block);
             fn(&block, user);
         }
-    ds__unguard(g);
-    ds__release(sorted);
+    ds__callback_guard_leave(g);
+    ds__host_free(sorted);
     return DS_OK;
 }
 
 DSDEF ds_result(ds_mem_for_each_block)(ds_device device, ds_mem_block_fn fn, void *user) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     DS__ENTER("ds_mem_for_each_block");
     DS__REQUIRE(fn, "fn is NULL");
     ds_result r = ds__mem_asked(device, &dev);

@@ -7,10 +7,10 @@
    snapshots. Segments are sorted by device and address. The times of a device's events are
    nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
    memory runs out, the whole snapshot is dropped.
-   Locks: ds__m.lock first, and released. Then ds__mh.lock, and under it one device after the
-   other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the copy is
-   allocated under these locks, spinning ones included. The event of the snapshot itself is
-   noted under ds__mh.lock, so observers (user code) run under it.
+   Locks: ds__memory_state.lock first, and released. Then ds__history_state.lock, and under it one
+   device after the other is stopped (ds__mem_lock_all); its history_lock comes last. Memory for the
+   copy is allocated under these locks, spinning ones included. The event of the snapshot itself is
+   noted under ds__history_state.lock, so observers (user code) run under it.
    Threads: any caller's thread, also while streams capture. The copy of a device is consistent
    in itself; devices are copied one after the other. */
 #ifndef DS__ALLOC_SNAPSHOT_COLLECT_H
@@ -29,7 +29,7 @@
 static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__arena *a,
                              uint32_t device, uint32_t pool) {
     ds__ssegment *run = NULL;
-    for (const ds__mblock *b = seg->first; b && !s->broken; b = b->next) {
+    for (const ds__mem_block *b = seg->first; b && !s->broken; b = b->next) {
         if (b->state == DS_BLOCK_UNMAPPED) {
             run = NULL;
             continue;
@@ -64,7 +64,7 @@ static void ds__snap_segment(ds__snap *s, const ds__segment *seg, const ds__aren
     }
 }
 
-static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) {
+static uint32_t ds__snap_pool(ds__snap *s, const ds__mem_pool *p, uint32_t device) {
     if (!DS__SNAP_MORE(s, pools, pool_count, pool_room))
         return 0;
     s->pools[s->pool_count] =
@@ -73,13 +73,13 @@ static uint32_t ds__snap_pool(ds__snap *s, const ds__mpool *p, uint32_t device) 
 }
 
 /* Copies the newest events, from the oldest of them. The device is locked. */
-static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mdevice *dev) {
+static void ds__snap_history(ds__snap *s, ds__sdevice *d, ds__mem_dev *dev) {
     /* a few may come without the device's lock */
     uint64_t n = atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 64;
     size_t have = n < dev->history_room ? (size_t)n : dev->history_room;
     if (!have || s->broken)
         return;
-    if (!(d->events = ds__alloc(have * sizeof *d->events))) {
+    if (!(d->events = ds__host_alloc(have * sizeof *d->events))) {
         s->broken = 1;
         return;
     }
@@ -108,7 +108,7 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     size_t kept = 0;
     uint32_t pool = 0;
     for (size_t i = 0; i < d->count && !s->broken; i++) {
-        ds__mevent e = d->events[i];
+        ds__history_event e = d->events[i];
         if (pool >= s->pool_count || s->pools[pool].device != number || s->pools[pool].id != e.pool)
             for (pool = 0; pool < s->pool_count &&
                            (s->pools[pool].device != number || s->pools[pool].id != e.pool);)
@@ -131,14 +131,14 @@ static void ds__snap_events(ds__snap *s, ds__sdevice *d, uint32_t number, uint64
     d->count = kept;
 }
 
-static void ds__snap_device(ds__snap *s, ds__mdevice *dev, uint32_t number, unsigned flags,
+static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsigned flags,
                             uint64_t only) {
     ds__sdevice *d = &s->devices[number];
     d->total = dev->total;
     d->limit = atomic_load(&dev->limit);
     d->room = dev->history_room;
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && !s->broken; p = p->next) {
+    for (ds__mem_pool *p = &dev->main; p && !s->broken; p = p->next) {
         uint32_t pool = ds__snap_pool(s, p, number);
         if (only && p->id != only)
             continue;
@@ -173,54 +173,54 @@ static void ds__snap_free(ds__snap *s) {
     if (!s)
         return;
     for (uint32_t i = 0; i < s->device_count && s->devices; i++)
-        ds__release(s->devices[i].events);
-    ds__release(s->devices);
-    ds__release(s->segments);
-    ds__release(s->blocks);
-    ds__release(s->pools);
-    ds__release(s->frames);
-    ds__release(s->text);
-    ds__release(s->texts);
-    ds__release(s->text_index.slot);
-    ds__release(s->frame_index.slot);
-    ds__release(s);
+        ds__host_free(s->devices[i].events);
+    ds__host_free(s->devices);
+    ds__host_free(s->segments);
+    ds__host_free(s->blocks);
+    ds__host_free(s->pools);
+    ds__host_free(s->frames);
+    ds__host_free(s->text);
+    ds__host_free(s->texts);
+    ds__host_free(s->text_index.slot);
+    ds__host_free(s->frame_index.slot);
+    ds__host_free(s);
 }
 
 /* `lock` is held. */
 static int64_t ds__to_wall(void) {
-    if (!ds__mh.to_wall_ns)
-        ds__mh.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
-    return ds__mh.to_wall_ns;
+    if (!ds__history_state.to_wall_ns)
+        ds__history_state.to_wall_ns = ds__os_wall_ns() - (int64_t)ds__now_ns();
+    return ds__history_state.to_wall_ns;
 }
 
 /* Everything, or one pool's; NULL: no memory, and the sentence is set. CUDA's devices come
    first. */
-static ds__snap *ds__snap_collect(unsigned flags, const ds__mpool *only) {
+static ds__snap *ds__snap_collect(unsigned flags, const ds__mem_pool *only) {
     int gpus = ds__type_count(DS_DEVICE_CUDA);
     int all = gpus + ds__type_count(DS_DEVICE_CPU);
-    ds__snap *s = ds__alloc(sizeof *s);
+    ds__snap *s = ds__host_alloc(sizeof *s);
     if (s) {
         s->device_count = (uint32_t)all;
-        s->devices = ds__alloc((size_t)(all ? all : 1) * sizeof *s->devices);
+        s->devices = ds__host_alloc((size_t)(all ? all : 1) * sizeof *s->devices);
     }
     if (s && s->devices) {
-        ds__mutex_lock(&ds__m.lock);
-        s->config = ds__m.config;
-        ds__mutex_unlock(&ds__m.lock);
-        ds__mutex_lock(&ds__mh.lock);
+        ds__mutex_lock(&ds__memory_state.lock);
+        s->config = ds__memory_state.config;
+        ds__mutex_unlock(&ds__memory_state.lock);
+        ds__mutex_lock(&ds__history_state.lock);
         s->time_ns = ds__now_ns();
         s->to_wall_ns = ds__to_wall();
-        s->entries = ds__mh.entries;
+        s->entries = ds__history_state.entries;
         s->nobody = ds__snap_text(s, "(no label)");
         /* the settings that remain are the first device's */
         for (int i = all; i-- > 0 && !s->broken;) {
             ds_device device = i < gpus ? ds_cuda(i) : ds_cpu(i - gpus);
-            ds__mdevice *dev = ds__mem_device_at(ds__backend_of(device), device.index);
+            ds__mem_dev *dev = ds__mem_device_at(ds__backend_of(device), device.index);
             s->devices[i].device = device;
             if (dev && (!only || only->dev == dev))
                 ds__snap_device(s, dev, (uint32_t)i, flags, only ? only->id : 0);
         }
-        ds__mutex_unlock(&ds__mh.lock);
+        ds__mutex_unlock(&ds__history_state.lock);
         if (s->segment_count)
             qsort(s->segments, s->segment_count, sizeof *s->segments, ds__snap_order);
     }

@@ -1,14 +1,14 @@
 /* alloc/snapshot_format.h - output of pickle and JSON: buffer, words, opcodes.
 
-   The text writer of snapshots (ds__ink): buffers the output, and writes dictionaries, lists,
-   numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
+   The text writer of snapshots (ds__item_writer): buffers the output, and writes dictionaries,
+   lists, numbers and texts as pickle (protocol 2) or JSON. DS__WORDS lists the words of the format.
 
    Invariants: `level` has the open lists and dictionaries, at most 8. In a pickle, a word, text
    or frame is written once, and later ones refer to its memo number. Nothing is written after
    the writer returned a value other than 0.
-   Locks: none. ds__ink_flush calls the user's writer with no lock of the allocator held, and
-   devstream refuses calls from it.
-   Threads: one thread per ds__ink: that of the snapshot call. */
+   Locks: none. ds__item_writer_flush calls the user's writer with no lock of the allocator held,
+   and devstream refuses calls from it.
+   Threads: one thread per ds__item_writer: that of the snapshot call. */
 #ifndef DS__ALLOC_SNAPSHOT_FORMAT_H
 #define DS__ALLOC_SNAPSHOT_FORMAT_H
 
@@ -92,7 +92,7 @@ static const char *const ds__words[] = {
 #undef DS__WORD_
 };
 
-typedef struct ds__ink {
+typedef struct ds__item_writer {
     ds_write_fn write_fn;
     void *user;
     int stopped;
@@ -111,17 +111,17 @@ typedef struct ds__ink {
     const ds__snap *s;
     size_t size;
     char buffer[16384];
-} ds__ink;
+} ds__item_writer;
 
-static void ds__ink_flush(ds__ink *k) {
-    ds__guarded g = ds__guard();
+static void ds__item_writer_flush(ds__item_writer *k) {
+    ds__callback_guard g = ds__callback_guard_enter();
     if (k->size && !k->stopped)
         k->stopped = k->write_fn(k->buffer, k->size, k->user);
-    ds__unguard(g);
+    ds__callback_guard_leave(g);
     k->size = 0;
 }
 
-static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
+static void ds__item_writer_bytes(ds__item_writer *k, const void *bytes, size_t size) {
     for (const char *p = bytes; size && !k->stopped;) {
         size_t n = sizeof k->buffer - k->size;
         if (n > size)
@@ -129,113 +129,113 @@ static void ds__ink_bytes(ds__ink *k, const void *bytes, size_t size) {
         memcpy(k->buffer + k->size, p, n);
         k->size += n;
         if (k->size == sizeof k->buffer)
-            ds__ink_flush(k);
+            ds__item_writer_flush(k);
         p += n;
         size -= n;
     }
 }
 
-static void ds__ink_byte(ds__ink *k, int byte) {
+static void ds__item_writer_byte(ds__item_writer *k, int byte) {
     char c = (char)byte;
-    ds__ink_bytes(k, &c, 1);
+    ds__item_writer_bytes(k, &c, 1);
 }
 
-static void ds__ink_plain(ds__ink *k, const char *text) {
-    ds__ink_bytes(k, text, strlen(text));
+static void ds__item_writer_plain(ds__item_writer *k, const char *text) {
+    ds__item_writer_bytes(k, text, strlen(text));
 }
 
-static void ds__ink_number(ds__ink *k, uint64_t n) {
+static void ds__item_writer_number(ds__item_writer *k, uint64_t n) {
     char digits[20];
     size_t at = sizeof digits;
     do
         digits[--at] = (char)('0' + n % 10);
     while (n /= 10);
-    ds__ink_bytes(k, digits + at, sizeof digits - at);
+    ds__item_writer_bytes(k, digits + at, sizeof digits - at);
 }
 
 /* A string of JSON, which may also stand in a page. */
-static void ds__ink_quoted(ds__ink *k, const char *text) {
-    ds__ink_byte(k, '"');
+static void ds__item_writer_quoted(ds__item_writer *k, const char *text) {
+    ds__item_writer_byte(k, '"');
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         char code[8];
         if (c >= ' ' && c != '"' && c != '\\' && c != '<') {
-            ds__ink_byte(k, c);
+            ds__item_writer_byte(k, c);
             continue;
         }
         snprintf(code, sizeof code, "\\u%04x", c);
-        ds__ink_bytes(k, code, 6);
+        ds__item_writer_bytes(k, code, 6);
     }
-    ds__ink_byte(k, '"');
+    ds__item_writer_byte(k, '"');
 }
 
 /* Opcode, then the number in so many bytes, lowest first. */
-static void ds__pickle(ds__ink *k, int opcode, uint64_t n, unsigned bytes) {
-    ds__ink_byte(k, opcode);
+static void ds__snapshot_opcode_write(ds__item_writer *k, int opcode, uint64_t n, unsigned bytes) {
+    ds__item_writer_byte(k, opcode);
     for (; bytes; bytes--, n >>= 8)
-        ds__ink_byte(k, (int)(n & 255));
+        ds__item_writer_byte(k, (int)(n & 255));
 }
 
 /* What is on top of the stack gets a number, or what has one is taken again. */
-static void ds__pickle_keep(ds__ink *k, uint32_t *memo) {
+static void ds__pickle_keep(ds__item_writer *k, uint32_t *memo) {
     *memo = ++k->memos;
     if (*memo < 256)
-        ds__pickle(k, 'q', *memo, 1);
+        ds__snapshot_opcode_write(k, 'q', *memo, 1);
     else
-        ds__pickle(k, 'r', *memo, 4);
+        ds__snapshot_opcode_write(k, 'r', *memo, 4);
 }
 
-static int ds__pickle_again(ds__ink *k, const uint32_t *memo) {
+static int ds__pickle_again(ds__item_writer *k, const uint32_t *memo) {
     if (*memo)
-        ds__pickle(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
+        ds__snapshot_opcode_write(k, *memo < 256 ? 'h' : 'j', *memo, *memo < 256 ? 1 : 4);
     return *memo != 0;
 }
 
-static void ds__pickle_text(ds__ink *k, const char *text) {
+static void ds__pickle_text(ds__item_writer *k, const char *text) {
     size_t n = strlen(text);
-    ds__pickle(k, 'X', n, 4);
-    ds__ink_bytes(k, text, n);
+    ds__snapshot_opcode_write(k, 'X', n, 4);
+    ds__item_writer_bytes(k, text, n);
 }
 
 /* Opens a list or a dictionary: '[' or '{'. The reader of the viewer passes what is between two
    marks as arguments, so a mark stands before each thousandth item of a list. */
-static void ds__ink_open(ds__ink *k, char what) {
+static void ds__item_writer_open(ds__item_writer *k, char what) {
     k->level[k->depth].count = 0;
     k->level[k->depth++].close = what == '[' ? ']' : '}';
     if (!k->pickle)
-        ds__ink_byte(k, what);
+        ds__item_writer_byte(k, what);
     else if (what == '[')
-        ds__ink_byte(k, ']');
+        ds__item_writer_byte(k, ']');
     else
-        ds__ink_bytes(k, "}(", 2);
+        ds__item_writer_bytes(k, "}(", 2);
 }
 
-static void ds__ink_close(ds__ink *k) {
+static void ds__item_writer_close(ds__item_writer *k) {
     char close = k->level[--k->depth].close;
     if (!k->pickle)
-        ds__ink_byte(k, close);
+        ds__item_writer_byte(k, close);
     else if (close == '}')
-        ds__ink_byte(k, 'u');
+        ds__item_writer_byte(k, 'u');
     else if (k->level[k->depth].count)
-        ds__ink_byte(k, 'e');
+        ds__item_writer_byte(k, 'e');
 }
 
 /* Before each item of a list. */
-static void ds__ink_item(ds__ink *k) {
+static void ds__item_writer_item(ds__item_writer *k) {
     uint32_t n = k->level[k->depth - 1].count++;
     if (!k->pickle) {
         if (n)
-            ds__ink_byte(k, ',');
-        ds__ink_byte(k, '\n');
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_byte(k, '\n');
         return;
     }
     if (n % 1000 == 0)
-        ds__ink_plain(k, n ? "e(" : "(");
+        ds__item_writer_plain(k, n ? "e(" : "(");
 }
 
-static void ds__ink_word(ds__ink *k, int word) {
+static void ds__item_writer_word(ds__item_writer *k, int word) {
     if (!k->pickle) {
-        ds__ink_quoted(k, ds__words[word]);
+        ds__item_writer_quoted(k, ds__words[word]);
         return;
     }
     if (ds__pickle_again(k, &k->word[word]))
@@ -245,45 +245,45 @@ static void ds__ink_word(ds__ink *k, int word) {
 }
 
 /* Before each value of a dictionary. */
-static void ds__ink_key(ds__ink *k, int word) {
+static void ds__item_writer_key(ds__item_writer *k, int word) {
     if (!k->pickle && k->level[k->depth - 1].count++)
-        ds__ink_byte(k, ',');
-    ds__ink_word(k, word);
+        ds__item_writer_byte(k, ',');
+    ds__item_writer_word(k, word);
     if (!k->pickle)
-        ds__ink_byte(k, ':');
+        ds__item_writer_byte(k, ':');
 }
 
-static void ds__ink_int(ds__ink *k, uint64_t n) {
+static void ds__item_writer_int(ds__item_writer *k, uint64_t n) {
     if (!k->pickle) {
-        ds__ink_number(k, n);
+        ds__item_writer_number(k, n);
         return;
     }
     unsigned bytes = 5; /* with room for the sign */
     if (n < 1u << 8) {
-        ds__pickle(k, 'K', n, 1);
+        ds__snapshot_opcode_write(k, 'K', n, 1);
         return;
     }
     if (n < 1u << 16) {
-        ds__pickle(k, 'M', n, 2);
+        ds__snapshot_opcode_write(k, 'M', n, 2);
         return;
     }
     if (n < 1u << 31) {
-        ds__pickle(k, 'J', n, 4);
+        ds__snapshot_opcode_write(k, 'J', n, 4);
         return;
     }
     while (bytes < 8 && n >> (8 * bytes - 1))
         bytes++;
     if (n >> 63)
         n = INT64_MAX;
-    ds__pickle(k, 0x8a, bytes, 1);
+    ds__snapshot_opcode_write(k, 0x8a, bytes, 1);
     for (unsigned i = 0; i < bytes; i++)
-        ds__ink_byte(k, (int)(n >> 8 * i & 255));
+        ds__item_writer_byte(k, (int)(n >> 8 * i & 255));
 }
 
-static void ds__ink_text(ds__ink *k, uint32_t text) {
+static void ds__item_writer_text(ds__item_writer *k, uint32_t text) {
     const char *string = ds__snap_string(k->s, text);
     if (!k->pickle) {
-        ds__ink_quoted(k, string);
+        ds__item_writer_quoted(k, string);
         return;
     }
     if (text && ds__pickle_again(k, &k->text[text - 1]))
@@ -293,62 +293,62 @@ static void ds__ink_text(ds__ink *k, uint32_t text) {
         ds__pickle_keep(k, &k->text[text - 1]);
 }
 
-static void ds__put_int(ds__ink *k, int word, uint64_t n) {
-    ds__ink_key(k, word);
-    ds__ink_int(k, n);
+static void ds__put_int(ds__item_writer *k, int word, uint64_t n) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_int(k, n);
 }
 
-static void ds__put_text(ds__ink *k, int word, uint32_t text) {
-    ds__ink_key(k, word);
-    ds__ink_text(k, text);
+static void ds__put_text(ds__item_writer *k, int word, uint32_t text) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_text(k, text);
 }
 
-static void ds__put_word(ds__ink *k, int word, int value) {
-    ds__ink_key(k, word);
-    ds__ink_word(k, value);
+static void ds__put_word(ds__item_writer *k, int word, int value) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_word(k, value);
 }
 
-static void ds__put_bool(ds__ink *k, int word, int value) {
-    ds__ink_key(k, word);
+static void ds__put_bool(ds__item_writer *k, int word, int value) {
+    ds__item_writer_key(k, word);
     if (k->pickle)
-        ds__ink_byte(k, value ? 0x88 : 0x89);
+        ds__item_writer_byte(k, value ? 0x88 : 0x89);
     else
-        ds__ink_plain(k, value ? "true" : "false");
+        ds__item_writer_plain(k, value ? "true" : "false");
 }
 
-static void ds__put_list(ds__ink *k, int word) {
-    ds__ink_key(k, word);
-    ds__ink_open(k, '[');
+static void ds__put_list(ds__item_writer *k, int word) {
+    ds__item_writer_key(k, word);
+    ds__item_writer_open(k, '[');
 }
 
 /* -1 for no limit. */
-static void ds__put_size(ds__ink *k, int word, size_t size) {
+static void ds__put_size(ds__item_writer *k, int word, size_t size) {
     if (size <= INT64_MAX) {
         ds__put_int(k, word, size);
         return;
     }
-    ds__ink_key(k, word);
+    ds__item_writer_key(k, word);
     if (k->pickle)
-        ds__pickle(k, 'J', 0xffffffffu, 4);
+        ds__snapshot_opcode_write(k, 'J', 0xffffffffu, 4);
     else
-        ds__ink_plain(k, "-1");
+        ds__item_writer_plain(k, "-1");
 }
 
 /* A number from 0 to 1000. */
-static void ds__put_real(ds__ink *k, int word, double value) {
+static void ds__put_real(ds__item_writer *k, int word, double value) {
     char text[32];
     uint64_t bits;
     unsigned millionths = (unsigned)(value * 1e6 + 0.5);
     memcpy(&bits, &value, sizeof bits);
-    ds__ink_key(k, word);
+    ds__item_writer_key(k, word);
     if (k->pickle) {
-        ds__ink_byte(k, 'G');
+        ds__item_writer_byte(k, 'G');
         for (int shift = 56; shift >= 0; shift -= 8)
-            ds__ink_byte(k, (int)(bits >> shift & 255));
+            ds__item_writer_byte(k, (int)(bits >> shift & 255));
         return;
     }
     snprintf(text, sizeof text, "%u.%06u", millionths / 1000000, millionths % 1000000);
-    ds__ink_plain(k, text);
+    ds__item_writer_plain(k, text);
 }
 
 #endif

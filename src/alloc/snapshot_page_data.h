@@ -17,34 +17,34 @@
 #include "snapshot_format.h"
 #include "snapshot_write.h"
 
-static void ds__page_numbers(ds__ink *k, const uint64_t *n, size_t count, int first) {
+static void ds__page_numbers(ds__item_writer *k, const uint64_t *n, size_t count, int first) {
     for (size_t i = 0; i < count; i++) {
         if (i || !first)
-            ds__ink_byte(k, ',');
-        ds__ink_number(k, n[i]);
+            ds__item_writer_byte(k, ',');
+        ds__item_writer_number(k, n[i]);
     }
 }
 
 /* What the page reads: flat lists of numbers, frames and texts by number. */
-static void ds__page_data(ds__ink *k) {
+static void ds__page_data(ds__item_writer *k) {
     const ds__snap *s = k->s;
-    ds__ink_plain(k, "{\"time\":");
-    ds__ink_number(k, ds__snap_us(s, s->time_ns));
-    ds__ink_plain(k, ",\"texts\":[\"\"");
+    ds__item_writer_plain(k, "{\"time\":");
+    ds__item_writer_number(k, ds__snap_us(s, s->time_ns));
+    ds__item_writer_plain(k, ",\"texts\":[\"\"");
     for (uint32_t i = 1; i <= s->texts_count; i++) {
-        ds__ink_byte(k, ',');
-        ds__ink_quoted(k, ds__snap_string(s, i));
+        ds__item_writer_byte(k, ',');
+        ds__item_writer_quoted(k, ds__snap_string(s, i));
     }
-    ds__ink_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
+    ds__item_writer_plain(k, "],\n\"frames\":[0,0,0"); /* file, line, label */
     for (size_t i = 0; i < s->frame_count; i++)
         ds__page_numbers(k, (uint64_t[]){ s->frames[i].file, s->frames[i].line, s->frames[i].name },
                          3, 0);
-    ds__ink_plain(k, "],\n\"pools\":["); /* id, label */
+    ds__item_writer_plain(k, "],\n\"pools\":["); /* id, label */
     for (size_t i = 0; i < s->pool_count; i++)
         ds__page_numbers(
             k, (uint64_t[]){ s->pools[i].name[0], s->pools[i].name[1], s->pools[i].label }, 3, !i);
     /* device, address, size, stream, small or large, growing, pool, first block, blocks */
-    ds__ink_plain(k, "],\n\"segments\":[");
+    ds__item_writer_plain(k, "],\n\"segments\":[");
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
         const ds__ssegment *g = &s->segments[i];
         ds__page_numbers(k,
@@ -52,31 +52,31 @@ static void ds__page_data(ds__ink *k) {
                                        g->growing, g->pool, g->first, g->count },
                          9, !i);
     }
-    ds__ink_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
+    ds__item_writer_plain(k, "],\n\"blocks\":["); /* size, requested size, state, frame */
     for (size_t i = 0; i < s->block_count && !k->stopped; i++)
         ds__page_numbers(k,
                          (uint64_t[]){ s->blocks[i].size, s->blocks[i].asked, s->blocks[i].state,
                                        s->blocks[i].frame },
                          4, !i);
-    ds__ink_plain(k, "],\n\"devices\":[");
+    ds__item_writer_plain(k, "],\n\"devices\":[");
     for (uint32_t d = 0; d < s->device_count; d++) {
         const ds__sdevice *v = &s->devices[d];
         uint64_t start = v->count ? v->events[0].time_ns : 0;
         uint64_t last = start;
-        ds__ink_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
+        ds__item_writer_plain(k, d ? ",\n{\"name\":" : "\n{\"name\":");
         ds__write_name(k, v->device);
-        ds__ink_plain(k, ",\"total\":");
-        ds__ink_number(k, v->total);
-        ds__ink_plain(k, ",\"limit\":");
-        ds__ink_number(k, v->limit);
-        ds__ink_plain(k, ",\"seen\":");
-        ds__ink_number(k, v->seen);
-        ds__ink_plain(k, ",\"start\":");
-        ds__ink_number(k, v->count ? ds__snap_us(s, start) : 0);
+        ds__item_writer_plain(k, ",\"total\":");
+        ds__item_writer_number(k, v->total);
+        ds__item_writer_plain(k, ",\"limit\":");
+        ds__item_writer_number(k, v->limit);
+        ds__item_writer_plain(k, ",\"seen\":");
+        ds__item_writer_number(k, v->seen);
+        ds__item_writer_plain(k, ",\"start\":");
+        ds__item_writer_number(k, v->count ? ds__snap_us(s, start) : 0);
         /* action, address, size, frame or text, ns since the one before */
-        ds__ink_plain(k, ",\"events\":[");
+        ds__item_writer_plain(k, ",\"events\":[");
         for (size_t i = 0; i < v->count && !k->stopped; i++) {
-            const ds__mevent *e = &v->events[i];
+            const ds__history_event *e = &v->events[i];
             ds__page_numbers(k,
                              (uint64_t[]){ e->action, e->address, e->bytes, e->line,
                                            e->time_ns > last ? e->time_ns - last : 0 },
@@ -84,9 +84,9 @@ static void ds__page_data(ds__ink *k) {
             if (e->time_ns > last)
                 last = e->time_ns;
         }
-        ds__ink_plain(k, "]}");
+        ds__item_writer_plain(k, "]}");
     }
-    ds__ink_plain(k, "]}");
+    ds__item_writer_plain(k, "]}");
 }
 
 #endif

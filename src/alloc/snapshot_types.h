@@ -60,7 +60,7 @@ typedef struct ds__sdevice {
     uint64_t seen; /* events since the start of the history */
     uint64_t active;
     /* from the oldest; `line` is their frame, or the text of an annotation, and `pool` an index */
-    ds__mevent *events;
+    ds__history_event *events;
     size_t count;
 } ds__sdevice;
 
@@ -107,7 +107,7 @@ static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_
                                uint64_t (*hash_of)(ds__snap *s, uint32_t at), const void *key) {
     if (2 * count >= x->mask) {
         size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
-        uint32_t *bigger = ds__alloc(size * sizeof *bigger);
+        uint32_t *bigger = ds__host_alloc(size * sizeof *bigger);
         if (!bigger) {
             s->broken = 1;
             return NULL;
@@ -118,7 +118,7 @@ static uint32_t *ds__snap_slot(ds__snap *s, ds__sindex *x, size_t count, uint64_
                 at = (at + 1) & (size - 1);
             bigger[at] = i;
         }
-        ds__release(x->slot);
+        ds__host_free(x->slot);
         x->slot = bigger;
         x->mask = size - 1;
     }

@@ -17,36 +17,36 @@
 #include "snapshot_types.h"
 #include "snapshot_format.h"
 
-static void ds__put_pool(ds__ink *k, uint32_t pool) {
+static void ds__put_pool(ds__item_writer *k, uint32_t pool) {
     const uint64_t *name = k->s->pools[pool].name;
-    ds__ink_key(k, DS__WORD_segment_pool_id);
+    ds__item_writer_key(k, DS__WORD_segment_pool_id);
     if (!k->pickle)
-        ds__ink_byte(k, '[');
-    ds__ink_int(k, name[0]);
+        ds__item_writer_byte(k, '[');
+    ds__item_writer_int(k, name[0]);
     if (!k->pickle)
-        ds__ink_byte(k, ',');
-    ds__ink_int(k, name[1]);
-    ds__ink_byte(k, k->pickle ? 0x86 : ']');
+        ds__item_writer_byte(k, ',');
+    ds__item_writer_int(k, name[1]);
+    ds__item_writer_byte(k, k->pickle ? 0x86 : ']');
 }
 
 /* One frame, or none. */
-static void ds__put_frames(ds__ink *k, uint32_t frame) {
-    ds__ink_key(k, DS__WORD_frames);
+static void ds__put_frames(ds__item_writer *k, uint32_t frame) {
+    ds__item_writer_key(k, DS__WORD_frames);
     if (k->pickle && frame && ds__pickle_again(k, &k->frame[frame - 1]))
         return;
-    ds__ink_open(k, '[');
+    ds__item_writer_open(k, '[');
     if (frame) {
         const ds__sframe *f = &k->s->frames[frame - 1];
         k->level[k->depth - 1].count++;
         if (k->pickle)
-            ds__ink_byte(k, '(');
-        ds__ink_open(k, '{');
+            ds__item_writer_byte(k, '(');
+        ds__item_writer_open(k, '{');
         ds__put_text(k, DS__WORD_filename, f->file);
         ds__put_int(k, DS__WORD_line, f->line);
         ds__put_text(k, DS__WORD_name, f->name ? f->name : k->s->nobody);
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     if (k->pickle && frame)
         ds__pickle_keep(k, &k->frame[frame - 1]);
 }
@@ -55,20 +55,20 @@ static uint64_t ds__snap_us(const ds__snap *s, uint64_t time_ns) {
     return (uint64_t)((int64_t)time_ns + s->to_wall_ns) / 1000;
 }
 
-static void ds__write_block(ds__ink *k, const ds__sblock *b) {
+static void ds__write_block(ds__item_writer *k, const ds__sblock *b) {
     static const int states[] = { DS__WORD_inactive, DS__WORD_active_allocated,
                                   DS__WORD_active_pending_free };
-    ds__ink_open(k, '{');
+    ds__item_writer_open(k, '{');
     ds__put_int(k, DS__WORD_address, b->address);
     ds__put_int(k, DS__WORD_size, b->size);
     ds__put_int(k, DS__WORD_requested_size, b->asked);
     ds__put_word(k, DS__WORD_state, states[b->state]);
     ds__put_frames(k, b->frame);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
-    ds__ink_open(k, '{');
+static void ds__write_segment(ds__item_writer *k, const ds__ssegment *g) {
+    ds__item_writer_open(k, '{');
     ds__put_int(k, DS__WORD_device, g->device);
     ds__put_int(k, DS__WORD_address, g->address);
     ds__put_int(k, DS__WORD_total_size, g->size);
@@ -84,15 +84,15 @@ static void ds__write_segment(ds__ink *k, const ds__ssegment *g) {
     ds__put_frames(k, 0);
     ds__put_list(k, DS__WORD_blocks);
     for (size_t i = 0; i < g->count && !k->stopped; i++) {
-        ds__ink_item(k);
+        ds__item_writer_item(k);
         ds__write_block(k, &k->s->blocks[g->first + i]);
     }
-    ds__ink_close(k);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_event(ds__ink *k, const ds__mevent *e) {
-    ds__ink_open(k, '{');
+static void ds__write_event(ds__item_writer *k, const ds__history_event *e) {
+    ds__item_writer_open(k, '{');
     ds__put_word(k, DS__WORD_action, DS__WORD_alloc + (int)e->action);
     ds__put_int(k, e->action == DS_ACTION_OOM ? DS__WORD_device_free : DS__WORD_addr, e->address);
     ds__put_int(k, DS__WORD_size, e->bytes);
@@ -101,24 +101,24 @@ static void ds__write_event(ds__ink *k, const ds__mevent *e) {
     if (k->s->pools[e->pool].id)
         ds__put_pool(k, (uint32_t)e->pool);
     ds__put_frames(k, e->line);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_settings(ds__ink *k) {
+static void ds__write_settings(ds__item_writer *k) {
     const ds_mem_config *c = &k->s->config;
     const char *conf = getenv("DEVSTREAM_ALLOC_CONF");
     char clean[1024];
     int overflowed = 0;
     for (uint32_t i = 0; i < k->s->device_count; i++)
         overflowed |= k->s->devices[i].seen > k->s->devices[i].room;
-    ds__ink_key(k, DS__WORD_allocator_settings);
-    ds__ink_open(k, '{');
-    ds__ink_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
+    ds__item_writer_key(k, DS__WORD_allocator_settings);
+    ds__item_writer_open(k, '{');
+    ds__item_writer_key(k, DS__WORD_PYTORCH_CUDA_ALLOC_CONF);
     ds__utf8_copy(clean, sizeof clean, conf ? conf : "");
     if (k->pickle)
         ds__pickle_text(k, clean);
     else
-        ds__ink_quoted(k, clean);
+        ds__item_writer_quoted(k, clean);
     ds__put_size(k, DS__WORD_max_split_size, c->max_split_size);
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
@@ -127,8 +127,8 @@ static void ds__write_settings(ds__ink *k) {
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
     ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
                  c->graph_capture_record_stream_reuse);
-    ds__ink_key(k, DS__WORD_roundup_power2_divisions);
-    ds__ink_open(k, '{');
+    ds__item_writer_key(k, DS__WORD_roundup_power2_divisions);
+    ds__item_writer_open(k, '{');
     for (unsigned i = 0; i < 16; i++) { /* by MiB */
         char mib[8];
         snprintf(mib, sizeof mib, "%u", 1u << i);
@@ -136,96 +136,96 @@ static void ds__write_settings(ds__ink *k) {
             ds__pickle_text(k, mib);
         else {
             if (i)
-                ds__ink_byte(k, ',');
-            ds__ink_quoted(k, mib);
-            ds__ink_byte(k, ':');
+                ds__item_writer_byte(k, ',');
+            ds__item_writer_quoted(k, mib);
+            ds__item_writer_byte(k, ':');
         }
-        ds__ink_int(k, c->roundup_power2_divisions[i]
-                           ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
-                           : (uint64_t)0);
+        ds__item_writer_int(k, c->roundup_power2_divisions[i]
+                                   ? (uint64_t)1 << (c->roundup_power2_divisions[i] - 1)
+                                   : (uint64_t)0);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__put_bool(k, DS__WORD_trace_alloc_overflowed, overflowed);
     ds__put_int(k, DS__WORD_trace_alloc_max_entries, k->s->entries);
     ds__put_size(k, DS__WORD_max_round_threshold, c->pinned_max_round_threshold);
     ds__put_size(k, DS__WORD_max_cached_size, c->pinned_max_cached_size);
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_name(ds__ink *k, ds_device device) {
+static void ds__write_name(ds__item_writer *k, ds_device device) {
     char name[DS_DEVICE_NAME_SIZE];
     snprintf(name, sizeof name, "%s:%d", ds__type_name(device.type), (int)device.index);
     if (k->pickle)
         ds__pickle_text(k, name);
     else
-        ds__ink_quoted(k, name);
+        ds__item_writer_quoted(k, name);
 }
 
-static void ds__write_devices(ds__ink *k) {
+static void ds__write_devices(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_devices);
     for (uint32_t i = 0; i < k->s->device_count; i++) {
         const ds__sdevice *d = &k->s->devices[i];
-        ds__ink_item(k);
-        ds__ink_open(k, '{');
-        ds__ink_key(k, DS__WORD_name);
+        ds__item_writer_item(k);
+        ds__item_writer_open(k, '{');
+        ds__item_writer_key(k, DS__WORD_name);
         ds__write_name(k, d->device);
         ds__put_int(k, DS__WORD_total_memory, d->total);
         ds__put_int(k, DS__WORD_limit, d->limit);
         ds__put_int(k, DS__WORD_history_entries, d->room);
         ds__put_int(k, DS__WORD_history_events, d->seen);
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
-static void ds__write_annotations(ds__ink *k) {
+static void ds__write_annotations(ds__item_writer *k) {
     ds__put_list(k, DS__WORD_external_annotations);
     for (uint32_t d = 0; d < k->s->device_count; d++)
         for (size_t i = 0; i < k->s->devices[d].count && !k->stopped; i++) {
-            const ds__mevent *e = &k->s->devices[d].events[i];
+            const ds__history_event *e = &k->s->devices[d].events[i];
             if (e->action != DS_ACTION_ANNOTATION)
                 continue;
-            ds__ink_item(k);
-            ds__ink_open(k, '{');
+            ds__item_writer_item(k);
+            ds__item_writer_open(k, '{');
             ds__put_int(k, DS__WORD_device, d);
             ds__put_int(k, DS__WORD_time_us, ds__snap_us(k->s, e->time_ns));
             ds__put_text(k, DS__WORD_name, e->line);
-            ds__ink_close(k);
+            ds__item_writer_close(k);
         }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
 }
 
 /* The pickle's or the JSON's. */
-static void ds__write_snapshot(ds__ink *k) {
+static void ds__write_snapshot(ds__item_writer *k) {
     const ds__snap *s = k->s;
     if (k->pickle)
-        ds__pickle(k, 0x80, 2, 1);
-    ds__ink_open(k, '{');
+        ds__snapshot_opcode_write(k, 0x80, 2, 1);
+    ds__item_writer_open(k, '{');
     ds__put_list(k, DS__WORD_segments);
     for (size_t i = 0; i < s->segment_count && !k->stopped; i++) {
-        ds__ink_item(k);
+        ds__item_writer_item(k);
         ds__write_segment(k, &s->segments[i]);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__put_list(k, DS__WORD_device_traces);
     for (uint32_t d = 0; d < s->device_count; d++) {
-        ds__ink_item(k);
-        ds__ink_open(k, '[');
+        ds__item_writer_item(k);
+        ds__item_writer_open(k, '[');
         for (size_t i = 0; i < s->devices[d].count && !k->stopped; i++) {
             if (s->devices[d].events[i].action == DS_ACTION_ANNOTATION)
                 continue;
-            ds__ink_item(k);
+            ds__item_writer_item(k);
             ds__write_event(k, &s->devices[d].events[i]);
         }
-        ds__ink_close(k);
+        ds__item_writer_close(k);
     }
-    ds__ink_close(k);
+    ds__item_writer_close(k);
     ds__write_settings(k);
     ds__write_annotations(k);
     ds__write_devices(k);
     ds__put_int(k, DS__WORD_time_us, ds__snap_us(s, s->time_ns));
-    ds__ink_close(k);
-    ds__ink_plain(k, k->pickle ? "." : "\n");
+    ds__item_writer_close(k);
+    ds__item_writer_plain(k, k->pickle ? "." : "\n");
 }
 
 #endif

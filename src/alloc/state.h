@@ -1,16 +1,17 @@
 /* alloc/state.h - global and per-thread state of the allocator.
 
-   Defines the global state (ds__m) and the state of each thread (ds__mtls): pushed pools,
-   labels, running upstreams. ds__mem_device_at finds a device that was used.
+   Defines the global state (ds__memory_state) and the state of each thread (ds__memory_thread):
+   pushed pools, labels, running upstreams. ds__mem_device_at finds a device that was used.
 
    Invariants: A device gets its record once that is complete, and only ds_shutdown removes it.
-   Pools that were pushed before a ds_shutdown do not count (ds__pushes). `root` is read without a
-   lock and changes under `registry` only.
-   Locks: ds__m.lock guards the configuration, the pools with handles and the lists of
-   callbacks. It comes before ds__mh.lock, a device's lock and the arenas' locks. `registry`
-   guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken under all
-   of them. `leaving` guards `closing` and `leavers`; it is taken alone or under ds__m.lock.
-   Threads: any. ds__mtls belongs to its thread. */
+   Pools that were pushed before a ds_shutdown do not count (ds__pool_push_count). `root` is read
+   without a lock and changes under `registry` only.
+   Locks: ds__memory_state.lock guards the configuration, the pools with handles and the lists of
+   callbacks. It comes before ds__history_state.lock, a device's lock and the arenas' locks.
+   `registry` guards `root`, `sorted`, `free_segments`, `kept` and `policies`, and may be taken
+   under all of them. `leaving` guards `closing` and `leavers`; it is taken alone or under
+   ds__memory_state.lock.
+   Threads: any. ds__memory_thread belongs to its thread. */
 #ifndef DS__ALLOC_STATE_H
 #define DS__ALLOC_STATE_H
 
@@ -44,9 +45,9 @@ static struct {
     size_t sorted_room;
     uint64_t serial;
     ds__segment *free_segments;
-    struct ds__mkept *kept;       /* what is freed at shutdown only */
-    struct ds__mpolicy *policies; /* all there were; the registry is locked */
-    ds__mpool **pools;            /* those with handles */
+    struct ds__kept *kept;           /* what is freed at shutdown only */
+    struct ds__mem_policy *policies; /* all there were; the registry is locked */
+    ds__mem_pool **pools;            /* those with handles */
     uint32_t pool_count;
     uint32_t pool_room;
     uint64_t next_pool;
@@ -63,10 +64,10 @@ static struct {
     /* graphs that are gone and, on a thread of CUDA's, let go of their pools just now */
     int leavers;
     _Atomic uint64_t legacy[DS__MAX_DEVICES]; /* CUDA: the legacy streams, see ds__expect_end */
-} ds__m = { .lock = DS__MUTEX_INIT,
-            .registry = DS__MUTEX_INIT,
-            .leaving = DS__MUTEX_INIT,
-            .left = DS__CONDITION_INIT };
+} ds__memory_state = { .lock = DS__MUTEX_INIT,
+                       .registry = DS__MUTEX_INIT,
+                       .leaving = DS__MUTEX_INIT,
+                       .left = DS__CONDITION_INIT };
 
 /* What each thread has for the allocator. */
 #define DS__POOL_PUSHES 32
@@ -85,21 +86,21 @@ static _Thread_local struct {
     const struct ds__inside *inside; /* upstreams that run */
     const char *label[DS__LABELS];
     ds_pool pool[DS__POOL_PUSHES];
-} ds__mtls;
+} ds__memory_thread;
 
 /* How many pools the thread has pushed. Forgets what the thread has of before a shutdown. */
-static unsigned ds__pushes(void) {
-    if (ds__mtls.epoch != ds__g.epoch) {
-        ds__mtls.epoch = ds__g.epoch;
-        ds__mtls.pools = 0;
-        ds__mtls.stream = 0;
-        ds__mtls.arena = NULL;
+static unsigned ds__pool_push_count(void) {
+    if (ds__memory_thread.epoch != ds__g.epoch) {
+        ds__memory_thread.epoch = ds__g.epoch;
+        ds__memory_thread.pools = 0;
+        ds__memory_thread.stream = 0;
+        ds__memory_thread.arena = NULL;
     }
-    return ds__mtls.pools;
+    return ds__memory_thread.pools;
 }
 
 /* A device's memory, if it was ever used. */
-static ds__mdevice *ds__mem_device_at(int backend, int index) {
+static ds__mem_dev *ds__mem_device_at(int backend, int index) {
     return index >= 0 && index < DS__MAX_DEVICES
                ? atomic_load_explicit(ds__module_device(DS__MODULE_ALLOC, backend, index),
                                       memory_order_acquire)
@@ -110,6 +111,6 @@ static ds__mdevice *ds__mem_device_at(int backend, int index) {
    it can name its function. */
 static const ds__module ds__mem_module;
 
-static const char ds__nobody; /* the address of a thread that is none */
+static const char ds__no_owner; /* the address of a thread that is none */
 
 #endif

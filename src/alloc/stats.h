@@ -5,8 +5,8 @@
 
    Invariants: the block counts in one result belong to one moment.
    Locks: the sums and the resets stop the device (ds__mem_lock_all). ds_pool_get_stats holds
-   ds__m.lock meanwhile, so that no new pool takes the place of the old one. ds__reset_peaks
-   expects the device stopped.
+   ds__memory_state.lock meanwhile, so that no new pool takes the place of the old one.
+   ds__reset_peaks expects the device stopped.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 #ifndef DS__ALLOC_STATS_H
 #define DS__ALLOC_STATS_H
@@ -21,14 +21,14 @@
 #include "stats_sum.h"
 
 DSDEF ds_result(ds_mem_get_stats)(ds_device device, ds_mem_stats *out) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     if (out)
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_mem_get_stats");
     DS__REQUIRE(out, "out is NULL");
     ds_result r = ds__mem_asked(device, &dev);
     if (dev)
-        ds__stats(dev, NULL, out);
+        ds__stats_sum(dev, NULL, out);
     return r;
 }
 
@@ -37,22 +37,22 @@ DSDEF ds_result(ds_pool_get_stats)(ds_pool pool, ds_mem_stats *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pool_get_stats");
     DS__REQUIRE(out, "out is NULL");
-    ds__mutex_lock(&ds__m.lock); /* while it is held no pool takes another's place */
-    ds__mpool *p = ds__mpool_at(pool);
+    ds__mutex_lock(&ds__memory_state.lock); /* while it is held no pool takes another's place */
+    ds__mem_pool *p = ds__mem_pool_at(pool);
     if (p)
-        ds__stats(p->dev, p, out);
-    ds__mutex_unlock(&ds__m.lock);
+        ds__stats_sum(p->dev, p, out);
+    ds__mutex_unlock(&ds__memory_state.lock);
     /* the sentence */
     if (!p) {
-        (void)ds__mpool_of(pool);
+        (void)ds__mem_pool_of(pool);
         return DS_ERR_INVALID_HANDLE;
     }
     return DS_OK;
 }
 
 /* Peaks start anew, and so does the search for a thread that allocates alone. All is locked. */
-static void ds__reset_peaks(ds__mdevice *dev) {
-    for (ds__mpool *p = NULL;;) { /* NULL: the device's own */
+static void ds__reset_peaks(ds__mem_dev *dev) {
+    for (ds__mem_pool *p = NULL;;) { /* NULL: the device's own */
         int64_t now[2][DS__METRICS];
         int64_t none[2][2] = { { 0, 0 }, { 0, 0 } };
         ds__domain *d = p ? &p->stats : &dev->stats;
@@ -80,12 +80,12 @@ static void ds__reset_peaks(ds__mdevice *dev) {
     ds__at_peak(&dev->stats.tally, dev->room);
 }
 
-static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
+static void ds__mem_reset_of(ds__mem_dev *dev, int peaks) {
     ds__mem_lock_all(dev);
-    ds__fold(dev);
+    ds__counter_fold(dev);
     if (peaks)
         ds__reset_peaks(dev);
-    for (ds__mpool *p = NULL; !peaks;) {
+    for (ds__mem_pool *p = NULL; !peaks;) {
         ds__domain *d = p ? &p->stats : &dev->stats;
         ds__domain_now(dev, p, d->freed_base, NULL);
         memset(d->frozen, 0, sizeof d->frozen);
@@ -118,7 +118,7 @@ static void ds__mem_reset_of(ds__mdevice *dev, int peaks) {
 }
 
 static ds_result ds__mem_reset(ds_device device, int peaks) {
-    ds__mdevice *dev;
+    ds__mem_dev *dev;
     ds_result r = ds__mem_used(device, &dev);
     if (dev)
         ds__mem_reset_of(dev, peaks);
@@ -136,14 +136,14 @@ DS__RESET(ds_mem_reset_max_allocated, 1)
 DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
-#define DS__ONE_STAT(name, member)                                          \
-    DSDEF size_t(name)(ds_device device) {                                  \
-        ds__mdevice *dev = NULL;                                            \
-        ds_mem_stats s;                                                     \
-        if (ds__enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
-            return 0;                                                       \
-        ds__stats(dev, NULL, &s);                                           \
-        return (size_t)s.member;                                            \
+#define DS__ONE_STAT(name, member)                                              \
+    DSDEF size_t(name)(ds_device device) {                                      \
+        ds__mem_dev *dev = NULL;                                                \
+        ds_mem_stats s;                                                         \
+        if (ds__api_enter(#name) < 0 || ds__mem_used(device, &dev) < 0 || !dev) \
+            return 0;                                                           \
+        ds__stats_sum(dev, NULL, &s);                                           \
+        return (size_t)s.member;                                                \
     }
 DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)

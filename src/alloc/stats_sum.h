@@ -1,11 +1,11 @@
 /* alloc/stats_sum.h - sums of statistics.
 
-   Adds up the counts of a device or a pool (ds__stats) for the public functions of statistics,
+   Adds up the counts of a device or a pool (ds__stats_sum) for the public functions of statistics,
    for pinned memory, and before the driver's own pool shrinks.
 
    Invariants: The block counts in one result belong to one moment. Peaks of reserved bytes
    include the driver's own pool as it was at each call (`async_peak`).
-   Locks: ds__stats stops the device (ds__mem_lock_all) and asks the driver before that.
+   Locks: ds__stats_sum stops the device (ds__mem_lock_all) and asks the driver before that.
    Threads: any caller's thread; allocations and frees on the device wait meanwhile. */
 #ifndef DS__ALLOC_STATS_SUM_H
 #define DS__ALLOC_STATS_SUM_H
@@ -22,7 +22,7 @@ static ds_mem_stat ds__stat_of_meter(const ds__meter *m, int full) {
 }
 
 /* The sums of a domain: a device's (only NULL) or a pool's. */
-static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
+static void ds__stats_sum(ds__mem_dev *dev, ds__mem_pool *only, ds_mem_stats *out) {
     int64_t now[2][DS__METRICS];
     int64_t total[2][DS__METRICS];
     int64_t kept = only ? 0 : (int64_t)ds__async_has(dev, NULL);
@@ -59,8 +59,8 @@ static void ds__stats(ds__mdevice *dev, ds__mpool *only, ds_mem_stats *out) {
         ds_mem_stat *s = &out->reserved_bytes[k ? DS_STAT_LARGE : DS_STAT_ALL];
         if (kept > 0)
             s->current += kept;
-        ds__top(&dev->async_peak[k], s->current);
-        ds__top(&s->peak, dev->async_peak[k]);
+        ds__counter_peak_raise(&dev->async_peak[k], s->current);
+        ds__counter_peak_raise(&s->peak, dev->async_peak[k]);
     }
     out->oversize_allocations = ds__stat_of_meter(&d->oversize_allocations, 1);
     out->oversize_segments = ds__stat_of_meter(&d->oversize_segments, 1);

@@ -1,8 +1,8 @@
 /* alloc/stream_use.h - uses of blocks by other streams, and their events.
 
-   Manages stream uses (ds__muse). ds__muse_new takes one with an event from the arena's stock,
-   and ds__muses_drop returns a list of them. ds__uses_done tells whether uses are done;
-   ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
+   Manages stream uses (ds__stream_use). ds__stream_use_new takes one with an event from the arena's
+   stock, and ds__stream_uses_drop returns a list of them. ds__uses_done tells whether uses are
+   done; ds__uses_awaited makes the host wait for them. ds__capture_of returns the capture of a
    stream. ds__use_claim decides which thread records the event of a use. ds__record_uses records
    the events that are missing at a free.
 
@@ -11,8 +11,8 @@
    record. Only a thread for which ds__use_claim returned 1 records the event of a use. A use
    inside a capture counts as done once no capture is open, because the graph
    orders it. A query that fails for another reason than failed work does not count as done.
-   Locks: ds__muses_drop expects the arena's lock. The others may call the driver and expect no
-   spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
+   Locks: ds__stream_uses_drop expects the arena's lock. The others may call the driver and expect
+   no spinning lock; only ds__note_use calls ds__capture_of under one. ds__record_held and
    ds__record_uses_held expect new captures to be held back (ds__g.begin); ds__record_now and
    ds__record_uses do so themselves.
    Threads: any. ds__uses_awaited and ds__device_wait block the host. */
@@ -34,8 +34,8 @@ static void ds__event_drop(ds_event event) {
 
 /* Makes a use ready for its event to be recorded; NULL: a new one. NULL comes back with the
    sentence: there is no memory. */
-static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
-    if (!u && !(u = ds__mkeep(sizeof *u))) {
+static ds__stream_use *ds__stream_use_done(ds__stream_use *u, ds_device device) {
+    if (!u && !(u = ds__kept_alloc(sizeof *u))) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to record a use");
         return NULL;
     }
@@ -56,19 +56,19 @@ static ds__muse *ds__muse_ready(ds__muse *u, ds_device device) {
 }
 
 /* One from the arena's stock. The arena is not locked. */
-static ds__muse *ds__muse_new(ds__arena *a, ds_device device) {
+static ds__stream_use *ds__stream_use_new(ds__arena *a, ds_device device) {
     ds__arena_lock(a);
-    ds__muse *u = a->spare_uses;
+    ds__stream_use *u = a->spare_uses;
     if (u)
         a->spare_uses = u->next;
     ds__arena_unlock(a);
-    return ds__muse_ready(u, device);
+    return ds__stream_use_done(u, device);
 }
 
 /* The events of uses may be recorded again. The arena is locked. */
-static void ds__muses_drop(ds__arena *a, ds__muse *u) {
+static void ds__stream_uses_drop(ds__arena *a, ds__stream_use *u) {
     while (u) {
-        ds__muse *next = u->next;
+        ds__stream_use *next = u->next;
         u->next = a->spare_uses;
         a->spare_uses = u;
         u = next;
@@ -114,20 +114,20 @@ static int ds__is_capturing(ds__stream *s) {
 }
 
 /* Whoever gets 1 records the use's event and says then how that went; 0: it is recorded. */
-static int ds__use_claim(ds__muse *u) {
+static int ds__use_claim(ds__stream_use *u) {
     for (;;) {
         uint8_t was = 0;
         if (atomic_compare_exchange_strong(&u->recorded, &was, DS__RECORDING))
             return 1;
         if (was == 1)
             return 0;
-        ds__pause();
+        ds__processor_pause();
     }
 }
 
 /* Gives a use the event that it was to get when a capture is over. 0: one is open still.
    Captures are held. */
-static int ds__record_held(ds__muse *u) {
+static int ds__record_held(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
     if (!ds__use_claim(u))
@@ -141,7 +141,7 @@ static int ds__record_held(ds__muse *u) {
     return u->recorded;
 }
 
-static int ds__record_now(ds__muse *u) {
+static int ds__record_now(ds__stream_use *u) {
     if (ds__captures_open())
         return 0;
     ds__hold_captures();
@@ -153,8 +153,8 @@ static int ds__record_now(ds__muse *u) {
 /* Gives every use without an event one, at the end of its stream; a stream that has ended needs
    none. Uses of streams that capture what the block belongs to are ordered by the graph.
    Captures are held; the block is in no list. */
-static ds_result ds__record_uses_held(ds__mblock *b) {
-    for (ds__muse *u = b->uses; u; u = u->next) {
+static ds_result ds__record_uses_held(ds__mem_block *b) {
+    for (ds__stream_use *u = b->uses; u; u = u->next) {
         if (!ds__use_claim(u))
             continue;
         uint64_t capture = ds__capture_of_handle(u->stream);
@@ -178,8 +178,8 @@ static ds_result ds__record_uses_held(ds__mblock *b) {
     return DS_OK;
 }
 
-static ds_result ds__record_uses(ds__mblock *b) {
-    const ds__muse *u = b->uses;
+static ds_result ds__record_uses(ds__mem_block *b) {
+    const ds__stream_use *u = b->uses;
     while (u && u->recorded == 1)
         u = u->next;
     if (!u)
@@ -192,7 +192,7 @@ static ds_result ds__record_uses(ds__mblock *b) {
 
 /* Whether the uses of a block are done; a use whose stream or device has failed is. What was
    used in a capture is used in the order of its graph. No lock is held. */
-static int ds__uses_done(ds__muse *u) {
+static int ds__uses_done(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (DS__UNLIKELY(u->recorded != 1) && !ds__record_now(u))
             return 0;
@@ -214,7 +214,7 @@ static ds_result ds__device_wait(int64_t key) {
     return ds__driver_of(d)->device_synchronize(d.index);
 }
 
-static int ds__uses_awaited(ds__muse *u) {
+static int ds__uses_awaited(ds__stream_use *u) {
     for (; u; u = u->next) {
         if (u->recorded != 1 && !ds__record_now(u)) {
             if (!u->lost || ds__captures_open() || ds__device_wait(u->device) < 0)

@@ -13,8 +13,8 @@
    Locks: an arena's `giving`, then its `grow`, then its lock; never those of two arenas at
    once. The driver and the user's upstream run with the two mutexes held, and with no spinning
    lock. `grow` is released while the host waits for a stream (ds__drain_aside), `giving` is
-   not. ds__is_whole, ds__age and ds__give_whole expect the arena's lock; the other functions
-   expect no spinning lock.
+   not. ds__is_whole, ds__segment_age and ds__give_whole expect the arena's lock; the other
+   functions expect no spinning lock.
    Threads: any caller's thread. Other threads may allocate and free in the arena meanwhile; the
    block in work is quiet. */
 #ifndef DS__ALLOC_TRIM_H
@@ -45,7 +45,7 @@ typedef struct ds__trim {
 } ds__trim;
 
 /* Whether the free block has `least` bytes, and a whole page or the whole segment. */
-static int ds__trim_suits(const ds__mblock *b, size_t least) {
+static int ds__trim_suits(const ds__mem_block *b, size_t least) {
     const ds__segment *s = b->seg;
     if (b->size < least)
         return 0;
@@ -57,8 +57,8 @@ static int ds__trim_suits(const ds__mblock *b, size_t least) {
 
 /* Takes the first suitable block out of a bin and makes it quiet. NULL: there is none. The arena
    is locked. */
-static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
-    ds__mblock *found = t->a->bins[kind].head[bin];
+static ds__mem_block *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
+    ds__mem_block *found = t->a->bins[kind].head[bin];
     while (found && !ds__trim_suits(found, t->least))
         found = found->list_next;
     if (found) {
@@ -70,7 +70,7 @@ static ds__mblock *ds__trim_take(const ds__trim *t, int kind, unsigned bin) {
 
 /* Gives back a quiet block that is in no bin, or what can be of it. `giving` and `grow` are held,
    the arena is not locked. */
-static void ds__trim_give(ds__trim *t, ds__mblock *b) {
+static void ds__trim_give(ds__trim *t, ds__mem_block *b) {
     ds__arena *a = t->a;
     ds__segment *s = b->seg;
     if (!s->page) {
@@ -108,7 +108,7 @@ static void ds__trim_bin(ds__trim *t, int kind, unsigned bin) {
             t->stays = 1;
             break;
         }
-        ds__mblock *found = ds__trim_take(t, kind, bin);
+        ds__mem_block *found = ds__trim_take(t, kind, bin);
         if (!found)
             break;
         ds__arena_unlock(a);
@@ -135,7 +135,8 @@ static size_t ds__arena_trim(ds__arena *a, size_t most, size_t least) {
 }
 
 /* Whether ds__mem_flush empties the pool: `only`, or the default pool and those without owners. */
-static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds__mpool *only) {
+static int ds__flush_covers(const ds__mem_dev *dev, const ds__mem_pool *p,
+                            const ds__mem_pool *only) {
     if (p->graphs)
         return 0;
     if (only)
@@ -146,24 +147,24 @@ static int ds__flush_covers(const ds__mdevice *dev, const ds__mpool *p, const ds
 /* torch's release_cached_blocks: waits for all pending blocks, then gives back what can be. Of
    the pools: the default one, and those that nobody has any more; or `only`. Not while a capture
    is open: it could forbid what this does. */
-static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
+static size_t ds__mem_flush(ds__mem_dev *dev, ds__mem_pool *only, size_t keep) {
     size_t done = 0;
     if (ds__captures_open())
         return 0;
     (void)ds__share_collect();
     if (!only)
         done = ds__direct_again(dev, DS__WAIT_ALL);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next)
-            (void)ds__poll(a, 1);
+            (void)ds__pending_poll(a, 1);
     }
 
     /* as in torch, a single pool's wait is not one for all streams */
     if (!only)
         atomic_fetch_add(&dev->stats.syncs, 1);
-    for (ds__mpool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
+    for (ds__mem_pool *p = ds__next_pool(dev, NULL); p; p = ds__next_pool(dev, p)) {
         if (!ds__flush_covers(dev, p, only))
             continue;
         for (ds__arena *a = ds__first_arena(dev, p); a; a = a->next) {
@@ -177,7 +178,7 @@ static size_t ds__mem_flush(ds__mdevice *dev, ds__mpool *only, size_t keep) {
 }
 
 /* Waits for frees that are on their way to the driver's pool. */
-static void ds__direct_drain(ds__mdevice *dev) {
+static void ds__direct_drain(ds__mem_dev *dev) {
     ds_stream giver = { atomic_load(&dev->giver) };
     for (ds__arena *a = ds__first_arena(dev, &dev->main); a; a = a->next)
         (void)ds__arena_drain(a);
@@ -189,13 +190,13 @@ static void ds__direct_drain(ds__mdevice *dev) {
 
 /* Waits for enqueued frees to the driver's own pool, then shrinks the pool to `keep` bytes, or
    as far as the driver can. No capture is open. */
-static void ds__async_give(ds__mdevice *dev, size_t keep) {
+static void ds__async_give(ds__mem_dev *dev, size_t keep) {
     ds_mem_stats before;
     if (!atomic_load(&dev->async))
         return;
     ds__direct_drain(dev);
     /* the pool shrinks here only: so the peak of what is reserved is the truth */
-    ds__stats(dev, NULL, &before);
+    ds__stats_sum(dev, NULL, &before);
     ds__tls.mute++;
     DS_IGNORE(ds__driver_of(dev->device)->async_trim(dev->device.index, keep));
     ds__tls.mute--;
@@ -203,7 +204,7 @@ static void ds__async_give(ds__mdevice *dev, size_t keep) {
 
 /* A plain segment of large blocks that is free as a whole. The arena is locked. */
 static int ds__is_whole(const ds__segment *s) {
-    const ds__mblock *b = s->first;
+    const ds__mem_block *b = s->first;
     return !s->page && s->kind == DS__LARGE && b && b->state == DS_BLOCK_FREE && !b->next &&
            !b->quiet;
 }
@@ -243,7 +244,7 @@ static ds__segment *ds__oversize_best(const ds__arena *a, size_t split, size_t e
 /* torch's release_available_cached_blocks, when blocks of max_split_size or more are kept whole:
    the smallest one that is enough for the request, else the largest ones until they are. */
 static size_t ds__release_oversize(ds__arena *a, size_t size) {
-    size_t split = ds__policy(a->pool)->max_split_size;
+    size_t split = ds__pool_policy(a->pool)->max_split_size;
     size_t enough = size > split ? size : split;
     size_t done = 0;
     size_t given = 1;
@@ -265,8 +266,8 @@ static size_t ds__release_oversize(ds__arena *a, size_t size) {
 }
 
 /* How many requests came to the pool since it was freed. */
-static uint32_t ds__age(const ds__arena *a, const ds__segment *s) {
-    return ds__requests(a) - (uint32_t)s->first->asked;
+static uint32_t ds__segment_age(const ds__arena *a, const ds__segment *s) {
+    return ds__arena_count_request(a) - (uint32_t)s->first->asked;
 }
 
 /* Gives back those of an arena that are as old as `count` segments are, whose ages are `ages`
@@ -281,7 +282,7 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
     ds__arena_lock(a);
     /* since it was asked: what is free may be a graph's */
     for (ds__segment *s = a->segments; s && given > 0 && !a->pool->graphs;) {
-        if (!ds__is_whole(s) || ds__age(a, s) * count < ages) {
+        if (!ds__is_whole(s) || ds__segment_age(a, s) * count < ages) {
             s = s->next;
             continue;
         }
@@ -299,10 +300,10 @@ static size_t ds__collect_older(ds__arena *a, uint64_t ages, uint64_t count) {
    for as long as the average, or longer, are given back, whichever stream had them, until what
    is reserved is below the threshold. One arena after the other: of two nobody holds the locks
    at once. */
-static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
+static void ds__collect_garbage(ds__mem_dev *dev, ds__mem_pool *p) {
     size_t limit = atomic_load(&dev->limit);
     size_t freed = 1;
-    double threshold = ds__policy(p)->garbage_collection_threshold;
+    double threshold = ds__pool_policy(p)->garbage_collection_threshold;
     if (threshold <= 0 || !limit || ds__captures_open() || p->graphs)
         return;
     size_t bytes = (size_t)(threshold * (double)limit);
@@ -315,7 +316,7 @@ static void ds__collect_garbage(ds__mdevice *dev, ds__mpool *p) {
             ds__arena_lock(a);
             for (const ds__segment *s = a->segments; s; s = s->next)
                 if (ds__is_whole(s)) {
-                    ages += ds__age(a, s);
+                    ages += ds__segment_age(a, s);
                     count++;
                 }
             ds__arena_unlock(a);

@@ -1,8 +1,8 @@
 /* alloc/types.h - types and policy of the caching allocator.
 
-   Defines the structures of the allocator: block (ds__mblock), segment, arena, pool
-   (ds__mpool), device (ds__mdevice), stream use (ds__muse), bins and counters. Most rooms of
-   alloc/ include it.
+   Defines the structures of the allocator: block (ds__mem_block), segment, arena, pool
+   (ds__mem_pool), device (ds__mem_dev), stream use (ds__stream_use), bins and counters. Most rooms
+   of alloc/ include it.
 
    Policy:
     1. An arena holds the free memory of one stream in one pool, under a lock of its own. A pool
@@ -34,10 +34,10 @@
    parked, or one thread works on it without the lock. A segment's `arena` is NULL if its
    description is not in use.
    Locks: the order is an arena's `giving`, its `grow`, the device's `lock`, arenas' `lock`,
-   ds__m.registry. ds__m.lock comes before the device's `lock`. More than one arena's `lock` is
-   held only with the device's. The driver must not be called with a spinning lock held;
-   ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may run
-   under all of these but the registry's.
+   ds__memory_state.registry. ds__memory_state.lock comes before the device's `lock`. More than one
+   arena's `lock` is held only with the device's. The driver must not be called with a spinning lock
+   held; ds__record_late and ds__note_use break this rule. Observers (ds_mem_add_event_callback) may
+   run under all of these but the registry's.
    Threads: any. Atomic members may be read without a lock. */
 #ifndef DS__ALLOC_TYPES_H
 #define DS__ALLOC_TYPES_H
@@ -53,17 +53,17 @@
 
 enum { DS__SMALL = 0, DS__LARGE = 1 };
 
-typedef struct ds__mblock ds__mblock;
+typedef struct ds__mem_block ds__mem_block;
 typedef struct ds__segment ds__segment;
 typedef struct ds__arena ds__arena;
-typedef struct ds__mpool ds__mpool;
-typedef struct ds__mdevice ds__mdevice;
+typedef struct ds__mem_pool ds__mem_pool;
+typedef struct ds__mem_dev ds__mem_dev;
 
 typedef struct ds__hold ds__hold;
 
 /* Another stream's last use of a block. */
-typedef struct ds__muse {
-    struct ds__muse *next;
+typedef struct ds__stream_use {
+    struct ds__stream_use *next;
     ds_stream stream;
     uint64_t stream_id; /* of the first use of a block that was lent: ds_stream_get_id */
     ds_event event;
@@ -75,22 +75,22 @@ typedef struct ds__muse {
     /* 0: will be, at the free (ds_mem_record_stream) or when a capture is over; 1: it is;
        DS__RECORDING */
     _Atomic uint8_t recorded;
-} ds__muse;
+} ds__stream_use;
 
 #define DS__RECORDING 2 /* by somebody, just now */
 
 /* What describes a piece of a segment: 104 bytes. */
-struct ds__mblock {
+struct ds__mem_block {
     char *ptr;
     size_t size;
     size_t asked;
-    ds__mblock *prev;      /* the neighbour before it in the segment */
-    ds__mblock *next;      /* the neighbour behind it in the segment */
-    ds__mblock *list_prev; /* free: in its bin; pending: in the arena's list */
+    ds__mem_block *prev;      /* the neighbour before it in the segment */
+    ds__mem_block *next;      /* the neighbour behind it in the segment */
+    ds__mem_block *list_prev; /* free: in its bin; pending: in the arena's list */
     /* free, pending: as list_prev; live: leads to another live block of the granule */
-    ds__mblock *list_next;
+    ds__mem_block *list_next;
     ds__segment *seg;
-    ds__muse *uses;
+    ds__stream_use *uses;
     const char *label;
     const char *file;
     uint32_t line;
@@ -129,24 +129,24 @@ enum {
 /* A granule with many blocks, cut finer. */
 enum { DS__DENSE_SHIFT = 16, DS__ROW_BITS = 5, DS__ROW_FROM = 8 /* blocks */ };
 
-typedef struct ds__finer {
-    struct ds__finer *next; /* of the segment, or spare */
-    ds__mblock *at[1 << DS__ROW_BITS];
-} ds__finer;
+typedef struct ds__sub_table {
+    struct ds__sub_table *next; /* of the segment, or spare */
+    ds__mem_block *at[1 << DS__ROW_BITS];
+} ds__sub_table;
 
 struct ds__segment {
-    ds__segment *next;        /* in the arena's list; not in use: in ds__m.free_segments */
-    ds__segment *prev;        /* in the arena's list */
+    ds__segment *next; /* in the arena's list; not in use: in ds__memory_state.free_segments */
+    ds__segment *prev; /* in the arena's list */
     ds__arena *_Atomic arena; /* NULL: not in use */
     char *base;
     size_t size;   /* address space */
     size_t mapped; /* bytes of memory behind it */
     size_t page;   /* growing: the unit of mapping; plain: 0 */
-    ds__mblock *first;
+    ds__mem_block *first;
     /* live blocks by address: the first that starts in each 1 << shift bytes; lowest bit: a
-       ds__finer instead */
-    ds__mblock **granule;
-    struct ds__finer *rows;
+       ds__sub_table instead */
+    ds__mem_block **granule;
+    struct ds__sub_table *rows;
     unsigned shift;
     uint8_t kind;     /* DS__SMALL or DS__LARGE */
     uint8_t source;   /* DS__FROM_* */
@@ -161,7 +161,7 @@ struct ds__segment {
     uint32_t index;  /* in the registry */
 };
 
-#define DS__WATCHED (1u << 31) /* of ds__mdevice.watch: there are observers */
+#define DS__WATCHED (1u << 31) /* of ds__mem_dev.watch: there are observers */
 
 enum {
     DS__FROM_DRIVER = 0,
@@ -179,7 +179,7 @@ enum {
 typedef struct ds__bins {
     uint64_t summary;
     uint64_t map[DS__BINS / 64];
-    ds__mblock *head[DS__BINS];
+    ds__mem_block *head[DS__BINS];
 } ds__bins;
 
 /* Counted at every allocation and free, by kind of segment; under the lock of who counts. */
@@ -256,8 +256,8 @@ struct ds__arena {
     uint8_t full;      /* totals and peaks are counted */
     uint8_t own_pool;  /* the pool is not the device's default one */
     uint8_t measured;  /* `full` or `own_pool`: `room` is kept */
-    ds__mpool *pool;
-    ds__mdevice *dev;
+    ds__mem_pool *pool;
+    ds__mem_dev *dev;
     uint64_t stream_id; /* ds_stream_get_id */
     ds_stream stream;
     const void *identity; /* the driver's queue: wrappers of one stream share an arena */
@@ -272,27 +272,27 @@ struct ds__arena {
     uint8_t crowded; /* there were more */
     ds__arena *next; /* of the pool */
     ds__segment *segments;
-    ds__mblock *pending;
-    ds__mblock *pending_last;
+    ds__mem_block *pending;
+    ds__mem_block *pending_last;
     /* direct blocks, pending until the driver can take them back; linked by list_next */
-    ds__mblock *deferred;
-    ds__mblock *deferred_last; /* the last of them */
+    ds__mem_block *deferred;
+    ds__mem_block *deferred_last; /* the last of them */
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
-    ds__mblock *holes[2]; /* unmapped, in the order of addresses */
+    ds__mem_block *holes[2]; /* unmapped, in the order of addresses */
     /* the block that was freed last, not yet one with its neighbours: the next request of its
        size takes it */
-    ds__mblock *parked[2];
+    ds__mem_block *parked[2];
     ds__tally own;
     ds__tally *tally;         /* the one it counts in: the device's if `exact`, else `own` */
     ds__headroom own_room[3]; /* small, large, both */
     ds__headroom *room;       /* the same: the device's if `exact`, else `own_room` */
     /* the pool's; NULL: no garbage is collected, and they are not counted */
     _Atomic uint32_t *requests;
-    ds__mblock *spare_blocks; /* descriptions to be used again */
-    ds__muse *spare_uses;
-    ds__finer *spare_rows;
+    ds__mem_block *spare_blocks; /* descriptions to be used again */
+    ds__stream_use *spare_uses;
+    ds__sub_table *spare_rows;
     /* held by who changes the segments: never over a wait for the device */
     ds__mutex grow;
     ds__bins bins[2];
@@ -301,13 +301,13 @@ struct ds__arena {
     ds__mutex giving;
 };
 
-struct ds__mpool {
-    uint64_t id;      /* handle: index + 1 and generation; 0: a device's default pool */
-    uint64_t name[2]; /* torch's id */
-    ds__mpool *next;  /* all of a device */
-    ds__mdevice *dev;
+struct ds__mem_pool {
+    uint64_t id;        /* handle: index + 1 and generation; 0: a device's default pool */
+    uint64_t name[2];   /* torch's id */
+    ds__mem_pool *next; /* all of a device */
+    ds__mem_dev *dev;
     ds_mem_config config; /* for those who hold a lock of an arena, or the device's */
-    /* the same for all others (ds__policy), but the limits: a copy that stays */
+    /* the same for all others (ds__pool_policy), but the limits: a copy that stays */
     const ds_mem_config *_Atomic policy;
     ds_upstream_alloc_fn alloc_fn;
     ds_upstream_free_fn free_fn;
@@ -339,16 +339,16 @@ struct ds__mpool {
 };
 
 /* One of the newest events. */
-typedef struct ds__mevent {
+typedef struct ds__history_event {
     uint64_t address, bytes, stream, time_ns, /* in the ring: ticks */
         pool;
     const char *file;
     const char *label;
     uint32_t line;
     uint32_t action;
-} ds__mevent;
+} ds__history_event;
 
-struct ds__mdevice {
+struct ds__mem_dev {
     /* the thread that allocates, while there is one; then `owner` of nobody */
     _Atomic(void *) owner;
     _Atomic unsigned watch; /* actions that someone wants to know of */
@@ -359,12 +359,12 @@ struct ds__mdevice {
     _Atomic int has_space; /* growing segments: 1 can, 0 cannot, -1 not asked yet */
     /* 1: address space for a growing segment was not there, and a warning was logged */
     _Atomic int space_missed;
-    ds__mpool main;   /* the default pool; main.next: the others */
-    ds__domain stats; /* of all pools */
+    ds__mem_pool main; /* the default pool; main.next: the others */
+    ds__domain stats;  /* of all pools */
     _Atomic size_t reserved;
     _Atomic size_t limit; /* 0: none */
     ds__lock history_lock;
-    ds__mevent *history;
+    ds__history_event *history;
     size_t history_room; /* entries */
     size_t history_at;   /* the entry that comes next */
     _Atomic uint64_t history_count;

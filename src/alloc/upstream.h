@@ -4,8 +4,8 @@
    user's upstream, shareable memory or pinned memory. ds__source_free returns it there.
    An upstream is user code and may call devstream and CUDA, also while a stream captures.
 
-   Invariants: While an upstream runs, its pool is in the thread's list ds__mtls.inside, and
-   neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
+   Invariants: While an upstream runs, its pool is in the thread's list ds__memory_thread.inside,
+   and neither grows nor returns memory from there (ds__is_inside). Memory from an upstream is
    aligned to DS__UNIT and entered in the table of known memory. If ds_device_alloc or the driver's
    allocator has entered it already, it stays theirs. Other memory known there is refused.
    Locks: no spinning lock may be held. ds__source_alloc is called with the arena's `grow` held,
@@ -26,12 +26,12 @@
 #include "resource.h"
 
 typedef struct ds__inside {
-    const ds__mpool *pool; /* whose segments this thread is changing meanwhile */
+    const ds__mem_pool *pool; /* whose segments this thread is changing meanwhile */
     const struct ds__inside *outer;
 } ds__inside;
 
-static int ds__is_inside(const ds__mpool *p) {
-    const ds__inside *i = ds__mtls.inside;
+static int ds__is_inside(const ds__mem_pool *p) {
+    const ds__inside *i = ds__memory_thread.inside;
     while (i && i->pool != p)
         i = i->outer;
     return i != NULL;
@@ -42,17 +42,17 @@ static ds_result ds__inside_fail(void) {
 }
 
 static void ds__upstream_free(ds__arena *a, void *ptr, size_t size) {
-    ds__inside inside = { a->pool, ds__mtls.inside };
-    ds__mtls.inside = &inside;
+    ds__inside inside = { a->pool, ds__memory_thread.inside };
+    ds__memory_thread.inside = &inside;
     if (a->pool->upstream.free_fn) { /* its work is done: no stream must be named */
         if (ds__up_free(&a->pool->upstream, ptr, size, (ds_stream){ 0 }) < 0)
-            ds__warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
+            ds__log_warn("%zu bytes at %p could not be freed: %s", size, ptr, ds__tls.error);
     } else {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         a->pool->free_fn(ptr, (ptrdiff_t)size, a->dev->device.index, ds__native_of(a));
-        ds__return(o);
+        ds__resource_return(o);
     }
-    ds__mtls.inside = inside.outer;
+    ds__memory_thread.inside = inside.outer;
 }
 
 static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
@@ -61,17 +61,17 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
     ds__found f;
     ds_result r = DS_ERR_OUT_OF_MEMORY;
     *out = NULL;
-    ds__inside inside = { a->pool, ds__mtls.inside };
-    ds__mtls.inside = &inside;
+    ds__inside inside = { a->pool, ds__memory_thread.inside };
+    ds__memory_thread.inside = &inside;
     if (a->pool->upstream.alloc_fn) {
         r = ds__up_alloc(&a->pool->upstream, size, 0, ds__arena_stream(a), out);
     } else {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         *out = a->pool->alloc_fn((ptrdiff_t)size, index, ds__native_of(a));
-        ds__return(o);
+        ds__resource_return(o);
     }
-    ds__mtls.inside = inside.outer;
-    ds__mtls.upstream_empty = !*out;
+    ds__memory_thread.inside = inside.outer;
+    ds__memory_thread.upstream_empty = !*out;
     if (!*out)
         return r;
     int known;
@@ -94,7 +94,7 @@ static ds_result ds__upstream_alloc(ds__arena *a, size_t size, void **out) {
 
 /* Memory for a plain segment from where the pool takes it. */
 static ds_result ds__source_alloc(ds__arena *a, size_t size, int *out_source, void **out) {
-    ds__mpool *p = a->pool;
+    ds__mem_pool *p = a->pool;
     *out = NULL;
     if (a->dev->device.type == DS_DEVICE_HOST)
         return ds__pinned_source_alloc(size, out_source, out);

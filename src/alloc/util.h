@@ -1,19 +1,19 @@
 /* alloc/util.h - helpers of all rooms; labels.
 
    Has helpers for many rooms: calls of public functions for the allocator's own purposes
-   (DS__KEEPING), and memory that stays until ds_shutdown (ds__mkeep). ds__mdevice_lock takes
+   (DS__KEEPING), and memory that stays until ds_shutdown (ds__kept_alloc). ds__mem_dev_lock takes
    the device's lock, ds__arena_lock that of an arena; ds__hold_captures holds back new captures.
    ds__direct_giver is the allocator's own stream for memory of ended streams. It implements
    ds_mem_label_push and ds_mem_label_pop.
 
-   Invariants: Memory of ds__mkeep is freed by ds__mem_shutdown only, so an old pointer still
+   Invariants: Memory of ds__kept_alloc is freed by ds__mem_shutdown only, so an old pointer still
    finds an object of its type. DS__KEEPING keeps the name and call site of the user's call.
    ds__tls.upper_locked is above 0 while these functions hold the device's lock or ds__g.begin;
    no destructor of the user's runs then.
-   Locks: ds__mkeep takes the registry's lock, also under an arena's; ds__mkeep_unlocked expects
-   it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
-   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call
-   the driver and expect no spinning lock.
+   Locks: ds__kept_alloc takes the registry's lock, also under an arena's; ds__kept_alloc_unlocked
+   expects it. No capture begins between ds__hold_captures and ds__let_captures (ds__g.begin). The
+   driver may be called under ds__g.begin. ds__native_of, ds__own_fill and ds__any_stream call the
+   driver and expect no spinning lock.
    Threads: any. Labels belong to the calling thread. */
 #ifndef DS__ALLOC_UTIL_H
 #define DS__ALLOC_UTIL_H
@@ -25,7 +25,7 @@
 
 /* Orders blocks: by segment in the order in which they were made, so that a program sees the
    same order wherever its memory lies; then by address. */
-static inline int ds__earlier(const ds__mblock *a, const ds__mblock *b) {
+static inline int ds__block_is_earlier(const ds__mem_block *a, const ds__mem_block *b) {
     return a->seg == b->seg ? a->ptr < b->ptr : a->seg->serial < b->seg->serial;
 }
 
@@ -67,7 +67,7 @@ static ds__stream *ds__any_stream(ds_device device) {
 }
 
 /* The stream that gives back what others cannot, pinned; NULL: there is none. */
-static ds__stream *ds__direct_giver(ds__mdevice *dev) {
+static ds__stream *ds__direct_giver(ds__mem_dev *dev) {
     ds_stream made = { 0 };
     uint64_t none = 0;
     if (!atomic_load(&dev->giver) &&
@@ -92,33 +92,33 @@ enum { DS__WAIT_NONE = 0, DS__WAIT_DEVICE, DS__WAIT_ALL };
 
 /* Memory that stays until shutdown, so that whoever holds an old pointer meets an object of the
    same type. */
-typedef struct ds__mkept {
-    struct ds__mkept *next;
+typedef struct ds__kept {
+    struct ds__kept *next;
     uint64_t pad;
-} ds__mkept;
+} ds__kept;
 
-static void *ds__mkeep_unlocked(size_t size) { /* the registry is locked */
-    ds__mkept *k = ds__alloc(sizeof *k + size);
+static void *ds__kept_alloc_unlocked(size_t size) { /* the registry is locked */
+    ds__kept *k = ds__host_alloc(sizeof *k + size);
     if (!k)
         return NULL;
-    k->next = ds__m.kept;
-    ds__m.kept = k;
+    k->next = ds__memory_state.kept;
+    ds__memory_state.kept = k;
     return k + 1;
 }
 
-static void *ds__mkeep(size_t size) {
-    ds__mutex_lock(&ds__m.registry);
-    void *p = ds__mkeep_unlocked(size);
-    ds__mutex_unlock(&ds__m.registry);
+static void *ds__kept_alloc(size_t size) {
+    ds__mutex_lock(&ds__memory_state.registry);
+    void *p = ds__kept_alloc_unlocked(size);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return p;
 }
 
-static void ds__mdevice_lock(ds__mdevice *dev) {
+static void ds__mem_dev_lock(ds__mem_dev *dev) {
     ds__mutex_lock(&dev->lock);
     ds__tls.upper_locked++;
 }
 
-static void ds__mdevice_unlock(ds__mdevice *dev) {
+static void ds__mem_dev_unlock(ds__mem_dev *dev) {
     ds__tls.upper_locked--;
     ds__mutex_unlock(&dev->lock);
 }
@@ -144,19 +144,19 @@ static void ds__let_captures(void) {
 }
 
 static const char *ds__mem_label(void) {
-    unsigned n = ds__mtls.labels;
-    return n == 0 ? NULL : ds__mtls.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
+    unsigned n = ds__memory_thread.labels;
+    return n == 0 ? NULL : ds__memory_thread.label[n <= DS__LABELS ? n - 1 : DS__LABELS - 1];
 }
 
 DSDEF void(ds_mem_label_push)(const char *label) {
-    if (ds__mtls.labels < DS__LABELS)
-        ds__mtls.label[ds__mtls.labels] = label;
-    ds__mtls.labels++;
+    if (ds__memory_thread.labels < DS__LABELS)
+        ds__memory_thread.label[ds__memory_thread.labels] = label;
+    ds__memory_thread.labels++;
 }
 
 DSDEF void(ds_mem_label_pop)(void) {
-    if (ds__mtls.labels)
-        ds__mtls.labels--;
+    if (ds__memory_thread.labels)
+        ds__memory_thread.labels--;
 }
 
 #endif

@@ -1,8 +1,8 @@
 /* alloc/validate.h - consistency check of all structures.
 
-   ds__validate checks every list, count and limit of a device, or of pinned memory. It returns
-   DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate and
-   the automatic checks of a policy with `debug` (ds__check).
+   ds__device_validate checks every list, count and limit of a device, or of pinned memory. It
+   returns DS_ERR_ILLEGAL_STATE with a sentence about the first violation. It serves ds_mem_validate
+   and the automatic checks of a policy with `debug` (ds__pool_check).
 
    Invariants: The check changes nothing, except that parked blocks are merged. If a thread
    works on a quiet block of the device, incomplete sums are not compared. If dev->moving counts
@@ -49,10 +49,10 @@ typedef struct ds__validate_seen {
 /* Checks one bin and the blocks in its list. */
 static ds_result ds__validate_bin(const ds__bins *bins, int kind, unsigned i,
                                   ds__validate_seen *n) {
-    const ds__mblock *before = NULL;
+    const ds__mem_block *before = NULL;
     DS__SOUND(!bins->head[i] == !(bins->map[i / 64] >> i % 64 & 1), "bin %u and its bit disagree",
               i);
-    for (const ds__mblock *b = bins->head[i]; b; before = b, b = b->list_next) {
+    for (const ds__mem_block *b = bins->head[i]; b; before = b, b = b->list_next) {
         DS__SOUND(b->list_prev == before, "the list of bin %u is broken at %p", i, (void *)b->ptr);
         DS__SOUND(b->state == DS_BLOCK_FREE && b->bin == i && ds__bin_of(b) == i && b->seg &&
                       b->seg->kind == kind && !b->uses,
@@ -75,12 +75,12 @@ static ds_result ds__validate_bins(const ds__bins *bins, int kind, ds__validate_
 }
 
 /* Checks the list of holes of one kind. */
-static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *n) {
-    const ds__mblock *before = NULL;
-    for (const ds__mblock *b = first; b; before = b, b = b->list_next) {
+static ds_result ds__validate_holes(const ds__mem_block *first, ds__validate_seen *n) {
+    const ds__mem_block *before = NULL;
+    for (const ds__mem_block *b = first; b; before = b, b = b->list_next) {
         DS__SOUND(b->state == DS_BLOCK_UNMAPPED && b->list_prev == before,
                   "the list of holes is broken at %p", (void *)b->ptr);
-        DS__SOUND(!before || ds__earlier(before, b), "the hole at %p is out of order",
+        DS__SOUND(!before || ds__block_is_earlier(before, b), "the hole at %p is out of order",
                   (void *)b->ptr);
         n->listed_holes++;
     }
@@ -91,14 +91,14 @@ static ds_result ds__validate_holes(const ds__mblock *first, ds__validate_seen *
 static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) {
     size_t pending = 0;
     size_t deferred = 0;
-    for (const ds__mblock *b = a->pending; b; b = b->list_next) {
+    for (const ds__mem_block *b = a->pending; b; b = b->list_next) {
         /* a thread that handles a quiet block changes its uses and its poison without the lock */
         DS__SOUND(b->state == DS_BLOCK_PENDING && (b->quiet || b->uses || b->stale),
                   "%p does not belong to the pending blocks", (void *)b->ptr);
         pending += b->size;
         n->listed_pending++;
     }
-    for (const ds__mblock *b = a->deferred; b; b = b->list_next, deferred++)
+    for (const ds__mem_block *b = a->deferred; b; b = b->list_next, deferred++)
         DS__SOUND(b->state == DS_BLOCK_PENDING && !b->quiet && b->seg && b->seg->direct &&
                       (b->list_next || b == a->deferred_last),
                   "%p does not belong to the deferred blocks", (void *)b->ptr);
@@ -111,7 +111,7 @@ static ds_result ds__validate_pending(const ds__arena *a, ds__validate_seen *n) 
 }
 
 /* Checks a free block behind `before`, and counts it. */
-static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before,
+static ds_result ds__validate_free(const ds__mem_block *b, const ds__mem_block *before,
                                    ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     DS__SOUND(!before || before->state != DS_BLOCK_FREE || before->quiet,
@@ -126,10 +126,10 @@ static ds_result ds__validate_free(const ds__mblock *b, const ds__mblock *before
 }
 
 /* Checks a live or pending block, and counts it. */
-static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) {
+static ds_result ds__validate_active(const ds__mem_block *b, ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     int live = b->state == DS_BLOCK_LIVE;
-    const ds__mblock *found = live ? ds__find(s, b->ptr, 1) : b;
+    const ds__mem_block *found = live ? ds__block_find(s, b->ptr, 1) : b;
     DS__SOUND(found == b, "the block at %p is not found by its address", (void *)b->ptr);
     DS__SOUND(!live || ds__segment_of(b->ptr) == s, "the block at %p leads to another segment",
               (void *)b->ptr);
@@ -146,7 +146,7 @@ static ds_result ds__validate_active(const ds__mblock *b, ds__validate_seen *n) 
 }
 
 /* Checks a block that is not quiet, behind `before`, and counts it. */
-static ds_result ds__validate_block(const ds__mblock *b, const ds__mblock *before,
+static ds_result ds__validate_block(const ds__mem_block *b, const ds__mem_block *before,
                                     ds__validate_seen *n) {
     const ds__segment *s = b->seg;
     DS__SOUND(b->state == DS_BLOCK_LIVE || !b->guarded,
@@ -169,11 +169,11 @@ static ds_result ds__validate_segment(const ds__arena *a, const ds__segment *s,
                                       ds__validate_seen *n) {
     const char *at = s->base;
     size_t mapped = 0;
-    const ds__mblock *before = NULL;
+    const ds__mem_block *before = NULL;
     DS__SOUND(atomic_load(&((ds__segment *)(uintptr_t)s)->arena) == a,
               "the segment at %p belongs to another stream", (void *)s->base);
     n->meter[s->kind][DS__SEGMENT] += !s->page;
-    for (const ds__mblock *b = s->first; b; before = b, b = b->next) {
+    for (const ds__mem_block *b = s->first; b; before = b, b = b->next) {
         DS__SOUND(b->ptr == at && b->prev == before && b->seg == s && b->size > 0 &&
                       b->size % DS__UNIT == 0,
                   "the segment at %p is broken at %p", (void *)s->base, (void *)at);
@@ -225,8 +225,8 @@ static ds_result ds__validate_arena(ds__arena *a, int64_t sum[2][DS__METRICS],
 }
 
 /* Checks what a device counts, or a pool: the sums of its blocks and segments. */
-static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t sum[2][DS__METRICS],
-                                   int64_t meter[2][DS__METERS]) {
+static ds_result ds__validate_sums(ds__mem_dev *dev, ds__mem_pool *only,
+                                   int64_t sum[2][DS__METRICS], int64_t meter[2][DS__METERS]) {
     static const char *const names[] = { "allocation", "allocated_bytes", "requested_bytes",
                                          "active", "active_bytes" };
     static const char *const more[] = { "segment", "reserved_bytes", "inactive_split",
@@ -256,15 +256,15 @@ static ds_result ds__validate_sums(ds__mdevice *dev, ds__mpool *only, int64_t su
 }
 
 /* What the segments of a device have, or of a pool; and the oversize ones, as they were counted. */
-typedef struct ds__mcount {
+typedef struct ds__mem_count {
     size_t segments;
     size_t bytes;
     size_t async;
     int64_t over_blocks;
     int64_t over_segments;
-} ds__mcount;
+} ds__mem_count;
 
-static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__mpool *only) {
+static ds_result ds__validate_count(const ds__mem_count *n, ds__mem_dev *dev, ds__mem_pool *only) {
     ds__domain *d = only ? &only->stats : &dev->stats;
     int64_t blocks = atomic_load(&d->oversize_allocations.now);
     int64_t segments = atomic_load(&d->oversize_segments.now);
@@ -279,9 +279,10 @@ static ds_result ds__validate_count(const ds__mcount *n, ds__mdevice *dev, ds__m
    given back another may be. */
 static int ds__is_sorted(const ds__segment *s) {
     size_t i = ds__sorted_after((uintptr_t)s->base);
-    while (i > 0 && ds__m.sorted[i - 1] != s && ds__m.sorted[i - 1]->base == s->base)
+    while (i > 0 && ds__memory_state.sorted[i - 1] != s &&
+           ds__memory_state.sorted[i - 1]->base == s->base)
         i--;
-    return i > 0 && ds__m.sorted[i - 1] == s;
+    return i > 0 && ds__memory_state.sorted[i - 1] == s;
 }
 
 /* Whether the segment reaches into the next one of the table, while both are in use. */
@@ -294,11 +295,12 @@ static int ds__segment_overlaps(const ds__segment *s, const ds__segment *next, c
 
 /* Checks that the segments in the table are in order and do not overlap. *out_listed: how many
    are the device's. Everything is locked, the registry too. */
-static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) {
+static ds_result ds__validate_order(const ds__mem_dev *dev, size_t *out_listed) {
     ds_result r = DS_OK;
-    for (size_t i = 0; i < ds__m.sorted_count; i++) {
-        ds__segment *s = ds__m.sorted[i];
-        const ds__segment *next = i + 1 < ds__m.sorted_count ? ds__m.sorted[i + 1] : NULL;
+    for (size_t i = 0; i < ds__memory_state.sorted_count; i++) {
+        ds__segment *s = ds__memory_state.sorted[i];
+        const ds__segment *next =
+            i + 1 < ds__memory_state.sorted_count ? ds__memory_state.sorted[i + 1] : NULL;
         const ds__arena *a = atomic_load(&s->arena);
         if (next && r == DS_OK && ds__segment_overlaps(s, next, a))
             r = ds__fail(
@@ -313,31 +315,31 @@ static ds_result ds__validate_order(const ds__mdevice *dev, size_t *out_listed) 
 /* Checks the table of all segments by address: the segments are in order, no two overlap, and all
    of the device's are in their place. *out_listed: how many are the device's. Everything is
    locked. */
-static ds_result ds__validate_sorted(ds__mdevice *dev, size_t *out_listed) {
+static ds_result ds__validate_sorted(ds__mem_dev *dev, size_t *out_listed) {
     *out_listed = 0;
-    ds__mutex_lock(&ds__m.registry);
+    ds__mutex_lock(&ds__memory_state.registry);
     ds_result r = ds__validate_order(dev, out_listed);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next)
         for (ds__arena *a = p->arenas; a; a = a->next)
             for (const ds__segment *s = a->segments; s && r == DS_OK; s = s->next)
                 if (!ds__is_sorted(s))
                     r = ds__fail(DS_ERR_ILLEGAL_STATE,
                                  "the segment at %p is not in its place in the table by address",
                                  (void *)s->base);
-    ds__mutex_unlock(&ds__m.registry);
+    ds__mutex_unlock(&ds__memory_state.registry);
     return r;
 }
 
 /* Counts the segments of a pool and their blocks. Everything is locked. */
-static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
-    ds__mcount n = { 0, 0, 0, 0, 0 };
+static ds__mem_count ds__validate_pool_count(const ds__mem_pool *p) {
+    ds__mem_count n = { 0, 0, 0, 0, 0 };
     for (const ds__arena *a = p->arenas; a; a = a->next)
         for (const ds__segment *s = a->segments; s; s = s->next) {
             n.segments++;
             n.bytes += s->mapped;
             n.async += s->source == DS__FROM_ASYNC ? s->size : 0;
             n.over_segments += !s->page && s->oversize;
-            for (const ds__mblock *b = s->first; b; b = b->next)
+            for (const ds__mem_block *b = s->first; b; b = b->next)
                 n.over_blocks += b->oversize;
         }
     return n;
@@ -346,23 +348,24 @@ static ds__mcount ds__validate_pool_count(const ds__mpool *p) {
 /* Checks the bytes that limits go by, the oversize blocks and the table by address. Everything is
    locked, but a thread that calls the driver for memory holds no lock meanwhile: while one does,
    the limits are not compared. */
-static ds_result ds__validate_reserved(ds__mdevice *dev) {
+static ds_result ds__validate_reserved(ds__mem_dev *dev) {
     uint64_t moving = atomic_load(&dev->moving);
-    ds__mcount all = { 0, 0, 0, 0, 0 };
+    ds__mem_count all = { 0, 0, 0, 0, 0 };
     size_t listed;
     size_t wrong = 0;
     size_t held = 0;
     size_t has = 0;
     ds_result r = ds__validate_sorted(dev, &listed);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next) {
-        ds__mcount n = ds__validate_pool_count(p);
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next) {
+        ds__mem_count n = ds__validate_pool_count(p);
         size_t reserved = atomic_load(&p->reserved);
         if (reserved != n.bytes && !wrong++) {
             held = reserved;
             has = n.bytes;
         }
-        all = (ds__mcount){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
-                            all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
+        all =
+            (ds__mem_count){ all.segments + n.segments, all.bytes + n.bytes, all.async + n.async,
+                             all.over_blocks + n.over_blocks, all.over_segments + n.over_segments };
         if (p != &dev->main)
             r = ds__validate_count(&n, dev, p);
     }
@@ -388,11 +391,11 @@ static ds_result ds__validate_reserved(ds__mdevice *dev) {
 
 /* Checks the arenas of a pool, adds their sums to those of the device, and compares them with the
    pool's statistics. *busy becomes 1 if the sums are incomplete. Everything is locked. */
-static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
+static ds_result ds__validate_pool(ds__mem_pool *p, int64_t sum[2][DS__METRICS],
                                    int64_t meter[2][DS__METERS], int *busy) {
     int64_t of_pool[2][DS__METRICS];
     int64_t metered[2][DS__METERS];
-    ds__mdevice *dev = p->dev;
+    ds__mem_dev *dev = p->dev;
     ds_result r = DS_OK;
     int working = 0; /* another thread works on a block: the sums are incomplete */
     memset(of_pool, 0, sizeof of_pool);
@@ -417,7 +420,7 @@ static ds_result ds__validate_pool(ds__mpool *p, int64_t sum[2][DS__METRICS],
 }
 
 /* Checks a device: every arena, and that the statistics are the sums. No lock is held. */
-static ds_result ds__validate(ds__mdevice *dev) {
+static ds_result ds__device_validate(ds__mem_dev *dev) {
     int64_t sum[2][DS__METRICS];
     int64_t meter[2][DS__METERS];
     int busy = 0;
@@ -425,7 +428,7 @@ static ds_result ds__validate(ds__mdevice *dev) {
     memset(sum, 0, sizeof sum);
     memset(meter, 0, sizeof meter);
     ds__mem_lock_all(dev);
-    for (ds__mpool *p = &dev->main; p && r == DS_OK; p = p->next)
+    for (ds__mem_pool *p = &dev->main; p && r == DS_OK; p = p->next)
         r = ds__validate_pool(p, sum, meter, &busy);
     if (r == DS_OK && !busy)
         r = ds__validate_sums(dev, NULL, sum, meter);
@@ -436,15 +439,15 @@ static ds_result ds__validate(ds__mdevice *dev) {
 }
 
 /* The check of a policy whose debug is at least this. */
-static ds_result ds__check(ds__mpool *p, int level) {
-    return DS__UNLIKELY(ds__policy(p)->debug >= level) ? ds__validate(p->dev) : DS_OK;
+static ds_result ds__pool_check(ds__mem_pool *p, int level) {
+    return DS__UNLIKELY(ds__pool_policy(p)->debug >= level) ? ds__device_validate(p->dev) : DS_OK;
 }
 
 DSDEF ds_result(ds_mem_validate)(ds_device device) {
-    ds__mdevice *dev = NULL;
+    ds__mem_dev *dev = NULL;
     DS__ENTER("ds_mem_validate");
     ds_result r = ds__mem_asked(device, &dev);
-    return dev ? ds__validate(dev) : r;
+    return dev ? ds__device_validate(dev) : r;
 }
 
 #endif

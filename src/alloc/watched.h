@@ -27,13 +27,13 @@
 
 #define DS__GUARD 0x5AFE5AFEu
 
-static char *ds__guard_of(const ds__mblock *b) {
+static char *ds__guard_of(const ds__mem_block *b) {
     return b->ptr + ((b->asked + 3) & ~(size_t)3);
 }
 
 static ds_result ds__watched_alloc(ds__wanted *q, size_t guard) {
-    ds__mblock *b = q->block;
-    ds_result r = ds__check(q->a->pool, 2);
+    ds__mem_block *b = q->block;
+    ds_result r = ds__pool_check(q->a->pool, 2);
     if (r < 0 || !guard)
         return r;
     ds__hold_captures();
@@ -51,7 +51,7 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
     ds__stream *s = ds__direct_giver(a->dev);
     if (!s)
         return ds__mem_error();
-    ds_stream reader = { ds__handle(&s->slot) };
+    ds_stream reader = { ds__handle_of(&s->slot) };
     DS__KEEPING(r, (ds_copy)(to, from, size, reader));
     if (r == DS_OK)
         r = ds__stream_sync(reader, DS__FOREVER);
@@ -61,7 +61,7 @@ static ds_result ds__own_read(ds__arena *a, void *to, const void *from, size_t s
 
 /* Is called with the block in no list. A damaged guard is told through the log: the free itself
    has done nothing wrong. */
-static void ds__watched_free(ds__arena *a, ds__mblock *b) {
+static void ds__watched_free(ds__arena *a, ds__mem_block *b) {
     size_t guard = b->guarded;
     b->guarded = 0;
     if (ds__captures_open())
@@ -70,24 +70,25 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
     /* a borrower is one of the uses */
     if (guard && ds__uses_awaited(b->uses) && (b->lent || ds__arena_drain(a))) {
         const char *at = ds__guard_of(b);
-        uint32_t *seen = ds__alloc(guard);
+        uint32_t *seen = ds__host_alloc(guard);
         if (seen && ds__own_read(a, seen, at, guard) == DS_OK)
             for (size_t i = 0; i < guard / sizeof *seen; i++)
                 if (seen[i] != DS__GUARD) {
-                    ds__warn("%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
-                             "behind their end; found at the free at %s:%d",
-                             b->asked, (void *)b->ptr, b->label ? " of " : "",
-                             b->label ? b->label : "", b->file ? b->file : "?", b->line,
-                             (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
-                             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
+                    ds__log_warn(
+                        "%zu bytes at %p%s%s, allocated at %s:%u, were overwritten %zu bytes "
+                        "behind their end; found at the free at %s:%d",
+                        b->asked, (void *)b->ptr, b->label ? " of " : "", b->label ? b->label : "",
+                        b->file ? b->file : "?", b->line,
+                        (size_t)(at - b->ptr) + i * sizeof *seen - b->asked,
+                        ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.line);
                     break;
                 }
-        ds__release(seen);
+        ds__host_free(seen);
     }
     /* at once on the stream that has it, if nobody else does; else when all are done, or by who
        takes it before */
-    if (ds__policy(a->pool)->poison) {
-        const ds__muse *u = b->uses;
+    if (ds__pool_policy(a->pool)->poison) {
+        const ds__stream_use *u = b->uses;
         ds__owner o = ds__owner_of(a);
         int alone =
             !b->exported && (b->lent ? u && !u->next && !u->recorded && !u->lost : !u && !o.orphan);
@@ -97,8 +98,8 @@ static void ds__watched_free(ds__arena *a, ds__mblock *b) {
         else if (!u && !b->exported && !b->seg->direct)
             (void)ds__poison_late(a, b, 0);
     }
-    if (ds__check(a->pool, 2) < 0)
-        ds__warn("%s", ds__tls.aside);
+    if (ds__pool_check(a->pool, 2) < 0)
+        ds__log_warn("%s", ds__tls.aside);
     ds__tls.mute--;
 }
 

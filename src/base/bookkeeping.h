@@ -15,7 +15,7 @@
 static ds_allocator ds__allocator; /* If it has no functions, calloc and free are used. */
 
 /* Returns zeroed memory, or NULL. */
-static void *ds__alloc(size_t size) {
+static void *ds__host_alloc(size_t size) {
     if (!ds__allocator.alloc_fn)
         return calloc(1, size);
     void *ptr = ds__allocator.alloc_fn(size, ds__allocator.user);
@@ -35,7 +35,7 @@ static void ds__release_to(const ds_allocator *allocator, void *ptr) {
         free(ptr);
 }
 
-static void ds__release(void *ptr) {
+static void ds__host_free(void *ptr) {
     ds__release_to(&ds__allocator, ptr);
 }
 

@@ -167,7 +167,7 @@ DS__SEAM static void ds__capture_over(ds__capture *c, int failed) {
         ds__table_kill(&ds__g.graphs, g);
     atomic_fetch_sub(&g->capturing, 1);
     ds__unref(&ds__g.graphs, g);
-    ds__release(c);
+    ds__host_free(c);
 }
 
 #endif

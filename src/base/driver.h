@@ -35,7 +35,7 @@ typedef struct ds__process {
 } ds__process;
 
 typedef struct ds__processes {
-    ds__process *list; /* from ds__alloc; the caller releases it */
+    ds__process *list; /* from ds__host_alloc; the caller releases it */
     size_t count;
     char unknown[512]; /* why there is no list; empty: there is one */
 } ds__processes;

@@ -1,13 +1,13 @@
 /* base/error.h - error codes, error sentences and checks of arguments.
 
    Reports errors: ds__fail stores one sentence for the calling thread, with the call site in
-   front, and returns the code; ds__also appends to that sentence. DS__REQUIRE checks an
+   front, and returns the code; ds__fail_append appends to that sentence. DS__REQUIRE checks an
    argument. The public functions ds_result_get_name,
    ds_result_get_text and ds_error_get_last are here, too.
 
    Invariants: the sentence belongs to its thread and is always terminated. While `mute` is set,
    errors go to a second buffer (`aside`) and not to the log. ds__fail passes the sentence to the
-   log at once, so text of ds__also does not appear there.
+   log at once, so text of ds__fail_append does not appear there.
    Locks: none. ds__fail invokes the user's log function under all locks that the caller holds;
    the function must not call devstream.
    Threads: any, the library's own included. */
@@ -92,7 +92,7 @@ __attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(
     va_end(args);
     t->code = code;
     if (!t->mute)
-        ds__log(DS_LOG_ERROR, code, t->error);
+        ds__log_write(DS_LOG_ERROR, code, t->error);
     return code;
 }
 
@@ -119,7 +119,7 @@ static inline int ds__reserved_clear(const void *words, size_t size) {
                 DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
 
 /* Appends to the sentence of the thread's last error; returns r. */
-__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__also(
+__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__fail_append(
     ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
@@ -133,7 +133,7 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
 
 /* If r is an error and the object has a label, appends the label to the sentence. Returns r. */
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
-    return r >= 0 || !label ? r : ds__also(r, " (%s \"%s\")", what, label);
+    return r >= 0 || !label ? r : ds__fail_append(r, " (%s \"%s\")", what, label);
 }
 
 #endif

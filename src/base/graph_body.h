@@ -78,7 +78,7 @@ static const char *const ds__node_names[] = { "empty",      "kernel",        "co
 
 /* Returns an object with one owner. NULL: no memory, and the sentence is set. */
 static ds__object *ds__object_new(void *user, ds_host_fn dtor_fn) {
-    ds__object *o = ds__alloc(sizeof *o);
+    ds__object *o = ds__host_alloc(sizeof *o);
     if (!o) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an object");
         return NULL;
@@ -105,7 +105,7 @@ static void ds__object_drop(ds__object *o) {
     if (o->dtor_fn)
         o->dtor_fn(o->user);
     ds__tls.in_callback = outer;
-    ds__release(o);
+    ds__host_free(o);
 }
 
 static ds__body *ds__body_copy(const ds__body *from, int with_serial);
@@ -118,17 +118,17 @@ static void ds__node_free(ds__node *n) {
     if (n->kind == DS_NODE_KERNEL) {
         if (n->op.u.kernel.kernel)
             ds__unref(&ds__g.kernels, n->op.u.kernel.kernel);
-        ds__release((void *)(uintptr_t)n->op.u.kernel.args);
-        ds__release((void *)(uintptr_t)n->op.u.kernel.grid);
+        ds__host_free((void *)(uintptr_t)n->op.u.kernel.args);
+        ds__host_free((void *)(uintptr_t)n->op.u.kernel.grid);
     }
     if ((n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT) && n->op.u.event.object)
         ds__unref(&ds__g.events, n->op.u.event.object);
     ds__object_drop(n->payload);
     if (n->child)
         ds__body_free(n->child);
-    ds__release(n->label);
-    ds__release(n->deps);
-    ds__release(n);
+    ds__host_free(n->label);
+    ds__host_free(n->deps);
+    ds__host_free(n);
 }
 
 /* Frees a node that is not used. The payload's destructor does not run; the caller ends the
@@ -146,7 +146,7 @@ static ds__node *ds__no_node(ds__node *n) {
 }
 
 static void *ds__copy_bytes(const void *from, size_t size) {
-    void *to = ds__alloc(size);
+    void *to = ds__host_alloc(size);
     return to ? memcpy(to, from, size) : NULL;
 }
 
@@ -197,7 +197,7 @@ static ds_node_kind ds__node_kind_of(int op_kind) {
 /* Makes a node of an operation. The node copies the memory of the operation, and keeps its kernel
    or event. Returns NULL if there is no memory, and the sentence is set. */
 static ds__node *ds__node_make(const ds__op *op, ds_device device, int priority) {
-    ds__node *n = ds__alloc(sizeof *n);
+    ds__node *n = ds__host_alloc(sizeof *n);
     if (!n)
         return ds__no_node(n);
     n->kind = ds__node_kind_of(op->kind);
@@ -262,20 +262,20 @@ static ds__node *ds__node_copy(const ds__node *from) {
 
 /* Makes room for one more element in a list; `list` is the address of its pointer. Returns 0 if
    there is no memory, and the sentence is set. */
-static int ds__room(void *list, size_t element, uint32_t count, uint32_t *room) {
+static int ds__array_make_room(void *list, size_t element, uint32_t count, uint32_t *room) {
     void *old;
     if (count < *room)
         return 1;
     memcpy(&old, list, sizeof old);
     uint32_t wanted = *room ? 2 * *room : 4;
-    void *more = ds__alloc(wanted * element);
+    void *more = ds__host_alloc(wanted * element);
     if (!more) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return 0;
     }
     if (count)
         memcpy(more, old, count * element);
-    ds__release(old);
+    ds__host_free(old);
     memcpy(list, &more, sizeof more);
     *room = wanted;
     return 1;
@@ -292,7 +292,7 @@ static int ds__node_depends(const ds__node *n, uint32_t on) {
 static int ds__node_depend(ds__node *n, uint32_t on) {
     if (ds__node_depends(n, on))
         return 1;
-    if (!ds__room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
+    if (!ds__array_make_room(&n->deps, sizeof *n->deps, n->dep_count, &n->dep_room))
         return 0;
     n->deps[n->dep_count++] = on;
     return 1;
@@ -309,7 +309,7 @@ static uint32_t ds__next_serial(void) {
 
 /* Returns an empty body. NULL: no memory, and the sentence is set. */
 static ds__body *ds__body_new(const ds__driver *driver, ds_device device) {
-    ds__body *b = ds__alloc(sizeof *b);
+    ds__body *b = ds__host_alloc(sizeof *b);
     if (!b) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         return NULL;
@@ -327,9 +327,9 @@ static void ds__body_free(ds__body *b) {
         ds__node_free(b->node[i]);
     for (size_t i = 0; i < b->object_count; i++)
         ds__object_drop(b->object[i]);
-    ds__release(b->node);
-    ds__release(b->object);
-    ds__release(b);
+    ds__host_free(b->node);
+    ds__host_free(b->object);
+    ds__host_free(b);
 }
 
 /* Appends a node with its dependencies, each of which occurs once. The body owns the node then; on
@@ -343,7 +343,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
         n->dep_count = n->dep_room = (uint32_t)count;
     }
-    if (!ds__room(&b->node, sizeof *b->node, b->count, &b->room))
+    if (!ds__array_make_room(&b->node, sizeof *b->node, b->count, &b->room))
         return DS_ERR_OUT_OF_MEMORY;
     b->node[b->count++] = n;
     if (n->child && n->child->hooked)
@@ -354,7 +354,7 @@ static ds_result ds__body_append(ds__body *b, ds__node *n, const uint32_t *deps,
 /* Adds an object to the body, which becomes an owner of it. */
 static ds_result ds__body_keep(ds__body *b, ds__object *o) {
     uint32_t room = (uint32_t)b->object_room;
-    if (!ds__room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
+    if (!ds__array_make_room(&b->object, sizeof *b->object, (uint32_t)b->object_count, &room))
         return DS_ERR_OUT_OF_MEMORY;
     b->object_room = room;
     b->object[b->object_count++] = ds__object_keep(o);
@@ -392,7 +392,7 @@ static ds__body *ds__body_copy(const ds__body *from, int with_serial) {
    of the body. Returns 0 if there is no memory. */
 static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t count,
                               unsigned char *mark) {
-    uint32_t *stack = ds__alloc((b->count + 1) * sizeof *stack);
+    uint32_t *stack = ds__host_alloc((b->count + 1) * sizeof *stack);
     uint32_t depth = 0;
     if (!stack)
         return 0;
@@ -409,7 +409,7 @@ static int ds__body_ancestors(const ds__body *b, const uint32_t *nodes, size_t c
                 stack[depth++] = n->deps[i];
             }
     }
-    ds__release(stack);
+    ds__host_free(stack);
     return 1;
 }
 

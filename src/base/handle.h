@@ -2,7 +2,7 @@
 
    Turns a handle into the address of an object and back. A table (ds__table) has a slot for
    every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
-   ds__handle makes the public handle. base/pin.h destroys objects and reclaims them.
+   ds__handle_of makes the public handle. base/pin.h destroys objects and reclaims them.
 
    Policy:
    1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
@@ -34,7 +34,7 @@ static char *ds__copy_text(const char *text, size_t longest) {
     size_t n = strlen(text);
     if (n > longest)
         n = longest;
-    char *copy = ds__alloc(n + 1);
+    char *copy = ds__host_alloc(n + 1);
     if (copy)
         memcpy(copy, text, n);
     return copy;
@@ -101,7 +101,7 @@ static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
                                             t->element);
 }
 
-static inline uint64_t ds__handle(const ds__slot *slot) {
+static inline uint64_t ds__handle_of(const ds__slot *slot) {
     uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
     return (word & 0xffffffff00000000u) | (slot->index + 1);
 }
@@ -111,7 +111,7 @@ static void ds__table_grow(ds__table *t, uint32_t c) {
     if (atomic_load_explicit(&t->chunk[c], memory_order_relaxed))
         return;
     size_t count = (size_t)DS__FIRST_CHUNK << c;
-    char *chunk = ds__alloc(count * t->element);
+    char *chunk = ds__host_alloc(count * t->element);
     for (uint32_t i = 0; chunk && i < count; i++)
         ((ds__slot *)(void *)(chunk + i * t->element))->index =
             (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;

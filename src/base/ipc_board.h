@@ -1,10 +1,11 @@
 /* base/ipc_board.h - shared-memory registries of several processes.
 
-   A process that shares events or memory has a shared-memory registry (ds__board): a page
-   (ds__sheet) of shared memory that other processes open. The page has the process's
+   A process that shares events or memory has a shared-memory registry (ds__registry): a page
+   (ds__registry_page) of shared memory that other processes open. The page has the process's
    interprocess events (marks), the progress of the streams that record them (lanes), and its
-   exported memory with its users (export slots: ds__stake). ds__board_own creates the process's
-   own registry, ds__board_open opens that of another process, and ds__board_close closes it.
+   exported memory with its users (export slots: ds__export_slot). ds__registry_own creates the
+   process's own registry, ds__registry_open opens that of another process, and ds__registry_close
+   closes it.
 
    Policy:
    1. The page lives as long as one process has it open.
@@ -25,10 +26,10 @@
    another process stays open while it has users or pending operations, and while its owner lives
    if this process has a lane in it. Else each opening would take new lanes. A mark's generation
    is odd while it has an event. It rises when the event ends, and exported handles are stale.
-   Locks: ds__boards.mutex guards the list and the process's own fields. ds__boards_end takes it;
-   functions that change the list or a registry expect it. The fork handlers hold it across fork.
-   alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an event's
-   lock under it.
+   Locks: ds__registries.mutex guards the list and the process's own fields. ds__registries_end
+   takes it; functions that change the list or a registry expect it. The fork handlers hold it
+   across fork. alloc/ takes its sharing lock (ds__share.mutex) before it; the CPU driver takes an
+   event's lock under it.
    Threads: any thread, and the watcher thread of the CPU driver. Other processes and the CPU
    driver's workers change atomic fields of the page without the mutex. */
 #ifndef DS__BASE_IPC_BOARD_H
@@ -65,7 +66,7 @@ typedef struct ds__mark {
 
 /* The exporter's description of a piece of memory. Except for the event it is written before the
    slot opens, and it stays as it is while there is a lease. */
-typedef struct ds__stake_facts {
+typedef struct ds__export_slot_facts {
     uint64_t size;
     uint64_t offset;             /* a block's: in its segment */
     uint32_t segment;            /* a block's: the slot of its segment */
@@ -73,17 +74,17 @@ typedef struct ds__stake_facts {
     _Atomic uint32_t has_event;  /* a block's: `handle` is written */
     uint32_t device_type;        /* a segment's */
     unsigned char handle[64];    /* a segment's of share_export, a block's of event_export */
-} ds__stake_facts;
+} ds__export_slot_facts;
 
 /* A piece of memory. */
-typedef struct ds__stake {
+typedef struct ds__export_slot {
     _Atomic uint64_t word;              /* generation << 1, and 1: it may be taken */
     uint64_t next;                      /* as a mark's */
     _Atomic uint64_t lease[DS__LEASES]; /* the user: number << 24 | process id; 0: free */
-    ds__stake_facts facts;
-} ds__stake;
+    ds__export_slot_facts facts;
+} ds__export_slot;
 
-typedef struct ds__sheet {
+typedef struct ds__registry_page {
     uint64_t cookie;
     uint32_t layout;
     _Atomic uint32_t lanes;   /* given out */
@@ -97,13 +98,13 @@ typedef struct ds__sheet {
     char pad[4096 - 48];
     ds__mark mark[DS__MARKS];
     ds__lane lane[DS__LANES];
-    ds__stake stake[DS__STAKES];
-} ds__sheet;
+    ds__export_slot stake[DS__STAKES];
+} ds__registry_page;
 
 /* A board that this process has open. */
-typedef struct ds__board {
-    struct ds__board *next;
-    ds__sheet *sheet;
+typedef struct ds__registry {
+    struct ds__registry *next;
+    ds__registry_page *sheet;
     uint64_t serial; /* unique among the boards of this process */
     uint64_t cookie;
     uint64_t me;
@@ -116,15 +117,15 @@ typedef struct ds__board {
     /* the process's own board only: */
     uint32_t free_mark;  /* index + 1 of the first free one */
     uint32_t free_stake; /* index + 1 of the first free one */
-} ds__board;
+} ds__registry;
 
 static struct {
     ds__mutex mutex;
-    ds__board *own;
-    ds__board *others;
+    ds__registry *own;
+    ds__registry *others;
     uint64_t serials;
     int atfork;
-} ds__boards = { .mutex = DS__MUTEX_INIT };
+} ds__registries = { .mutex = DS__MUTEX_INIT };
 
 /* The content of an exported handle of the CPU driver, for an event or memory. The rest of its 64
    bytes is 0. */
@@ -141,91 +142,91 @@ typedef struct ds__address {
 
 enum { DS__ADDRESS_EVENT = 0x01457344, DS__ADDRESS_MEMORY = 0x014d7344 };
 
-static void ds__boards_lock(void) {
-    ds__mutex_lock(&ds__boards.mutex);
+static void ds__registries_lock(void) {
+    ds__mutex_lock(&ds__registries.mutex);
 }
 
-static void ds__boards_unlock(void) {
-    ds__mutex_unlock(&ds__boards.mutex);
+static void ds__registries_unlock(void) {
+    ds__mutex_unlock(&ds__registries.mutex);
 }
 
 /* Runs in a forked child. Closes the files, so that the child does not hold the parent's file
    locks. */
-static void ds__boards_forked(void) {
-    if (ds__boards.own) {
-        ds__os_close(ds__boards.own->fd);
-        ds__boards.own->fd = -1;
+static void ds__registries_forked(void) {
+    if (ds__registries.own) {
+        ds__os_close(ds__registries.own->fd);
+        ds__registries.own->fd = -1;
     }
-    for (ds__board *b = ds__boards.others; b; b = b->next) {
+    for (ds__registry *b = ds__registries.others; b; b = b->next) {
         ds__os_close(b->fd);
         b->fd = -1;
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
 }
 
-static void ds__board_free(ds__board *b) {
+static void ds__registry_free(ds__registry *b) {
     if (b->sheet)
         ds__os_unmap(b->sheet, sizeof *b->sheet);
     if (b->fd >= 0)
         ds__os_close(b->fd);
-    ds__release(b);
+    ds__host_free(b);
 }
 
 /* The mutex is held. */
-static ds__board *ds__board_new(int fd) {
-    ds__board *b = ds__alloc(sizeof *b);
-    if (b && !ds__boards.atfork)
-        ds__boards.atfork =
-            ds__os_at_fork(ds__boards_lock, ds__boards_unlock, ds__boards_forked) == 0;
-    if (b && ds__boards.atfork)
+static ds__registry *ds__registry_new(int fd) {
+    ds__registry *b = ds__host_alloc(sizeof *b);
+    if (b && !ds__registries.atfork)
+        ds__registries.atfork =
+            ds__os_at_fork(ds__registries_lock, ds__registries_unlock, ds__registries_forked) == 0;
+    if (b && ds__registries.atfork)
         b->sheet = ds__os_memfd_map(fd, sizeof *b->sheet);
     if (b && b->sheet && !ds__os_keep_from_child(b->sheet, sizeof *b->sheet)) {
         ds__os_unmap(b->sheet, sizeof *b->sheet);
         b->sheet = NULL;
     }
     if (!b || !b->sheet) {
-        ds__release(b);
+        ds__host_free(b);
         ds__os_close(fd);
         return NULL;
     }
     b->fd = fd;
-    b->serial = ++ds__boards.serials;
+    b->serial = ++ds__registries.serials;
     return b;
 }
 
-static ds_result ds__board_short(void) {
+static ds_result ds__registry_short(void) {
     return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the shared-memory registry");
 }
 
 /* Returns the board of this process, which the first call creates. The mutex is held. */
-DS__SEAM static ds_result ds__board_own(ds__board **out) {
+DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
     uint64_t cookie = ds__os_cookie();
-    *out = ds__boards.own;
+    *out = ds__registries.own;
     if (*out)
         return DS_OK;
-    int fd = ds__os_memfd(sizeof(ds__sheet), cookie);
+    int fd = ds__os_memfd(sizeof(ds__registry_page), cookie);
     if (fd < 0)
         return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
                         strerror(errno));
-    int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__sheet, mark));
-    ds__board *b = ds__board_new(fd);
+    int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
+    ds__registry *b = ds__registry_new(fd);
     if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
-        ds__board_free(b);
+        ds__registry_free(b);
         b = NULL;
     }
     if (!b)
-        return ds__board_short();
+        return ds__registry_short();
     b->cookie = b->sheet->cookie = cookie;
     b->me = 1;
     b->pid = b->sheet->pid = (int)ds__os_process_id();
     b->sheet->layout = DS__BOARD_LAYOUT;
     atomic_store(&b->sheet->peers, 1);
-    *out = ds__boards.own = b;
+    *out = ds__registries.own = b;
     return DS_OK;
 }
 
 /* Returns 1 if the process with this number on the board is alive. */
-static int ds__board_alive(const ds__board *b, uint64_t number) {
+static int ds__registry_alive(const ds__registry *b, uint64_t number) {
     return number == b->me || ds__os_byte_held(b->fd, number);
 }
 
@@ -245,21 +246,21 @@ static ds_result ds__peer_fail(int pid) {
 }
 
 /* Closes boards of other processes that are not used any more. The mutex is held. */
-static void ds__boards_tidy(void) {
-    for (ds__board **p = &ds__boards.others; *p;) {
-        ds__board *b = *p;
-        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__board_alive(b, 1))) {
+static void ds__registries_tidy(void) {
+    for (ds__registry **p = &ds__registries.others; *p;) {
+        ds__registry *b = *p;
+        if (b->users || atomic_load(&b->pending) || (b->has_lane && ds__registry_alive(b, 1))) {
             p = &b->next;
             continue;
         }
         *p = b->next;
-        ds__board_free(b);
+        ds__registry_free(b);
     }
 }
 
 /* Checks the board that another process exports, and takes a number on it, whose file lock says
    that this process lives. */
-static ds_result ds__board_enter(ds__board *b) {
+static ds_result ds__registry_enter(ds__registry *b) {
     int pid = b->pid;
     if (b->sheet->cookie != b->cookie || b->sheet->layout != DS__BOARD_LAYOUT)
         return ds__fail(DS_ERR_UNSUPPORTED,
@@ -276,11 +277,11 @@ static ds_result ds__board_enter(ds__board *b) {
     return DS_OK;
 }
 
-static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **out) {
-    int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__sheet));
+static ds_result ds__registry_join(int pid, int fd, uint64_t cookie, ds__registry **out) {
+    int got = ds__os_memfd_open(pid, fd, cookie, sizeof(ds__registry_page));
     if (got < 0)
         return ds__peer_fail(pid);
-    ds__board *b = ds__board_new(got);
+    ds__registry *b = ds__registry_new(got);
     if (!b)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to map the shared memory of process %d",
                         pid);
@@ -288,36 +289,37 @@ static ds_result ds__board_join(int pid, int fd, uint64_t cookie, ds__board **ou
     b->pid = pid;
     b->owner_fd = fd;
     b->cookie = cookie;
-    ds_result r = ds__board_enter(b);
+    ds_result r = ds__registry_enter(b);
     if (r < 0) {
-        ds__board_free(b);
+        ds__registry_free(b);
         return r;
     }
-    b->next = ds__boards.others;
-    ds__boards.others = b;
+    b->next = ds__registries.others;
+    ds__registries.others = b;
     *out = b;
     return DS_OK;
 }
 
 /* Opens the board of the process that exported a handle. That process must be alive. The caller
-   ends with ds__board_close. The mutex is held. */
-DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__board **out) {
+   ends with ds__registry_close. The mutex is held. */
+DS__SEAM static ds_result ds__registry_open(int pid, int fd, uint64_t cookie, ds__registry **out) {
     ds_result r = DS_OK;
-    if (pid == (int)ds__os_process_id() || (ds__boards.own && ds__boards.own->cookie == cookie))
+    if (pid == (int)ds__os_process_id() ||
+        (ds__registries.own && ds__registries.own->cookie == cookie))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the handle was exported by this process; use the exported object");
-    ds__boards_tidy();
-    ds__board *b = ds__boards.others;
+    ds__registries_tidy();
+    ds__registry *b = ds__registries.others;
     while (b && (b->cookie != cookie || b->pid != pid || b->owner_fd != fd))
         b = b->next;
     if (!b)
-        r = ds__board_join(pid, fd, cookie, &b);
-    if (r == DS_OK && !ds__board_alive(b, 1)) {
+        r = ds__registry_join(pid, fd, cookie, &b);
+    if (r == DS_OK && !ds__registry_alive(b, 1)) {
         errno = ENOENT;
         r = ds__peer_fail(pid);
     }
     if (r < 0) {
-        ds__boards_tidy();
+        ds__registries_tidy();
         return r;
     }
     b->users++;
@@ -326,25 +328,25 @@ DS__SEAM static ds_result ds__board_open(int pid, int fd, uint64_t cookie, ds__b
 }
 
 /* The mutex is held. */
-DS__SEAM static void ds__board_close(ds__board *b) {
+DS__SEAM static void ds__registry_close(ds__registry *b) {
     b->users--;
-    ds__boards_tidy();
+    ds__registries_tidy();
 }
 
 /* Returns the board with this serial, or NULL if this process does not have it open. The mutex is
    held. */
-DS__SEAM static ds__board *ds__board_of(uint64_t serial) {
-    ds__board *b = ds__boards.own;
+DS__SEAM static ds__registry *ds__registry_of(uint64_t serial) {
+    ds__registry *b = ds__registries.own;
     if (b && b->serial == serial)
         return b;
-    for (b = ds__boards.others; b && b->serial != serial;)
+    for (b = ds__registries.others; b && b->serial != serial;)
         b = b->next;
     return b;
 }
 
 /* Takes a lane of the board for this process. The mutex is held. */
-DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
-    ds__sheet *s = b->sheet;
+DS__SEAM static ds_result ds__registry_lane(ds__registry *b, uint32_t *out) {
+    ds__registry_page *s = b->sheet;
     uint32_t i = atomic_load(&s->lanes);
     do {
         if (i >= DS__LANES)
@@ -352,9 +354,9 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
                             "%d streams have recorded events of process %d, the maximum", DS__LANES,
                             b->pid);
     } while (!atomic_compare_exchange_weak(&s->lanes, &i, i + 1));
-    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, lane) + i * sizeof *s->lane,
+    if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, lane) + i * sizeof *s->lane,
                               sizeof *s->lane))
-        return ds__board_short();
+        return ds__registry_short();
     atomic_store(&s->lane[i].who, b->me << 24 | ((uint64_t)ds__os_process_id() & 0xffffff));
     b->has_lane = 1;
     *out = i;
@@ -362,7 +364,7 @@ DS__SEAM static ds_result ds__board_lane(ds__board *b, uint32_t *out) {
 }
 
 /* Takes an event slot on the board of this process. The mutex is held. */
-DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
+DS__SEAM static ds_result ds__registry_event_add(ds__registry *b, uint32_t *out) {
     uint32_t i = b->free_mark ? b->free_mark - 1 : atomic_load(&b->sheet->marks);
     if (i >= DS__MARKS)
         return ds__fail(DS_ERR_LIMIT_EXCEEDED,
@@ -372,8 +374,9 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
     if (b->free_mark) {
         b->free_mark = m->next;
     } else {
-        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__sheet, mark) + i * sizeof *m, sizeof *m))
-            return ds__board_short();
+        if (!ds__os_memfd_reserve(b->fd, offsetof(ds__registry_page, mark) + i * sizeof *m,
+                                  sizeof *m))
+            return ds__registry_short();
         atomic_fetch_add(&b->sheet->marks, 1);
     }
     atomic_fetch_add(&m->generation, 1);
@@ -382,13 +385,13 @@ DS__SEAM static ds_result ds__board_mark(ds__board *b, uint32_t *out) {
 }
 
 /* Returns 1 if the slot has the event of this generation. */
-DS__SEAM static int ds__board_has_mark(const ds__board *b, uint32_t i, uint32_t generation) {
+DS__SEAM static int ds__registry_has_event(const ds__registry *b, uint32_t i, uint32_t generation) {
     return i < DS__MARKS && i < atomic_load(&b->sheet->marks) && (generation & 1) &&
            atomic_load(&b->sheet->mark[i].generation) == generation;
 }
 
 /* Frees an event slot; exported handles of the event become invalid. The mutex is held. */
-DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
+DS__SEAM static void ds__registry_event_remove(ds__registry *b, uint32_t i) {
     ds__mark *m = &b->sheet->mark[i];
     atomic_fetch_add(&m->generation, 1);
     atomic_store(&m->word, 0);
@@ -397,17 +400,17 @@ DS__SEAM static void ds__board_unmark(ds__board *b, uint32_t i) {
 }
 
 /* At shutdown, when all operations are over. */
-static void ds__boards_end(void) {
-    ds__boards_lock();
-    while (ds__boards.others) {
-        ds__board *b = ds__boards.others;
-        ds__boards.others = b->next;
-        ds__board_free(b);
+static void ds__registries_end(void) {
+    ds__registries_lock();
+    while (ds__registries.others) {
+        ds__registry *b = ds__registries.others;
+        ds__registries.others = b->next;
+        ds__registry_free(b);
     }
-    if (ds__boards.own)
-        ds__board_free(ds__boards.own);
-    ds__boards.own = NULL;
-    ds__boards_unlock();
+    if (ds__registries.own)
+        ds__registry_free(ds__registries.own);
+    ds__registries.own = NULL;
+    ds__registries_unlock();
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* base/log.h - messages to the program or to standard error.
 
-   Passes a message to the log function of ds_init, or prints it (ds__log, ds__warn).
+   Passes a message to the log function of ds_init, or prints it (ds__log_write, ds__log_warn).
 
    Invariants: a message above the level is dropped.
    Locks: none. The log function runs under all locks of the caller and must not call devstream.
@@ -18,7 +18,7 @@ static struct {
     void *user;
 } ds__logger;
 
-static void ds__log(ds_log_level level, int id, const char *text) {
+static void ds__log_write(ds_log_level level, int id, const char *text) {
     if ((int)level > ds__logger.level)
         return;
     if (!ds__logger.log_fn) {
@@ -30,13 +30,13 @@ static void ds__log(ds_log_level level, int id, const char *text) {
 }
 
 /* Reports to the log at level warning, without a code and without the thread's call site. */
-__attribute__((format(printf, 1, 2))) static void ds__warn(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static void ds__log_warn(const char *format, ...) {
     char text[400];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    ds__log(DS_LOG_WARNING, 0, text);
+    ds__log_write(DS_LOG_WARNING, 0, text);
 }
 
 #endif

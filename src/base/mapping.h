@@ -36,12 +36,12 @@ static int ds__mapping_grow(void) {
     if (ds__g.mapping_count < ds__g.mapping_room)
         return 1;
     size_t room = ds__g.mapping_room ? 2 * ds__g.mapping_room : 64;
-    ds__mapping *more = ds__alloc(room * sizeof *more);
+    ds__mapping *more = ds__host_alloc(room * sizeof *more);
     if (!more)
         return 0;
     if (ds__g.mapping_count)
         memcpy(more, ds__g.mappings, ds__g.mapping_count * sizeof *more);
-    ds__release(ds__g.mappings);
+    ds__host_free(ds__g.mappings);
     ds__g.mappings = more;
     ds__g.mapping_room = room;
     return 1;

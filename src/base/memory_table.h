@@ -80,7 +80,7 @@ static int ds__range_find(const void *ptr, ds__found *out) {
     for (;;) {
         uint32_t version = atomic_load_explicit(&ds__g.range_version, memory_order_acquire);
         if (version & 1) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         ds__ranges *r = atomic_load_explicit(&ds__g.ranges, memory_order_acquire);
@@ -133,7 +133,7 @@ static void ds__range_move(ds__range *to, ds__range *from) {
    still use the old array, so it is kept until ds_shutdown. ds__g.range_lock is held. */
 static ds__ranges *ds__range_grow(ds__ranges *r, size_t count) {
     size_t room = r ? 2 * r->room : 64;
-    ds__ranges *more = ds__alloc(sizeof *more + room * sizeof more->at[0]);
+    ds__ranges *more = ds__host_alloc(sizeof *more + room * sizeof more->at[0]);
     if (!more)
         return NULL;
     more->room = room;
@@ -198,7 +198,7 @@ static int ds__range_remove(const void *ptr, int kind, ds__found *out) {
 
 /* Describes the memory of a pointer. Returns 0 if devstream neither allocated nor registered the
    memory; the description is that of pageable memory then. */
-static int ds__known(const void *ptr, ds_pointer_info *out) {
+static int ds__memory_table_find(const void *ptr, ds_pointer_info *out) {
     const ds__found *f = ds__range_hit(ptr);
     out->kind = f ? f->kind : DS_MEMORY_PAGEABLE;
     out->base = f ? (void *)f->base : NULL;

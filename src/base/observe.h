@@ -2,14 +2,14 @@
 
    A layer (core/layers.h) consists of a driver table in front of the driver's and of an observer,
    for what never reaches a driver: blocks of the allocator, waits of the host, operations of the
-   library with their operands, graph launches, ranges, hand-over between threads. ds__observe
-   tells all observers of one such thing (ds__seen).
+   library with their operands, graph launches, ranges, hand-over between threads.
+   ds__observer_notify tells all observers of one such thing (ds__seen).
 
    Policy:
    1. Observers are set at the start of devstream and removed by ds_shutdown. Without one,
-      ds__observed is 0, and no call pays more than a test of it. Allocations and frees do not
-      even test it: while there are observers, the allocator watches every device
-      (ds__mdevice.watch).
+      ds__observer_is_set is 0, and no call pays more than a test of it. Allocations and frees do
+      not even test it: while there are observers, the allocator watches every device
+      (ds__mem_dev.watch).
    2. An observer is told of a block under the lock of its arena, so the order of what it hears is
       the order in which the block changes hands.
    3. With an observer, the table of the layer has inline_bytes 0 and declines run_together, so
@@ -18,7 +18,7 @@
    Invariants: the order of the layers is fixed, and so is that of their observers.
    Locks: an observer may run under locks of the allocator, of generators and of graphs. It takes
    only locks of its own, and calls no public function.
-   Threads: the thread on which it happens. ds__observers changes in ds__start and ds_shutdown
+   Threads: the thread on which it happens. ds__observers changes in ds__start_all and ds_shutdown
    only, while no other thread is inside of devstream. */
 #ifndef DS__BASE_OBSERVE_H
 #define DS__BASE_OBSERVE_H
@@ -82,11 +82,11 @@ static struct {
    number. */
 static _Atomic int ds__range_listeners;
 
-static inline int ds__observed(void) {
+static inline int ds__observer_is_set(void) {
     return DS__UNLIKELY(ds__observers.count != 0) != 0;
 }
 
-__attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
+__attribute__((cold, noinline)) static void ds__observer_notify(const ds__seen *what) {
     ds__seen seen = *what;
     seen.fn = ds__tls.fn;
     seen.site = ds__tls.site;
@@ -95,22 +95,22 @@ __attribute__((cold, noinline)) static void ds__observe(const ds__seen *what) {
 }
 
 /* Reports a wait of the host to the observers; returns its result. */
-static inline ds_result ds__waited(ds_result r, ds_stream stream, ds_event event,
-                                   ds_device device) {
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_WAIT,
-                                 .stream = stream,
-                                 .event = event,
-                                 .device = device,
-                                 .result = r });
+static inline ds_result ds__observer_notify_wait(ds_result r, ds_stream stream, ds_event event,
+                                                 ds_device device) {
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_WAIT,
+                                         .stream = stream,
+                                         .event = event,
+                                         .device = device,
+                                         .result = r });
     return r;
 }
 
 /* Reports a hand-over between threads to the observers; kind: DS__SEEN_RELEASE or
    DS__SEEN_ACQUIRE. */
 static inline void ds__handed_over(int kind, const void *token) {
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = kind, .ptr = token });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = kind, .ptr = token });
 }
 
 #endif

@@ -2,18 +2,18 @@
 
    Protects an object from being freed while a call uses it, and frees destroyed objects. ds__pin
    sets a hazard pointer and returns the object of a handle, ds__unpin clears it. ds__ref and
-   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__bury retires an object
-   without references, and ds__table_reap reclaims retired objects.
+   ds__unref count longer uses. ds__table_kill makes a handle stale, ds__slot_retire retires an
+   object without references, and ds__table_reclaim reclaims retired objects.
 
    Invariants: a thread stores its hazard pointer before it reads the slot's word. A thread that
-   reclaims passes ds__barrier first and then reads all hazard pointers. An object is freed, or
+   reclaims passes ds__barrier_run first and then reads all hazard pointers. An object is freed, or
    given to defer_fn, only without hazard pointers and without references. A thread has at most
    DS__PINS hazard pointers; beyond that a look-up returns NULL, as for a stale handle.
    ds__callers.count is the number of threads that have a state and have not ended.
-   Locks: ds__bury and ds__table_reap take the table's lock, for list operations only.
+   Locks: ds__slot_retire and ds__table_reclaim take the table's lock, for list operations only.
    ds__is_pinned takes ds__callers.lock. defer_fn and free_fn run without these locks; free_fn may
-   call the driver and user destructors. So a caller of ds__table_reap or ds__table_free must hold
-   no lock that these take.
+   call the driver and user destructors. So a caller of ds__table_reclaim or ds__table_free must
+   hold no lock that these take.
    Threads: hazard pointers need a thread state, so threads of the library do not set them.
    References may be counted on any thread. Several threads may reclaim at once.
    ds__table_destroy is for shutdown only. */
@@ -82,7 +82,7 @@ static int ds__is_pinned(const void *object) {
 }
 
 /* Makes every thread of the process pass a full barrier. */
-static void ds__barrier(void) {
+static void ds__barrier_run(void) {
     if (!atomic_load(&ds__no_membarrier))
         ds__os_barrier();
 }
@@ -116,7 +116,8 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
         atomic_store(at, slot);
     else
         atomic_store_explicit(at, slot, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* the processor's order comes from ds__barrier */
+    atomic_signal_fence(
+        memory_order_seq_cst); /* the processor's order comes from ds__barrier_run */
 #endif
     uint64_t word = atomic_load(&slot->word);
     if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE))
@@ -140,9 +141,9 @@ __attribute__((noinline)) static void *ds__pin(ds__table *t, uint64_t id) {
     return ds__pin_inline(t, id);
 }
 
-/* Objects with batched_fn are reclaimed in batches of this many, because each pass of ds__reclaim
-   costs a membarrier of half a microsecond. Others count as a whole batch: ds__reclaim frees them
-   at its next call. */
+/* Objects with batched_fn are reclaimed in batches of this many, because each pass of
+   ds__retired_reclaim costs a membarrier of half a microsecond. Others count as a whole batch:
+   ds__retired_reclaim frees them at its next call. */
 #define DS__RECLAIM_BATCH 64
 
 /* Returns the share of a batch for which the object counts. The share does not change between the
@@ -152,7 +153,7 @@ static int ds__reclaim_share(const ds__table *t, const void *object) {
 }
 
 /* Moves a dying slot without references to the list of those to be freed. */
-static void ds__bury(ds__table *t, ds__slot *slot, uint64_t word) {
+static void ds__slot_retire(ds__table *t, ds__slot *slot, uint64_t word) {
     int share = ds__reclaim_share(t, slot); /* the object may be freed after the exchange */
     while (DS__STATE(word) == DS__DYING && DS__REFS(word) == 0) {
         if (!atomic_compare_exchange_weak(&slot->word, &word,
@@ -174,7 +175,7 @@ static void ds__ref(void *object) {
 
 static void ds__unref(ds__table *t, void *object) {
     ds__slot *slot = object;
-    ds__bury(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
+    ds__slot_retire(t, slot, atomic_fetch_sub(&slot->word, 1) - 1);
 }
 
 /* Makes the handle stale and drops the reference of the handle. The caller has a pin, or is the
@@ -186,7 +187,7 @@ static int ds__table_kill(ds__table *t, void *object) {
         uint64_t dying = DS__WORD(DS__GENERATION(word), DS__DYING, DS__REFS(word) - 1);
         if (!atomic_compare_exchange_weak(&slot->word, &word, dying))
             continue;
-        ds__bury(t, slot, dying);
+        ds__slot_retire(t, slot, dying);
         return 1;
     }
     return 0;
@@ -204,13 +205,13 @@ static void ds__table_free(ds__table *t, ds__slot *slot) {
 }
 
 /* Frees or defers the retired objects that no thread pins. */
-static void ds__table_reap(ds__table *t) {
+static void ds__table_reclaim(ds__table *t) {
     ds__lock_take(&t->lock);
     uint32_t list = t->zombies;
     t->zombies = 0;
     ds__lock_give(&t->lock);
     if (list)
-        ds__barrier();
+        ds__barrier_run();
     while (list) {
         ds__slot *slot = ds__slot_at(t, list - 1);
         list = slot->next;
@@ -233,7 +234,7 @@ static void ds__table_reap(ds__table *t) {
 
 static void ds__table_destroy(ds__table *t) {
     for (int c = 0; c < 25; c++) {
-        ds__release(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
+        ds__host_free(atomic_load_explicit(&t->chunk[c], memory_order_relaxed));
         atomic_store_explicit(&t->chunk[c], NULL, memory_order_relaxed);
     }
     t->used = t->free_head = t->zombies = 0;

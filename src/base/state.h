@@ -9,8 +9,8 @@
    Locks: the functions take none. `mutex` is held for all of initialisation and shutdown, driver
    calls included. `begin` is taken before capture_lock and must not be held over a wait. `lock`,
    label_lock, range_lock and mapping_lock protect short steps; no driver call is made under
-   them. ds__alloc, ds__release and ds__log call functions of the user, under all locks of the
-   caller.
+   them. ds__host_alloc, ds__host_free and ds__log_write call functions of the user, under all locks
+   of the caller.
    Threads: any thread. ds_init and ds_shutdown must not run concurrently with other calls. */
 #ifndef DS__BASE_STATE_H
 #define DS__BASE_STATE_H

@@ -1,7 +1,7 @@
 /* base/text_writer.h - text in pieces to a function of the user.
 
-   ds__pen_print formats a piece of at most 1023 characters and passes it on; ds__pen_to_file is
-   such a function, which writes to a FILE.
+   ds__text_writer_print formats a piece of at most 1023 characters and passes it on;
+   ds__text_writer_to_file is such a function, which writes to a FILE.
 
    Invariants: once the user's function has returned a value other than 0 (`stopped`), it is not
    called again.
@@ -16,15 +16,16 @@
 #include "error.h"
 #include "thread_block.h"
 
-typedef struct ds__pen {
+typedef struct ds__text_writer {
     ds_write_fn write_fn;
     void *user;
     int stopped;
     unsigned flags;
-} ds__pen;
+} ds__text_writer;
 
-__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen *p,
-                                                                         const char *format, ...) {
+__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__text_writer_print(ds__text_writer *p,
+                                                                                 const char *format,
+                                                                                 ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
@@ -40,7 +41,7 @@ __attribute__((format(printf, 2, 3))) DS__SEAM static void ds__pen_print(ds__pen
 }
 
 /* Prints text inside of a quoted string of DOT. */
-DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
+DS__SEAM static void ds__text_writer_quote(ds__text_writer *p, const char *text) {
     char quoted[2 * 256 + 1];
     size_t n = 0;
     for (; *text && n < sizeof quoted - 3; text++) {
@@ -49,10 +50,10 @@ DS__SEAM static void ds__pen_quote(ds__pen *p, const char *text) {
         quoted[n++] = *text == '\n' ? ' ' : *text;
     }
     quoted[n] = 0;
-    ds__pen_print(p, "%s", quoted);
+    ds__text_writer_print(p, "%s", quoted);
 }
 
-DS__SEAM static int ds__pen_to_file(const char *text, size_t size, void *user) {
+DS__SEAM static int ds__text_writer_to_file(const char *text, size_t size, void *user) {
     if (fwrite(text, 1, size, user) == size)
         return 0;
     return errno ? errno : EIO;

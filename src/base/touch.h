@@ -23,7 +23,7 @@ typedef struct ds__touched {
     char *to;
 } ds__touched;
 
-static void *ds__touch(void *range) {
+static void *ds__pages_touch(void *range) {
     const ds__touched *t = range;
     for (volatile char *at = t->from; at < t->to; at += DS__TOUCH_PAGE)
         *at = 0;
@@ -32,7 +32,7 @@ static void *ds__touch(void *range) {
 
 static void *ds__touch_thread(void *range) {
     ds__os_library_thread();
-    return ds__touch(range);
+    return ds__pages_touch(range);
 }
 
 /* Touches the pages of a range on at most `threads` threads; the range begins with a page. */
@@ -56,7 +56,7 @@ DS__SEAM static void ds__touch_all(void *at, size_t size, unsigned threads) {
            ds__os_thread_start(&thread[started], ds__touch_thread, &part[started]) == 0)
         started++;
     for (unsigned i = started; i < n; i++)
-        ds__touch(&part[i]);
+        ds__pages_touch(&part[i]);
     while (started)
         ds__os_thread_join(thread[--started]);
 }

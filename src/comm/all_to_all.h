@@ -5,9 +5,9 @@
    writes the steps of a plan.
 
    Invariants: the input and the output at one index are on the same device, never on the host.
-   Outputs share no memory with each other, as far as ds__apart finds it. An output may share
-   memory with its own input only in the form that ds__all_overlaps accepts. On the direct path
-   of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
+   Outputs share no memory with each other, as far as ds__memory_check_disjoint finds it. An output
+   may share memory with its own input only in the form that ds__all_overlaps accepts. On the direct
+   path of an all-reduce, each lane reduces one slice and then copies the slices of the others. In
    each round, no two copies read the same result.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
@@ -27,8 +27,8 @@
 
 /* Inputs and outputs, one of each for every device. */
 typedef struct ds__all {
-    ds__party *in;
-    ds__party *out;
+    ds__participant *in;
+    ds__participant *out;
     ds__addend *addends;
     ds__addend *results;
     size_t count;
@@ -44,8 +44,8 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
                 : tensors ? "outs is NULL"
                           : "tensors is NULL");
     DS__REQUIRE(count < INT32_MAX, "%zu tensors", count);
-    a->in = ds__parties(&a->w, 2 * count);
-    a->addends = a->in ? ds__addends(&a->w, 2 * count) : NULL;
+    a->in = ds__parties_alloc(&a->w, 2 * count);
+    a->addends = a->in ? ds__addends_alloc(&a->w, 2 * count) : NULL;
     if (!a->addends)
         return DS_ERR_OUT_OF_MEMORY;
     a->out = a->in + count;
@@ -53,9 +53,9 @@ static ds_result ds__all_open(ds__all *a, const ds_comm_options *o, const ds_ten
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         int64_t n = (int64_t)i;
-        r = ds__party_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
+        r = ds__participant_open(&a->w, o, tensors[i], "input tensor", n, n, 0, &a->in[i]);
         if (r == DS_OK)
-            r = ds__party_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
+            r = ds__participant_open(&a->w, o, outs[i], "output tensor", n, n, 1, &a->out[i]);
         if (r == DS_OK)
             r = ds__same_dtype(&a->in[i], "input tensor", n, &a->in[0]);
         if (r == DS_OK)
@@ -93,25 +93,26 @@ static ds_result ds__all_overlaps(const ds__all *a, int own) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < a->count; i++)
         for (size_t k = 0; k < a->count && r == DS_OK; k++) {
-            const ds__party *out = &a->out[i];
-            const ds__party *in = &a->in[k];
+            const ds__participant *out = &a->out[i];
+            const ds__participant *in = &a->in[k];
             if (i == k && own < 3) {
                 int64_t at = 0;
                 int64_t n = own == 1 ? out->d.shape[0] : own == 2 ? in->d.shape[0] : 0;
                 at = (int64_t)i * n;
-                ds__party part = own == 1   ? ds__part(in, 0, &at, n)
-                                 : own == 2 ? ds__part(out, 0, &at, n)
-                                            : *out;
+                ds__participant part = own == 1   ? ds__party_part(in, 0, &at, n)
+                                       : own == 2 ? ds__party_part(out, 0, &at, n)
+                                                  : *out;
                 if (ds__same_place(&part, own == 1 ? out : in))
                     continue;
             }
-            r = ds__apart(out, "output tensor", (int64_t)i, in, "input tensor", (int64_t)k);
+            r = ds__memory_check_disjoint(out, "output tensor", (int64_t)i, in, "input tensor",
+                                          (int64_t)k);
         }
     return r;
 }
 
 static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
-    ds_result r = ds__reducible(a->in[0].d.dtype, op);
+    ds_result r = ds__reduction_check(a->in[0].d.dtype, op);
     for (size_t i = 0; i < a->count && r == DS_OK; i++) {
         r = ds__on_multiples(&a->in[i], "input tensor", (int64_t)i);
         if (r == DS_OK)
@@ -121,8 +122,8 @@ static ds_result ds__all_reducible(const ds__all *a, ds_reduce_op op) {
 }
 
 /* `many` is `one` so many times along dimension 0. */
-static ds_result ds__all_sizes(const ds__party *many, const char *what, const ds__party *one,
-                               const char *other, size_t count) {
+static ds_result ds__all_sizes(const ds__participant *many, const char *what,
+                               const ds__participant *one, const char *other, size_t count) {
     int64_t n;
     DS__REQUIRE(one->d.ndim > 0 && many->d.ndim > 0,
                 "tensors without dimensions cannot be split or concatenated");
@@ -146,14 +147,15 @@ static int ds__all_follow(ds__all *a, const ds_comm_options *o, ds_collective wh
     if (!ds__follow_open(w, &f, o, what, a->out, a->count, NULL,
                          out_parts > in_parts ? a->out[0].d.bytes : a->in[0].d.bytes))
         return 0;
-    ds__party part = in_parts == 1
-                         ? a->in[0]
-                         : ds__part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
+    ds__participant part =
+        in_parts == 1 ? a->in[0]
+                      : ds__party_part(&a->in[0], 0, &at, a->in[0].d.shape[0] / (int64_t)in_parts);
     if (out_parts == 1)
         part = a->out[0];
     ds__dense_like(&part.d, strides);
     f.op = op;
-    f.want.order = ds__sums(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags) : DS_ORDER_AT_ONCE;
+    f.want.order = ds__collective_is_sum(what) ? ds__order_of(a->in[0].d.dtype, op, o->flags)
+                                               : DS_ORDER_AT_ONCE;
     for (size_t i = 0; i < a->count && w->r == DS_OK; i++) {
         ds__side_open(w, &f.in[i], &a->in[i], 0, in_parts, strides, 1);
         ds__side_open(w, &f.out[i], &a->out[i], 0, out_parts, strides, 0);
@@ -197,8 +199,10 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
     for (size_t i = 0; i < count && w->r == DS_OK; i++) /* where the results arise */
         a.results[i].spot =
             ds__same_strides(&a.out[i].d, strides)
-                ? ds__spot_of(&a.out[i])
-                : (ds__spot){ ds__temporary(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0 };
+                ? ds__location_of(&a.out[i])
+                : (ds__location){
+                      ds__step_temporary_add(w, ds__lane_of(w, &a.out[i]), a.out[i].d.bytes), 0
+                  };
     for (size_t i = 0; i < count && w->r == DS_OK; i++) { /* each lane does a slice of all */
         int64_t begin = ds__slice_begin(elements, i, count);
         int64_t size = ds__slice_begin(elements, i + 1, count) - begin;
@@ -212,17 +216,18 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
             int64_t begin = ds__slice_begin(elements, k, count);
             int64_t size = ds__slice_begin(elements, k + 1, count) - begin;
             uint32_t lane = ds__lane_of(w, &a.out[i]);
-            ds__spot dst = { a.results[i].spot.region,
-                             a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
-            ds__spot src = { a.results[k].spot.region,
-                             a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__location dst = { a.results[i].spot.region,
+                                 a.results[i].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
+            ds__location src = { a.results[k].spot.region,
+                                 a.results[k].spot.offset + (ptrdiff_t)(begin * (int64_t)item) };
             ds__come_after(w, lane, a.results[k].after);
-            ds__move(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
+            ds__copy_add(w, lane, dst, (int64_t[]){ 1 }, src, (int64_t[]){ 1 }, 1, &size, item);
         }
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!ds__same_strides(&a.out[i].d, strides))
-            ds__move(w, ds__lane_of(w, &a.out[i]), ds__spot_of(&a.out[i]), a.out[i].d.strides,
-                     a.results[i].spot, strides, a.out[i].d.ndim, a.out[i].d.shape, item);
+            ds__copy_add(w, ds__lane_of(w, &a.out[i]), ds__location_of(&a.out[i]),
+                         a.out[i].d.strides, a.results[i].spot, strides, a.out[i].d.ndim,
+                         a.out[i].d.shape, item);
     return ds__all_end(&a, r);
 }
 
@@ -241,12 +246,12 @@ DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_te
         for (size_t i = 0; i < count && a.w.r == DS_OK; i++) {
             size_t k = (i + turn) % count;
             int64_t at = (int64_t)k * a.in[0].d.shape[0];
-            ds__party part = ds__part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
+            ds__participant part = ds__party_part(&a.out[i], 0, &at, a.in[0].d.shape[0]);
             if (ds__same_place(&part, &a.in[k]))
                 continue;
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &part), part.d.strides,
-                     ds__spot_of(&a.in[k]), a.in[k].d.strides, part.d.ndim, part.d.shape,
-                     part.d.item);
+            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &part),
+                         part.d.strides, ds__location_of(&a.in[k]), a.in[k].d.strides, part.d.ndim,
+                         part.d.shape, part.d.item);
         }
     return ds__all_end(&a, r);
 }
@@ -265,36 +270,38 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
         r = ds__all_overlaps(&a, 1);
     if (r < 0 || ds__all_follow(&a, options, DS_REDUCE_SCATTER, op, count, 1))
         return ds__all_end(&a, r);
-    ds__party *part = r == DS_OK ? ds__parties(&a.w, count) : NULL;
+    ds__participant *part = r == DS_OK ? ds__parties_alloc(&a.w, count) : NULL;
     if (r == DS_OK && !part)
         r = DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK && a.w.r == DS_OK; i++) {
         for (size_t k = 0; k < count; k++) {
             int64_t at = (int64_t)i * a.out[0].d.shape[0];
-            part[k] = ds__part(&a.in[k], 0, &at, a.out[0].d.shape[0]);
+            part[k] = ds__party_part(&a.in[k], 0, &at, a.out[0].d.shape[0]);
         }
         /* As ds__reduce_steps, but the parts begin inside of their regions. */
         int64_t strides[DS_TENSOR_MAX_DIMS];
-        const ds__party *to = &a.out[i];
+        const ds__participant *to = &a.out[i];
         uint32_t lane = ds__lane_of(&a.w, to);
         ds__dense_like(&to->d, strides);
         int fits = ds__same_strides(&to->d, strides);
         for (size_t k = 0; k < count && a.w.r == DS_OK; k++) {
-            a.addends[k] = (ds__addend){ ds__spot_in(&a.w, &part[k]), DS__NO_INDEX };
+            a.addends[k] = (ds__addend){ ds__location_in(&a.w, &part[k]), DS__NO_INDEX };
             if (ds__same_strides(&part[k].d, strides))
                 continue;
             uint32_t there = ds__lane_of(&a.w, &part[k]);
-            ds__spot packed = { ds__temporary(&a.w, there, part[k].d.bytes), 0 };
-            a.addends[k].after = ds__move(&a.w, there, packed, strides, a.addends[k].spot,
-                                          part[k].d.strides, to->d.ndim, to->d.shape, to->d.item);
+            ds__location packed = { ds__step_temporary_add(&a.w, there, part[k].d.bytes), 0 };
+            a.addends[k].after =
+                ds__copy_add(&a.w, there, packed, strides, a.addends[k].spot, part[k].d.strides,
+                             to->d.ndim, to->d.shape, to->d.item);
             a.addends[k].spot = packed;
         }
-        ds__spot dst =
-            fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(&a.w, lane, to->d.bytes), 0 };
+        ds__location dst =
+            fits ? ds__location_of(to)
+                 : (ds__location){ ds__step_temporary_add(&a.w, lane, to->d.bytes), 0 };
         ds__reduce_slice(&a.w, lane, dst, a.addends, count, op, to->d.dtype, 0, to->d.count);
         if (!fits)
-            ds__move(&a.w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim,
-                     to->d.shape, to->d.item);
+            ds__copy_add(&a.w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
+                         to->d.shape, to->d.item);
     }
     return ds__all_end(&a, r);
 }
@@ -322,10 +329,11 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
             size_t k = (i + turn) % count;
             int64_t to_at = (int64_t)k * n;
             int64_t from_at = (int64_t)i * n;
-            ds__party to = ds__part(&a.out[i], 0, &to_at, n);
-            ds__party from = ds__part(&a.in[k], 0, &from_at, n);
-            ds__move(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__spot_in(&a.w, &to), to.d.strides,
-                     ds__spot_in(&a.w, &from), from.d.strides, to.d.ndim, to.d.shape, to.d.item);
+            ds__participant to = ds__party_part(&a.out[i], 0, &to_at, n);
+            ds__participant from = ds__party_part(&a.in[k], 0, &from_at, n);
+            ds__copy_add(&a.w, ds__lane_of(&a.w, &a.out[i]), ds__location_in(&a.w, &to),
+                         to.d.strides, ds__location_in(&a.w, &from), from.d.strides, to.d.ndim,
+                         to.d.shape, to.d.item);
         }
     return ds__all_end(&a, r);
 }
@@ -349,7 +357,7 @@ DSDEF ds_result(ds_comm_barrier)(const ds_stream *streams, size_t count) {
     if (r == DS_OK && ds__captures_open())
         r = ds__fork_capture(&w);
     if (r == DS_OK)
-        r = ds__join(&w, 1);
+        r = ds__join_streams(&w, 1);
     w.forked &= r < 0;
     ds__work_end(&w);
     return r;

@@ -25,8 +25,8 @@
 
 /* By plan: one result on each rank but the tensor's, and the others there. ready: the step that
    makes the tensor. */
-static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                uint32_t ready, const ds__party *to, size_t count) {
+static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds__participant *from,
+                                uint32_t ready, const ds__participant *to, size_t count) {
     const ds_topology *t = o->topology;
     int64_t dense[DS_TENSOR_MAX_DIMS];
     ds__follow f;
@@ -35,7 +35,7 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
     size_t p = (size_t)t->devices;
     size_t root = ds__root_of(o, from->d.device);
     size_t left = p - 1;
-    ds__party *each = ds__parties(w, p);
+    ds__participant *each = ds__parties_alloc(w, p);
     /* whose tensor a rank has, and which rank a tensor is, plus 1 */
     size_t *index = each ? ds__work_take(w, p + count, sizeof *index) : NULL;
     if (!index)
@@ -80,28 +80,28 @@ static int ds__broadcast_follow(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t i = 0; i < count && w->r == DS_OK; i++)
         if (!index[p + i] && !ds__same_place(from, &to[i])) {
             ds__come_after(w, ds__lane_of(w, &to[i]), ready);
-            ds__move_party(w, ds__lane_of(w, &to[i]), &to[i], from);
+            ds__copy_participant(w, ds__lane_of(w, &to[i]), &to[i], from);
         }
     return 1;
 }
 
 /* The source as every result wants it: without gaps. From then on it is copied as it lies; more
    than one result, and it is packed once. */
-static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                const ds__party *to, size_t count) {
+static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds__participant *from,
+                                const ds__participant *to, size_t count) {
     int64_t dense[DS_TENSOR_MAX_DIMS];
     if (ds__broadcast_follow(w, o, from, DS__NO_INDEX, to, count))
         return;
-    ds__spot src = ds__spot_of(from);
+    ds__location src = ds__location_of(from);
     const int64_t *strides = from->d.strides;
     uint32_t lane = ds__lane_of(w, from);
     uint32_t packed = DS__NO_INDEX;
     if (count > 1 && !ds__is_dense(&from->d) &&
         w->region[from->region].device.type != DS_DEVICE_HOST) {
         ds__dense_like(&from->d, dense);
-        src = (ds__spot){ ds__temporary(w, lane, from->d.bytes), 0 };
-        packed = ds__move(w, lane, src, dense, ds__spot_of(from), strides, from->d.ndim,
-                          from->d.shape, from->d.item);
+        src = (ds__location){ ds__step_temporary_add(w, lane, from->d.bytes), 0 };
+        packed = ds__copy_add(w, lane, src, dense, ds__location_of(from), strides, from->d.ndim,
+                              from->d.shape, from->d.item);
         strides = dense;
     }
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
@@ -109,22 +109,22 @@ static void ds__broadcast_steps(ds__work *w, const ds_comm_options *o, const ds_
         if (ds__same_place(from, &to[i]))
             continue;
         ds__come_after(w, mine, packed);
-        ds__move(w, mine, ds__spot_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
-                 to[i].d.shape, to[i].d.item);
+        ds__copy_add(w, mine, ds__location_of(&to[i]), to[i].d.strides, src, strides, to[i].d.ndim,
+                     to[i].d.shape, to[i].d.item);
     }
 }
 
 DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *devices, size_t count,
                                    const ds_comm_options *options, ds_tensor **out) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     if (out)
         memset(out, 0, count * sizeof *out);
     DS__COMM_BEGIN("ds_comm_broadcast");
     ds__work_begin(&w);
     DS__REQUIRE(!count || (devices && out), "%s is NULL", devices ? "out" : "devices");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     size_t made = 0;
     if (r == DS_OK)
@@ -153,22 +153,23 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
 DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                         size_t count, const ds_comm_options *options) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
     ds__work_begin(&w);
     DS__REQUIRE(!count || outs, "outs is NULL");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                           &to[i]);
+        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                                 &to[i]);
         if (r == DS_OK)
             r = ds__same_dtype(&to[i], "output tensor", (int64_t)i, &from);
         if (r == DS_OK)
             r = ds__same_shape(&to[i], "output tensor", (int64_t)i, &from, -1);
         if (r == DS_OK && !ds__same_place(&from, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
+            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
+                                          "tensor to send", -1);
     }
     if (r == DS_OK)
         r = ds__all_apart(to, "output tensor", count);

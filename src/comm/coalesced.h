@@ -25,8 +25,8 @@
 
 /* The tensors that a buffer takes: those of the type of the first one that is left, until their
    sum reaches the size. batch[i]: 0: left. */
-static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch, uint32_t number,
-                             size_t buffer_size, size_t *bytes) {
+static size_t ds__batch_next(const ds__participant *in, size_t count, uint32_t *batch,
+                             uint32_t number, size_t buffer_size, size_t *bytes) {
     size_t first = 0;
     size_t n = 0;
     *bytes = 0;
@@ -43,7 +43,7 @@ static size_t ds__batch_next(const ds__party *in, size_t count, uint32_t *batch,
 }
 
 /* Views of one flat tensor, which goes when they go; each like its original. */
-static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32_t *batch,
+static ds_result ds__batch_views(const ds__participant *in, size_t count, const uint32_t *batch,
                                  uint32_t number, const ds_tensor *flat, ds_tensor **out) {
     size_t at = 0;
     ds_result r = DS_OK;
@@ -61,14 +61,14 @@ static ds_result ds__batch_views(const ds__party *in, size_t count, const uint32
 }
 
 /* One buffer to all devices. */
-static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__party *in,
+static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds__participant *in,
                                 size_t count, const uint32_t *batch, uint32_t number, size_t n,
                                 size_t bytes, const ds_device *devices, size_t device_count,
                                 const ds_device *skip, ds_tensor **out) {
     int64_t size = (int64_t)bytes;
     int64_t one[1] = { 1 };
     int64_t dense[DS_TENSOR_MAX_DIMS];
-    ds__spot src = { 0, 0 };
+    ds__location src = { 0, 0 };
     uint32_t packed = DS__NO_INDEX;
     uint32_t home = 0;
     size_t at = 0;
@@ -77,27 +77,28 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         if (batch[i] != number)
             continue;
-        const ds__party *p = &in[i];
+        const ds__participant *p = &in[i];
         home = ds__lane_of(w, p);
         if (!p->d.bytes)
             continue;
         ds__dense_like(&p->d, dense);
         if (n == 1 && ds__same_strides(&p->d, dense)) { /* it is its own buffer */
-            src = ds__spot_of(p);
+            src = ds__location_of(p);
             size = (int64_t)p->d.bytes;
             break;
         }
         if (!at)
-            src = (ds__spot){ ds__temporary(w, home, bytes), 0 };
-        uint32_t step = ds__move(w, home, (ds__spot){ src.region, (ptrdiff_t)at }, dense,
-                                 ds__spot_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
+            src = (ds__location){ ds__step_temporary_add(w, home, bytes), 0 };
+        uint32_t step =
+            ds__copy_add(w, home, (ds__location){ src.region, (ptrdiff_t)at }, dense,
+                         ds__location_of(p), p->d.strides, p->d.ndim, p->d.shape, p->d.item);
         if (step != DS__NO_INDEX)
             packed = step;
         at += (p->d.bytes + 15) & ~(size_t)15;
         r = w->r;
     }
-    ds__party *to = ds__parties(w, device_count);
-    ds__party from = { home, src.region, 0, like };
+    ds__participant *to = ds__parties_alloc(w, device_count);
+    ds__participant from = { home, src.region, 0, like };
     if (r == DS_OK)
         r = ds__dims_read(ds_uint8(), 1, &size, NULL, "the buffer", -1, &from.d);
     size_t made = 0;
@@ -127,7 +128,7 @@ static ds_result ds__batch_send(ds__work *w, const ds_comm_options *o, const ds_
     for (size_t d = 0; d < made && w->r == DS_OK; d++) {
         uint32_t lane = ds__lane_of(w, &to[d]);
         ds__come_after(w, lane, packed);
-        ds__move(w, lane, ds__spot_of(&to[d]), one, src, one, 1, &size, 1);
+        ds__copy_add(w, lane, ds__location_of(&to[d]), one, src, one, 1, &size, 1);
     }
     return w->r;
 }
@@ -153,16 +154,16 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
                           : "tensors");
     if (!buffer_size)
         buffer_size = (size_t)10 << 20;
-    ds__party *in = ds__parties(&w, count);
-    uint32_t *batch = in ? ds__alloc((count + 1) * sizeof *batch) : NULL;
-    ds_device *where = batch ? ds__alloc(device_count * sizeof *where) : NULL;
+    ds__participant *in = ds__parties_alloc(&w, count);
+    uint32_t *batch = in ? ds__host_alloc((count + 1) * sizeof *batch) : NULL;
+    ds_device *where = batch ? ds__host_alloc(device_count * sizeof *where) : NULL;
     ds_result r = !in     ? DS_ERR_OUT_OF_MEMORY
                   : where ? DS_OK
                           : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu tensors", count);
     for (size_t i = 0; i < device_count && r == DS_OK; i++)
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &where[i]);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
+        r = ds__participant_open(&w, options, tensors[i], "the tensor", (int64_t)i, -1, 0, &in[i]);
         if (r == DS_OK && !ds__same_device(in[i].d.device, in[0].d.device))
             r = ds__fail(DS_ERR_DEVICE_MISMATCH,
                          "the tensor at index %zu is on %s:%d, the first one on %s:%d", i,
@@ -197,8 +198,8 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
     if (r < 0 && out)
         ds__results_drop(out, results);
     ds__work_end(&w);
-    ds__release(where);
-    ds__release(batch);
+    ds__host_free(where);
+    ds__host_free(batch);
     return r;
 }
 

@@ -73,7 +73,7 @@ static ds_plan_order ds__order_of(ds_dtype t, ds_reduce_op op, unsigned flags) {
 /* 1: there is a plan to be followed. each: a party on each rank; one: the single tensor, or
    NULL. bytes: S. */
 static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o, ds_collective what,
-                           const ds__party *each, size_t count, const ds__party *one,
+                           const ds__participant *each, size_t count, const ds__participant *one,
                            size_t bytes) {
     const ds_topology *t = o->topology;
     if (!t || w->r < 0 || !bytes)
@@ -111,7 +111,8 @@ static int ds__follow_open(ds__work *w, ds__follow *f, const ds_comm_options *o,
 
 /* A tensor that is cut into equal parts along a dimension, of which each lies in these strides
    and follows the one before: where it is, if it is so. */
-static int ds__lies(const ds__party *p, int dim, size_t parts, const int64_t *strides) {
+static int ds__part_is_contiguous(const ds__participant *p, int dim, size_t parts,
+                                  const int64_t *strides) {
     int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
     for (int i = 0; i < p->d.ndim; i++)
         if ((parts > 1 && i == dim ? n : p->d.shape[i]) != 1 && p->d.strides[i] != strides[i])
@@ -122,34 +123,35 @@ static int ds__lies(const ds__party *p, int dim, size_t parts, const int64_t *st
 /* Moves all parts to the temporary memory, or from there. The last step. */
 static uint32_t ds__side_move(ds__work *w, const ds__side *a, int dim, size_t parts,
                               const int64_t *strides, int back) {
-    const ds__party *p = a->p;
+    const ds__participant *p = a->p;
     uint32_t lane = ds__lane_of(w, p);
     uint32_t last = DS__NO_INDEX;
     int64_t n = parts > 1 ? p->d.shape[dim] / (int64_t)parts : 0;
     int64_t at = 0;
     for (size_t k = 0; k < parts && w->r == DS_OK; k++) {
-        ds__party part = parts > 1 ? ds__part(p, dim, &at, n) : *p;
-        ds__spot there = ds__spot_in(w, &part);
-        ds__spot here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
-        last = back ? ds__move(w, lane, there, part.d.strides, here, strides, part.d.ndim,
-                               part.d.shape, part.d.item)
-                    : ds__move(w, lane, here, strides, there, part.d.strides, part.d.ndim,
-                               part.d.shape, part.d.item);
+        ds__participant part = parts > 1 ? ds__party_part(p, dim, &at, n) : *p;
+        ds__location there = ds__location_in(w, &part);
+        ds__location here = { a->spot.region, a->spot.offset + (ptrdiff_t)(k * part.d.bytes) };
+        last = back ? ds__copy_add(w, lane, there, part.d.strides, here, strides, part.d.ndim,
+                                   part.d.shape, part.d.item)
+                    : ds__copy_add(w, lane, here, strides, there, part.d.strides, part.d.ndim,
+                                   part.d.shape, part.d.item);
     }
     return last;
 }
 
-static void ds__side_open(ds__work *w, ds__side *a, const ds__party *p, int dim, size_t parts,
+static void ds__side_open(ds__work *w, ds__side *a, const ds__participant *p, int dim, size_t parts,
                           const int64_t *strides, int read) {
     a->p = p;
-    a->apart = !ds__lies(p, dim, parts, strides);
-    a->spot = a->apart ? (ds__spot){ ds__temporary(w, ds__lane_of(w, p), p->d.bytes), 0 }
-                       : ds__spot_of(p);
+    a->apart = !ds__part_is_contiguous(p, dim, parts, strides);
+    a->spot = a->apart
+                  ? (ds__location){ ds__step_temporary_add(w, ds__lane_of(w, p), p->d.bytes), 0 }
+                  : ds__location_of(p);
     if (a->apart && read)
         a->ready = ds__side_move(w, a, dim, parts, strides, 0);
 }
 
-static int ds__sums(ds_collective what) {
+static int ds__collective_is_sum(ds_collective what) {
     return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
 }
 
@@ -160,8 +162,8 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     const ds__side *out = &f->out[rank];
     size_t read = 0;
     size_t written = 0;
-    if (!ds__sums(f->want.what) || !in->p || !out->p || in->apart || out->apart ||
-        !ds__collides(&in->p->d, &out->p->d))
+    if (!ds__collective_is_sum(f->want.what) || !in->p || !out->p || in->apart || out->apart ||
+        !ds__dims_collide(&in->p->d, &out->p->d))
         return;
     for (size_t i = 0; i < plan->steps; i++) {
         const ds_plan_step *s = &plan->step[i];
@@ -177,21 +179,22 @@ static void ds__follow_in_place(ds__work *w, ds__follow *f, const ds_plan *plan,
     uint32_t lane = f->lane[rank];
     int64_t n = in->p->d.count;
     int64_t one[1] = { 1 };
-    ds__spot apart = { ds__temporary(w, lane, in->p->d.bytes), 0 };
-    in->ready = ds__move(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
+    ds__location apart = { ds__step_temporary_add(w, lane, in->p->d.bytes), 0 };
+    in->ready = ds__copy_add(w, lane, apart, one, in->spot, one, 1, &n, in->p->d.item);
     in->spot = apart;
 }
 
-static int ds__spot_same(const ds__work *w, ds__spot a, ds__spot b) {
+static int ds__location_same(const ds__work *w, ds__location a, ds__location b) {
     return w->region[a.region].at && w->region[b.region].at &&
-           ds__spot_at(w, a) == ds__spot_at(w, b);
+           ds__location_at(w, a) == ds__location_at(w, b);
 }
 
-static ds__spot ds__plan_spot(const ds__follow *f, const uint32_t *scratch, ds_plan_location at) {
+static ds__location ds__plan_location(const ds__follow *f, const uint32_t *scratch,
+                                      ds_plan_location at) {
     if (at.buffer == DS_PLAN_SCRATCH)
-        return (ds__spot){ scratch[at.rank], (ptrdiff_t)at.offset };
+        return (ds__location){ scratch[at.rank], (ptrdiff_t)at.offset };
     const ds__side *a = at.buffer == DS_PLAN_INPUT ? &f->in[at.rank] : &f->out[at.rank];
-    return (ds__spot){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
+    return (ds__location){ a->spot.region, a->spot.offset + (ptrdiff_t)at.offset };
 }
 
 /* The plan's steps, at the end of the list. */
@@ -213,9 +216,9 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
             if (lane[r * lanes + l] == 0)
                 lane[r * lanes + l] = l ? ds__side_lane(w, f->lane[r]) : f->lane[r];
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
-        scratch[r] = plan->scratch[r] ? ds__temporary(w, f->lane[r], plan->scratch[r]) : 0;
+        scratch[r] = plan->scratch[r] ? ds__step_temporary_add(w, f->lane[r], plan->scratch[r]) : 0;
     if (w->r == DS_OK && plan->scratch[p]) {
-        scratch[p] = ds__temporary(w, f->lane[f->want.root], plan->scratch[p]);
+        scratch[p] = ds__step_temporary_add(w, f->lane[f->want.root], plan->scratch[p]);
         w->region[scratch[p]].device = (ds_device){ DS_DEVICE_HOST, 0 };
     }
     for (size_t r = 0; r < p && w->r == DS_OK; r++)
@@ -224,11 +227,11 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         const ds_plan_step *s = &plan->step[i];
         const ds_plan_location *from = &plan->spot[s->from];
         size_t at = (size_t)s->rank * lanes + (size_t)s->lane;
-        ds__spot dst = ds__plan_spot(f, scratch, s->to);
-        ds__spot src = ds__plan_spot(f, scratch, *from);
+        ds__location dst = ds__plan_location(f, scratch, s->to);
+        ds__location src = ds__plan_location(f, scratch, *from);
         made[i] = last[at];
         /* it is there */
-        if (s->from_count == 1 && ds__spot_same(w, dst, src))
+        if (s->from_count == 1 && ds__location_same(w, dst, src))
             continue;
         for (uint32_t k = 0; k < s->after_count; k++)
             ds__come_after(w, lane[at], made[plan->before[s->after + k]]);
@@ -236,9 +239,9 @@ static void ds__follow_steps(ds__work *w, ds__follow *f, const ds_plan *plan) {
         for (uint32_t k = 0; k < s->from_count; k++) {
             if (from[k].buffer == DS_PLAN_INPUT)
                 ds__come_after(w, lane[at], f->in[from[k].rank].ready);
-            ds__spot *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
+            ds__location *one = s->from_count > 1 ? DS__MORE(w, spot) : &src;
             if (one && s->from_count > 1)
-                *one = ds__plan_spot(f, scratch, from[k]);
+                *one = ds__plan_location(f, scratch, from[k]);
         }
         if (w->r < 0)
             return;
@@ -287,7 +290,7 @@ static void ds__follow_run(ds__work *w, ds__follow *f) {
     else if ((d->item ? d->item : 1) % f->want.item)
         (void)ds__follow_not(w, f->o, "it splits elements of %zu bytes: its item is %zu",
                              f->want.item, d->item);
-    else if (d->order > f->want.order && ds__sums(d->what))
+    else if (d->order > f->want.order && ds__collective_is_sum(d->what))
         (void)ds__follow_not(w, f->o, "its sums are not in the order of the list");
     if (w->r == DS_OK)
         ds__follow_steps(w, f, plan);

@@ -3,9 +3,9 @@
    ds__work_run runs the list that a collective has written, and tells observers of its operands.
    ds__work_steps allocates temporary memory,
    enqueues waits and steps, joins the lanes, records uses of memory with the allocator, and
-   frees the temporary memory. ds__join makes all lanes wait for each other. ds__fork_capture
-   extends a stream capture to all lanes. ds__work_end closes a ds__work. ds__event_take and
-   ds__event_give keep a stock of events for each device.
+   frees the temporary memory. ds__join_streams makes all lanes wait for each other.
+   ds__fork_capture extends a stream capture to all lanes. ds__work_end closes a ds__work.
+   ds__event_take and ds__event_give keep a stock of events for each device.
 
    Invariants: after a successful join, later work on any lane starts after all steps. If a step
    fails, the remaining steps are left out, but the join, the uses and the frees still happen. If
@@ -30,7 +30,7 @@
 
 /* One lane waits for the others that had steps, and all wait for it. The last step's lane is
    that one: often no other had any. `all`: as if all had some. */
-static ds_result ds__join(const ds__work *w, int all) {
+static ds_result ds__join_streams(const ds__work *w, int all) {
     ds_result r = DS_OK;
     uint32_t last = w->steps ? w->step[w->steps - 1].lane : 0;
     for (uint32_t i = 0; i < w->lanes; i++) {
@@ -81,7 +81,7 @@ static ds_result ds__fork_capture(ds__work *w) {
 __attribute__((cold, noinline)) static void ds__fork_undo(ds__work *w) {
     w->forked = 0;
     ds__tls.mute++;
-    DS_IGNORE(ds__join(w, 1));
+    DS_IGNORE(ds__join_streams(w, 1));
     ds__tls.mute--;
 }
 
@@ -101,7 +101,7 @@ static void ds__work_end(ds__work *w) {
     while (w->chunks) {
         void **chunk = w->chunks;
         w->chunks = *chunk;
-        ds__release(chunk);
+        ds__host_free(chunk);
     }
 }
 
@@ -207,7 +207,7 @@ __attribute__((cold, noinline)) static void ds__work_observe(ds__work *w, int ki
         }
         list[n++] = o;
     }
-    ds__observe(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
+    ds__observer_notify(&(ds__seen){ .kind = kind, .operand = list, .operands = n, .result = r });
 }
 
 static ds_result ds__work_steps(ds__work *w) {
@@ -266,7 +266,7 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.mute += r < 0;
     if (begun)
         w->forked = 0;
-    ds_result end = begun ? ds__join(w, 0) : DS_OK;
+    ds_result end = begun ? ds__join_streams(w, 0) : DS_OK;
     ds_result noted = ran ? DS_OK : ds__note_uses(w);
     for (size_t i = 0; w->temporaries && i < w->regions; i++) {
         ds_result one = DS_OK;
@@ -283,16 +283,16 @@ static ds_result ds__work_steps(ds__work *w) {
     ds__tls.unwatched--;
     if (r == DS_OK)
         r = end < 0 ? end : noted;
-    return r < 0 && part ? ds__also(r, " (part of the collective was enqueued)") : r;
+    return r < 0 && part ? ds__fail_append(r, " (part of the collective was enqueued)") : r;
 }
 
 static ds_result ds__work_run(ds__work *w) {
     if (w->r < 0 || !w->steps)
         return w->r;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__work_observe(w, DS__SEEN_BEGIN, DS_OK);
     ds_result r = ds__work_steps(w);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__work_observe(w, DS__SEEN_END, r);
     return r;
 }

@@ -1,15 +1,15 @@
 /* comm/move.h - copies between strided tensors.
 
-   Translates a copy between two tensors of one shape into steps (ds__move, ds__move_party). The
-   copy becomes one plain copy, one copy of rows, one strided copy by a kernel, or several of
-   these. If kernels of the lane cannot use both memories, ds__move packs the elements at the
-   source, copies one block and unpacks at the destination. ds__part describes a part of a
-   participant along one dimension.
+   Translates a copy between two tensors of one shape into steps (ds__copy_add,
+   ds__copy_participant). The copy becomes one plain copy, one copy of rows, one strided copy by a
+   kernel, or several of these. If kernels of the lane cannot use both memories, ds__copy_add packs
+   the elements at the source, copies one block and unpacks at the destination. ds__party_part
+   describes a part of a participant along one dimension.
 
    Invariants: the lane belongs to the source or to the destination. Strides are in elements. A
    strided copy has at most eight dimensions. A copy of rows has no pitch above INT32_MAX,
    because cudaMemcpy2DAsync accepts none (cudaDevAttrMaxPitch).
-   Locks: takes none and expects none; ds__reaches asks the driver for peer access.
+   Locks: takes none and expects none; ds__step_reaches asks the driver for peer access.
    Threads: caller's threads, each with its own ds__work. */
 #ifndef DS__COMM_MOVE_H
 #define DS__COMM_MOVE_H
@@ -20,8 +20,8 @@
 
 /* A copy between strides in bytes: `width` bytes that lie together on both sides, ndim times. */
 typedef struct ds__moves {
-    ds__spot dst;
-    ds__spot src;
+    ds__location dst;
+    ds__location src;
     uint32_t lane;
     uint32_t last; /* the last step that was made */
     size_t item;
@@ -82,8 +82,8 @@ static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptr
     int rows = n == 1 && m->to[dim] >= (int64_t)m->width && m->from[dim] >= (int64_t)m->width;
     /* cudaMemcpy2DAsync takes no larger pitch (cudaDevAttrMaxPitch) */
     rows = rows && m->to[dim] <= INT32_MAX && m->from[dim] <= INT32_MAX;
-    ds__spot dst = { m->dst.region, m->dst.offset + to };
-    ds__spot src = { m->src.region, m->src.offset + from };
+    ds__location dst = { m->dst.region, m->dst.offset + to };
+    ds__location src = { m->src.region, m->src.offset + from };
     if (w->r < 0)
         return;
     if (n == 0 || (rows && (!m->kernel || m->width >= 256))) {
@@ -125,8 +125,9 @@ static void ds__moves_make(ds__work *w, ds__moves *m, int dim, ptrdiff_t to, ptr
 
 /* Copies a tensor of this shape from one place with its strides to another, on the lane, which
    is that of one of the two. The last step, or DS__NO_INDEX. */
-static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t *to, ds__spot src,
-                         const int64_t *from, int ndim, const int64_t *shape, size_t item) {
+static uint32_t ds__copy_add(ds__work *w, uint32_t lane, ds__location dst, const int64_t *to,
+                             ds__location src, const int64_t *from, int ndim, const int64_t *shape,
+                             size_t item) {
     ds__moves m;
     int64_t row[DS_TENSOR_MAX_DIMS];
     int64_t count = ds__count_of(ndim, shape);
@@ -137,7 +138,8 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     m.src = src;
     m.lane = lane;
     m.last = DS__NO_INDEX;
-    m.kernel = m.ndim && ds__reaches(w, lane, dst.region) && ds__reaches(w, lane, src.region);
+    m.kernel =
+        m.ndim && ds__step_reaches(w, lane, dst.region) && ds__step_reaches(w, lane, src.region);
     const ds__region *d = &w->region[dst.region];
     const ds__region *s = &w->region[src.region];
     uint32_t at_dst = d->lane;
@@ -152,12 +154,13 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     ds__row_major(ndim, shape, row);
     ds__moves_plan(&m, ndim, shape, row, from, item);
     if (m.ndim) {
-        ds__spot packed = { ds__temporary(w, at_src, bytes), 0 };
-        ds__come_after(w, lane, ds__move(w, at_src, packed, row, src, from, ndim, shape, item));
+        ds__location packed = { ds__step_temporary_add(w, at_src, bytes), 0 };
+        ds__come_after(w, lane, ds__copy_add(w, at_src, packed, row, src, from, ndim, shape, item));
         src = packed;
     }
     ds__moves_plan(&m, ndim, shape, to, row, item);
-    ds__spot there = m.ndim ? (ds__spot){ ds__temporary(w, at_dst, bytes), 0 } : dst;
+    ds__location there =
+        m.ndim ? (ds__location){ ds__step_temporary_add(w, at_dst, bytes), 0 } : dst;
     uint32_t i = ds__step_add(w, DS__STEP_COPY, lane, there, src);
     if (i == DS__NO_INDEX)
         return i;
@@ -166,27 +169,28 @@ static uint32_t ds__move(ds__work *w, uint32_t lane, ds__spot dst, const int64_t
     if (!m.ndim)
         return i;
     ds__come_after(w, at_dst, i);
-    return ds__move(w, at_dst, dst, to, there, row, ndim, shape, item);
+    return ds__copy_add(w, at_dst, dst, to, there, row, ndim, shape, item);
 }
 
-static ds__spot ds__spot_of(const ds__party *p) {
-    return (ds__spot){ p->region, 0 };
+static ds__location ds__location_of(const ds__participant *p) {
+    return (ds__location){ p->region, 0 };
 }
 
 /* One party's tensor to another party's, which has the same shape. */
-static uint32_t ds__move_party(ds__work *w, uint32_t lane, const ds__party *to,
-                               const ds__party *from) {
-    return ds__move(w, lane, ds__spot_of(to), to->d.strides, ds__spot_of(from), from->d.strides,
-                    to->d.ndim, to->d.shape, to->d.item);
+static uint32_t ds__copy_participant(ds__work *w, uint32_t lane, const ds__participant *to,
+                                     const ds__participant *from) {
+    return ds__copy_add(w, lane, ds__location_of(to), to->d.strides, ds__location_of(from),
+                        from->d.strides, to->d.ndim, to->d.shape, to->d.item);
 }
 
-static uint32_t ds__lane_of(const ds__work *w, const ds__party *p) {
+static uint32_t ds__lane_of(const ds__work *w, const ds__participant *p) {
     return w->region[p->region].lane;
 }
 
 /* A part of a party along a dimension, which moves on by its size. */
-static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size) {
-    ds__party part;
+static ds__participant ds__party_part(const ds__participant *p, int dim, int64_t *at,
+                                      int64_t size) {
+    ds__participant part;
     part.lane = p->lane;
     part.region = p->region;
     part.flags = p->flags;
@@ -210,9 +214,9 @@ static ds__party ds__part(const ds__party *p, int dim, int64_t *at, int64_t size
     return part;
 }
 
-static ds__spot ds__spot_in(const ds__work *w, const ds__party *part) {
-    return (ds__spot){ part->region,
-                       part->d.count ? part->d.first - w->region[part->region].at : 0 };
+static ds__location ds__location_in(const ds__work *w, const ds__participant *part) {
+    return (ds__location){ part->region,
+                           part->d.count ? part->d.first - w->region[part->region].at : 0 };
 }
 
 #endif

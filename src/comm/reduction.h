@@ -2,7 +2,7 @@
 
    Implements ds_comm_reduce, ds_comm_reduce_add, ds_comm_reduce_add_coalesced and
    ds_comm_reduce_into. ds__reduce_steps writes the steps of one reduction; ds__reduce_slice and
-   ds__reducible also serve all_to_all.h.
+   ds__reduction_check also serve all_to_all.h.
 
    Invariants: inputs have one shape and one data type, lie on devices, and start at a multiple
    of the size of their numbers. On the direct path, all inputs are combined in list order by one
@@ -26,7 +26,7 @@
 #include "side_stream.h"
 #include "follow_plan.h"
 
-static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
+static ds_result ds__reduction_check(ds_dtype t, ds_reduce_op op) {
     char name[DS_DTYPE_NAME_SIZE];
     int whole = (t.code == DS_CODE_INT || t.code == DS_CODE_UINT) &&
                 (t.bits == 8 || t.bits == 16 || t.bits == 32 || t.bits == 64);
@@ -51,22 +51,22 @@ static ds_result ds__reducible(ds_dtype t, ds_reduce_op op) {
 }
 
 /* The strides in which it is done: those of `like`, if it has no gaps. */
-static void ds__addends_of(ds__work *w, const ds__party *in, size_t count, const int64_t *strides,
-                           ds__addend *out) {
+static void ds__addends_of(ds__work *w, const ds__participant *in, size_t count,
+                           const int64_t *strides, ds__addend *out) {
     for (size_t i = 0; i < count && w->r == DS_OK; i++) {
-        const ds__party *p = &in[i];
-        out[i] = (ds__addend){ ds__spot_of(p), DS__NO_INDEX };
+        const ds__participant *p = &in[i];
+        out[i] = (ds__addend){ ds__location_of(p), DS__NO_INDEX };
         if (ds__same_strides(&p->d, strides) && w->region[p->region].direct)
             continue;
         uint32_t lane = ds__lane_of(w, p);
-        out[i].spot = (ds__spot){ ds__temporary(w, lane, p->d.bytes), 0 };
-        out[i].after = ds__move(w, lane, out[i].spot, strides, ds__spot_of(p), p->d.strides,
-                                p->d.ndim, p->d.shape, p->d.item);
+        out[i].spot = (ds__location){ ds__step_temporary_add(w, lane, p->d.bytes), 0 };
+        out[i].after = ds__copy_add(w, lane, out[i].spot, strides, ds__location_of(p), p->d.strides,
+                                    p->d.ndim, p->d.shape, p->d.item);
     }
 }
 
 /* Elements `from` to `from + size - 1` of all, on a lane, to the same place in `dst`. The step. */
-static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const ds__addend *in,
+static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__location dst, const ds__addend *in,
                                  size_t count, ds_reduce_op op, ds_dtype dtype, int64_t from,
                                  int64_t size) {
     size_t item = (ds_dtype_get_size)(dtype);
@@ -75,10 +75,10 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
     if (w->r < 0 || !size)
         return DS__NO_INDEX;
     for (size_t i = 0; i < count; i++) {
-        ds__spot at = { in[i].spot.region, in[i].spot.offset + offset };
+        ds__location at = { in[i].spot.region, in[i].spot.offset + offset };
         ds__come_after(w, lane, in[i].after);
-        if (!ds__reaches(w, lane, at.region)) {
-            ds__spot here = { ds__temporary(w, lane, (size_t)size * item), 0 };
+        if (!ds__step_reaches(w, lane, at.region)) {
+            ds__location here = { ds__step_temporary_add(w, lane, (size_t)size * item), 0 };
             uint32_t copy = ds__step_add(w, DS__STEP_COPY, lane, here, at);
             if (copy == DS__NO_INDEX)
                 return copy;
@@ -87,13 +87,14 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
             w->step[copy].height = 1;
             at = here;
         }
-        ds__spot *s = DS__MORE(w, spot);
+        ds__location *s = DS__MORE(w, spot);
         if (!s)
             return DS__NO_INDEX;
         *s = at;
     }
-    uint32_t step = ds__step_add(w, DS__STEP_REDUCE, lane,
-                                 (ds__spot){ dst.region, dst.offset + offset }, (ds__spot){ 0, 0 });
+    uint32_t step =
+        ds__step_add(w, DS__STEP_REDUCE, lane, (ds__location){ dst.region, dst.offset + offset },
+                     (ds__location){ 0, 0 });
     if (step == DS__NO_INDEX)
         return step;
     w->step[step].op = (uint8_t)op;
@@ -107,15 +108,15 @@ static uint32_t ds__reduce_slice(ds__work *w, uint32_t lane, ds__spot dst, const
 }
 
 /* All of `in` to `to`, on its lane. */
-static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__party *in,
-                             size_t count, const ds__party *to, ds_reduce_op op,
+static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__participant *in,
+                             size_t count, const ds__participant *to, ds_reduce_op op,
                              ds__addend *addends) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     uint32_t lane = ds__lane_of(w, to);
     ds__follow f;
     if (count == 1) {
         if (!ds__same_place(in, to))
-            ds__move_party(w, lane, to, in);
+            ds__copy_participant(w, lane, to, in);
         return;
     }
     ds__dense_like(&to->d, strides);
@@ -132,33 +133,34 @@ static void ds__reduce_steps(ds__work *w, const ds_comm_options *o, const ds__pa
     }
     int fits = ds__same_strides(&to->d, strides) && w->region[to->region].direct;
     ds__addends_of(w, in, count, strides, addends);
-    ds__spot dst = fits ? ds__spot_of(to) : (ds__spot){ ds__temporary(w, lane, to->d.bytes), 0 };
+    ds__location dst = fits ? ds__location_of(to)
+                            : (ds__location){ ds__step_temporary_add(w, lane, to->d.bytes), 0 };
     ds__reduce_slice(w, lane, dst, addends, count, op, to->d.dtype, 0, to->d.count);
     if (!fits)
-        ds__move(w, lane, ds__spot_of(to), to->d.strides, dst, strides, to->d.ndim, to->d.shape,
-                 to->d.item);
+        ds__copy_add(w, lane, ds__location_of(to), to->d.strides, dst, strides, to->d.ndim,
+                     to->d.shape, to->d.item);
 }
 
 /* A GPU faults on a number that is not on a multiple of its size. A complex element is two
    numbers. */
-static ds_result ds__on_multiples(const ds__party *p, const char *what, int64_t index) {
+static ds_result ds__on_multiples(const ds__participant *p, const char *what, int64_t index) {
     size_t number = p->d.dtype.code == DS_CODE_COMPLEX ? p->d.item / 2 : p->d.item;
     DS__REQUIRE(!p->d.count || (uintptr_t)p->d.first % number == 0,
                 "%s begins at %p; a reduction needs a multiple of %zu, the element size",
-                ds__nth(what, index), (void *)p->d.first, number);
+                ds__dims_nth(what, index), (void *)p->d.first, number);
     return DS_OK;
 }
 
 /* Tensors of one shape and type. stride: from one to the next in the array. */
 static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, size_t stride,
-                                 ds_reduce_op op, ds__party *in) {
+                                 ds_reduce_op op, ds__participant *in) {
     DS__REQUIRE(count && tensors, "there are no tensors to reduce");
     DS__REQUIRE(count > 1 || !o->plan, "the plan does not fit: a single tensor is only copied");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__party_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i, 0,
-                           &in[i]);
+        r = ds__participant_open(w, o, tensors[i * stride], "input tensor", (int64_t)i, (int64_t)i,
+                                 0, &in[i]);
         if (r == DS_OK && in[i].d.device.type == DS_DEVICE_HOST)
             r = ds__fail(DS_ERR_INVALID_DEVICE,
                          "input tensor at index %zu is on the host, not on a device", i);
@@ -168,7 +170,7 @@ static ds_result ds__reduce_open(ds__work *w, const ds_comm_options *o,
             r = ds__same_shape(&in[i], "input tensor", (int64_t)i, &in[0], -1);
     }
     if (r == DS_OK)
-        r = ds__reducible(in[0].d.dtype, op);
+        r = ds__reduction_check(in[0].d.dtype, op);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__on_multiples(&in[i], "input tensor", (int64_t)i);
     return r;
@@ -185,13 +187,13 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         return r;
     DS__REQUIRE(lists < SIZE_MAX / (count + 1), "%zu lists of %zu tensors", lists, count);
     /* parties of one sum side by side */
-    ds__party *in = ds__parties(&w, (lists + 1) * count);
-    ds__party *to = in ? in + lists * count : NULL;
-    ds__addend *addends = ds__addends(&w, lists);
+    ds__participant *in = ds__parties_alloc(&w, (lists + 1) * count);
+    ds__participant *to = in ? in + lists * count : NULL;
+    ds__addend *addends = ds__addends_alloc(&w, lists);
     r = w.r;
     int alone = lists == 1 && o->flags & DS_COMM_ALIAS;
     for (size_t k = 0; k < count && r == DS_OK; k++) {
-        ds__party *p = in + k * lists;
+        ds__participant *p = in + k * lists;
         int there = 0;
         r = ds__reduce_open(&w, o, tensors + k, lists, count, op, p);
         for (size_t i = 0; i < lists && r == DS_OK; i++)
@@ -206,7 +208,7 @@ static ds_result ds__reduce_many(const ds_tensor *const *tensors, size_t lists, 
         }
     }
     for (size_t k = 0; k < count && r == DS_OK; k++) {
-        const ds__party *p = in + k * lists;
+        const ds__participant *p = in + k * lists;
         r = alone ? ds__tensor_show(tensors[k], &p->d, &out[k])
                   : ds__result_make(&w, o, &p->d, destination, (int64_t)k, -1, &to[k], &out[k]);
     }
@@ -258,15 +260,15 @@ DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, s
 DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t count, ds_reduce_op op,
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
-    ds__party to;
+    ds__participant to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
     ds__work_begin(&w);
-    ds__party *in = ds__parties(&w, count);
-    ds__addend *addends = in ? ds__addends(&w, count) : NULL;
+    ds__participant *in = ds__parties_alloc(&w, count);
+    ds__addend *addends = in ? ds__addends_alloc(&w, count) : NULL;
     ds_result r =
         addends ? ds__reduce_open(&w, options, tensors, count, 1, op, in) : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
-        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
     if (r == DS_OK)
         r = ds__same_dtype(&to, "the output tensor", -1, &in[0]);
     if (r == DS_OK)
@@ -275,7 +277,8 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
         r = ds__on_multiples(&to, "the output tensor", -1);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         if (!ds__same_place(&to, &in[i]))
-            r = ds__apart(&to, "the output tensor", -1, &in[i], "input tensor", (int64_t)i);
+            r = ds__memory_check_disjoint(&to, "the output tensor", -1, &in[i], "input tensor",
+                                          (int64_t)i);
     if (r == DS_OK)
         r = ds__work_settle(&w);
     if (r == DS_OK) {

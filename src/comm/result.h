@@ -1,8 +1,9 @@
 /* comm/result.h - checks, options and results of collectives.
 
-   Compares participants with each other (ds__same_dtype, ds__same_shape, ds__apart), creates and
-   frees the tensors of results (ds__result_make, ds__results_drop), and checks the options.
-   DS__COMM_BEGIN opens a public function; DS__COMM_READY does the same without DS__ENTER.
+   Compares participants with each other (ds__same_dtype, ds__same_shape,
+   ds__memory_check_disjoint), creates and frees the tensors of results (ds__result_make,
+   ds__results_drop), and checks the options. DS__COMM_BEGIN opens a public function; DS__COMM_READY
+   does the same without DS__ENTER.
 
    Invariants: an overlap is found only between tensors without gaps; other overlaps are the
    caller's responsibility. ds__results_drop sets every result to NULL. DS__COMM_READY expects a
@@ -30,19 +31,19 @@ static ds_result ds__comm_dim(int *dim, int ndim) {
     return (*dim = ds__tensor_dim(*dim, ndim)) < 0 ? DS_ERR_INVALID_VALUE : DS_OK;
 }
 
-static ds_result ds__same_dtype(const ds__party *p, const char *what, int64_t index,
-                                const ds__party *like) {
+static ds_result ds__same_dtype(const ds__participant *p, const char *what, int64_t index,
+                                const ds__participant *like) {
     char one[DS_DTYPE_NAME_SIZE];
     char other[DS_DTYPE_NAME_SIZE];
     DS__REQUIRE(ds_dtype_equal(p->d.dtype, like->d.dtype), "%s has elements of type %s, not %s",
-                ds__nth(what, index), ds__dtype_name(p->d.dtype, one),
+                ds__dims_nth(what, index), ds__dtype_name(p->d.dtype, one),
                 ds__dtype_name(like->d.dtype, other));
     return DS_OK;
 }
 
 /* `except`: a dimension that may differ, or -1. */
-static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t index,
-                                const ds__party *like, int except) {
+static ds_result ds__same_shape(const ds__participant *p, const char *what, int64_t index,
+                                const ds__participant *like, int except) {
     char one[DS__SHAPE_TEXT];
     char other[DS__SHAPE_TEXT];
     int same = p->d.ndim == like->d.ndim;
@@ -53,11 +54,11 @@ static ds_result ds__same_shape(const ds__party *p, const char *what, int64_t in
     ds__shape_text(p->d.ndim, p->d.shape, one, sizeof one);
     ds__shape_text(like->d.ndim, like->d.shape, other, sizeof other);
     return except < 0
-               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s", ds__nth(what, index),
-                          one, other)
+               ? ds__fail(DS_ERR_INVALID_VALUE, "%s has the shape %s, not %s",
+                          ds__dims_nth(what, index), one, other)
                : ds__fail(DS_ERR_INVALID_VALUE,
                           "%s has the shape %s, which differs from %s in more than dimension %d",
-                          ds__nth(what, index), one, other, except);
+                          ds__dims_nth(what, index), one, other, except);
 }
 
 static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
@@ -68,41 +69,42 @@ static int ds__same_strides(const ds__dims *d, const int64_t *strides) {
 }
 
 /* 1: the same elements in the same places. */
-static int ds__same_place(const ds__party *a, const ds__party *b) {
+static int ds__same_place(const ds__participant *a, const ds__participant *b) {
     return a->d.first == b->d.first && a->d.device.type == b->d.device.type &&
            ds__same_strides(&a->d, b->d.strides);
 }
 
 /* Elements without gaps, which share bytes. */
-static int ds__collides(const ds__dims *a, const ds__dims *b) {
+static int ds__dims_collide(const ds__dims *a, const ds__dims *b) {
     return (uintptr_t)a->first < (uintptr_t)b->first + b->bytes &&
            (uintptr_t)b->first < (uintptr_t)a->first + a->bytes && a->count && b->count &&
            ds__is_dense(a) && ds__is_dense(b);
 }
 
-static ds_result ds__apart(const ds__party *a, const char *what, int64_t index, const ds__party *b,
-                           const char *other, int64_t other_index) {
+static ds_result ds__memory_check_disjoint(const ds__participant *a, const char *what,
+                                           int64_t index, const ds__participant *b,
+                                           const char *other, int64_t other_index) {
     char name[100];
-    if (!ds__collides(&a->d, &b->d))
+    if (!ds__dims_collide(&a->d, &b->d))
         return DS_OK;
-    snprintf(name, sizeof name, "%s", ds__nth(other, other_index));
-    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__nth(what, index),
+    snprintf(name, sizeof name, "%s", ds__dims_nth(other, other_index));
+    return ds__fail(DS_ERR_INVALID_VALUE, "%s shares memory with the %s", ds__dims_nth(what, index),
                     name);
 }
 
 /* Parties that are written share nothing with each other. */
-static ds_result ds__all_apart(const ds__party *p, const char *what, size_t count) {
+static ds_result ds__all_apart(const ds__participant *p, const char *what, size_t count) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < i && r == DS_OK; k++)
-            r = ds__apart(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
+            r = ds__memory_check_disjoint(&p[i], what, (int64_t)i, &p[k], what, (int64_t)k);
     return r;
 }
 
 /* A new tensor like `like`, on a device, which takes part. */
 static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds__dims *like,
                                  ds_device device, int64_t index, int64_t stream_index,
-                                 ds__party *p, ds_tensor **out) {
+                                 ds__participant *p, ds_tensor **out) {
     ds_result r =
         ds__lane_find(w, ds__given_stream(o, stream_index), "result", index, device, &p->lane);
     if (r == DS_OK && like->bytes && DS__UNLIKELY(ds__captures_open()))
@@ -110,7 +112,7 @@ static ds_result ds__result_make(ds__work *w, const ds_comm_options *o, const ds
     if (r == DS_OK)
         r = ds__tensor_like(
             like, device.type == DS_DEVICE_HOST ? (ds_stream){ 0 } : w->lane[p->lane].stream, out);
-    return r < 0 ? r : ds__party_open(w, o, *out, "result", index, stream_index, 0, p);
+    return r < 0 ? r : ds__participant_open(w, o, *out, "result", index, stream_index, 0, p);
 }
 
 static void ds__results_drop(ds_tensor **out, size_t count) {
@@ -132,8 +134,8 @@ static ds_result ds__comm_device(ds_device device, const char *what, int64_t ind
         *out = (ds_device){ DS_DEVICE_HOST, 0 };
         return DS_OK;
     }
-    ds_result r = ds__resolve(device, out);
-    return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
+    ds_result r = ds__device_resolve(device, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
 }
 
 static int ds__same_device(ds_device a, ds_device b) {
@@ -143,7 +145,7 @@ static int ds__same_device(ds_device a, ds_device b) {
 /* The lanes of all results that will be made, before the first of them is: while a stream
    captures, that is how the others know which one it is. */
 static ds_result ds__results_lanes(ds__work *w, const ds_comm_options *o, const ds_device *devices,
-                                   size_t count, const ds__party *alias) {
+                                   size_t count, const ds__participant *alias) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK && DS__UNLIKELY(ds__captures_open()); i++) {
         ds_device device = { 0, 0 };
@@ -171,11 +173,11 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
 }
 
 /* Parties for so many tensors. */
-static ds__party *ds__parties(ds__work *w, size_t count) {
-    return ds__work_take(w, count, sizeof(ds__party));
+static ds__participant *ds__parties_alloc(ds__work *w, size_t count) {
+    return ds__work_take(w, count, sizeof(ds__participant));
 }
 
-static ds__addend *ds__addends(ds__work *w, size_t count) {
+static ds__addend *ds__addends_alloc(ds__work *w, size_t count) {
     return ds__work_take(w, count, sizeof(ds__addend));
 }
 
@@ -185,7 +187,7 @@ static void ds__sides_end(void) {
             ds__sides *all = ds__sides_of[b][i];
             for (int k = 0; all && k < all->count; k++)
                 ds__stream_end(all->at[k]);
-            ds__release(all);
+            ds__host_free(all);
             ds__sides_of[b][i] = NULL;
         }
 }

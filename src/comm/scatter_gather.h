@@ -25,7 +25,7 @@
 #include "follow_plan.h"
 
 /* torch.chunk: how many pieces, and how long they are. */
-static size_t ds__chunks(int64_t size, size_t count, int64_t *out_length) {
+static size_t ds__chunk_count(int64_t size, size_t count, int64_t *out_length) {
     int64_t n = (int64_t)count;
     *out_length = size / n + (size % n != 0);
     return size ? (size_t)(size / *out_length + (size % *out_length != 0)) : count;
@@ -48,7 +48,8 @@ static ds_result ds__chunk_sizes_check(const int64_t *sizes, size_t count, int64
 
 /* By plan: parts of one size, and one on each rank; `whole` is cut, or becomes all. */
 static int ds__parts_follow(ds__work *w, const ds_comm_options *o, ds_collective what,
-                            const ds__party *whole, const ds__party *part, size_t count, int dim) {
+                            const ds__participant *whole, const ds__participant *part, size_t count,
+                            int dim) {
     int64_t strides[DS_TENSOR_MAX_DIMS];
     ds__follow f;
     if (!o->topology)
@@ -79,7 +80,7 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
                                  const ds_comm_options *options, ds_tensor **out,
                                  size_t *out_count) {
     ds__work w;
-    ds__party from;
+    ds__participant from;
     int64_t at = 0;
     int64_t length = 0;
     if (out)
@@ -92,26 +93,28 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
     /* results, and the pieces they come from */
-    ds__party *to = ds__parties(&w, 2 * count);
-    ds__party *part = to ? to + count : NULL;
+    ds__participant *to = ds__parties_alloc(&w, 2 * count);
+    ds__participant *part = to ? to + count : NULL;
     if (!to)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
+    ds_result r = ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from);
     if (r == DS_OK)
         r = ds__comm_dim(&dim, from.d.ndim);
     if (r == DS_OK && chunk_sizes)
         r = ds__chunk_sizes_check(chunk_sizes, count, from.d.shape[dim], dim);
-    size_t pieces = r < 0 ? 0 : chunk_sizes ? count : ds__chunks(from.d.shape[dim], count, &length);
+    size_t pieces = r < 0         ? 0
+                    : chunk_sizes ? count
+                                  : ds__chunk_count(from.d.shape[dim], count, &length);
     size_t made = 0;
     if (r == DS_OK)
         r = ds__results_lanes(&w, options, devices, pieces, &from);
     for (size_t i = 0; i < pieces && r == DS_OK; i++) {
         ds_device device = { 0, 0 };
         int64_t rest = from.d.shape[dim] - at;
-        part[made] = ds__part(&from, dim, &at,
-                              chunk_sizes     ? chunk_sizes[i]
-                              : length < rest ? length
-                                              : rest);
+        part[made] = ds__party_part(&from, dim, &at,
+                                    chunk_sizes     ? chunk_sizes[i]
+                                    : length < rest ? length
+                                                    : rest);
         r = ds__comm_device(devices[i], "the device", (int64_t)i, &device);
         if (r == DS_OK && options->flags & DS_COMM_ALIAS && ds__same_device(device, from.d.device))
             r = ds__tensor_show(tensor, &part[made].d, &out[i]);
@@ -126,9 +129,9 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
     int planned =
         r == DS_OK && made && ds__parts_follow(&w, options, DS_SCATTER, &from, to, made, dim);
     for (size_t i = 0; i < made && r == DS_OK && !planned; i++) {
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
-                 ds__spot_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
-                 to[i].d.item);
+        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
+                     ds__location_in(&w, &part[i]), from.d.strides, from.d.ndim, to[i].d.shape,
+                     to[i].d.item);
         r = w.r;
     }
     if (r == DS_OK)
@@ -142,8 +145,8 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
 }
 
 /* Tensors that together have the size of `whole` along a dimension. */
-static ds_result ds__parts_check(const ds__party *p, size_t count, const char *what,
-                                 const ds__party *whole, int dim) {
+static ds_result ds__parts_check(const ds__participant *p, size_t count, const char *what,
+                                 const ds__participant *whole, int dim) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) {
         ds_result r = ds__same_dtype(&p[i], what, (int64_t)i, whole);
@@ -163,20 +166,20 @@ static ds_result ds__parts_check(const ds__party *p, size_t count, const char *w
 DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                       size_t count, int dim, const ds_comm_options *options) {
     ds__work w;
-    ds__party from;
-    ds__party part;
+    ds__participant from;
+    ds__participant part;
     int64_t at = 0;
     DS__COMM_BEGIN("ds_comm_scatter_into");
     ds__work_begin(&w);
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
-    ds__party *to = ds__parties(&w, count);
-    ds_result r = to ? ds__party_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
+    ds__participant *to = ds__parties_alloc(&w, count);
+    ds_result r = to ? ds__participant_open(&w, options, tensor, "the tensor", -1, -1, 0, &from)
                      : DS_ERR_OUT_OF_MEMORY;
     if (r == DS_OK)
         r = ds__comm_dim(&dim, from.d.ndim);
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__party_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
-                           &to[i]);
+        r = ds__participant_open(&w, options, outs[i], "output tensor", (int64_t)i, (int64_t)i, 1,
+                                 &to[i]);
     if (r == DS_OK)
         r = ds__parts_check(to, count, "output tensor", &from, dim);
     if (r == DS_OK)
@@ -184,18 +187,20 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
     if (r == DS_OK)
         r = ds__work_settle(&w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
+        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
         if (!ds__same_place(&part, &to[i]))
-            r = ds__apart(&to[i], "output tensor", (int64_t)i, &from, "tensor to send", -1);
+            r = ds__memory_check_disjoint(&to[i], "output tensor", (int64_t)i, &from,
+                                          "tensor to send", -1);
     }
     int planned = r == DS_OK && ds__parts_follow(&w, options, DS_SCATTER, &from, to, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        part = ds__part(&from, dim, &at, to[i].d.shape[dim]);
+        part = ds__party_part(&from, dim, &at, to[i].d.shape[dim]);
         if (ds__same_place(&part, &to[i]))
             continue;
-        ds__move(&w, ds__lane_of(&w, &to[i]), ds__spot_of(&to[i]), to[i].d.strides,
-                 ds__spot_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape, to[i].d.item);
+        ds__copy_add(&w, ds__lane_of(&w, &to[i]), ds__location_of(&to[i]), to[i].d.strides,
+                     ds__location_in(&w, &part), from.d.strides, from.d.ndim, to[i].d.shape,
+                     to[i].d.item);
         r = w.r;
     }
     if (r == DS_OK)
@@ -206,11 +211,12 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
 
 static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
                                  const ds_tensor *const *tensors, size_t count, int *dim,
-                                 ds__party *from, ds__dims *whole) {
+                                 ds__participant *from, ds__dims *whole) {
     DS__REQUIRE(count && tensors, "there are no tensors to gather");
     ds_result r = DS_OK;
     for (size_t i = 0; i < count && r == DS_OK; i++)
-        r = ds__party_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0, &from[i]);
+        r = ds__participant_open(w, o, tensors[i], "input tensor", (int64_t)i, (int64_t)i, 0,
+                                 &from[i]);
     if (r == DS_OK)
         r = ds__comm_dim(dim, from[0].d.ndim);
     if (r < 0)
@@ -243,23 +249,26 @@ static ds_result ds__gather_open(ds__work *w, const ds_comm_options *o,
 }
 
 /* The inputs go to their parts of the result, each on its own lane. */
-static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o, const ds__party *from,
-                                  size_t count, int dim, const ds__party *to) {
+static ds_result ds__gather_steps(ds__work *w, const ds_comm_options *o,
+                                  const ds__participant *from, size_t count, int dim,
+                                  const ds__participant *to) {
     int64_t at = 0;
     ds_result r = ds__work_settle(w);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
+        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
         if (!ds__same_place(&part, &from[i]))
-            r = ds__apart(to, "the result", -1, &from[i], "input tensor", (int64_t)i);
+            r = ds__memory_check_disjoint(to, "the result", -1, &from[i], "input tensor",
+                                          (int64_t)i);
     }
     int planned = r == DS_OK && ds__parts_follow(w, o, DS_GATHER, to, from, count, dim);
     at = 0;
     for (size_t i = 0; i < count && r == DS_OK && !planned; i++) {
-        ds__party part = ds__part(to, dim, &at, from[i].d.shape[dim]);
+        ds__participant part = ds__party_part(to, dim, &at, from[i].d.shape[dim]);
         if (ds__same_place(&part, &from[i]))
             continue;
-        ds__move(w, ds__lane_of(w, &from[i]), ds__spot_in(w, &part), to->d.strides,
-                 ds__spot_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape, to->d.item);
+        ds__copy_add(w, ds__lane_of(w, &from[i]), ds__location_in(w, &part), to->d.strides,
+                     ds__location_of(&from[i]), from[i].d.strides, to->d.ndim, from[i].d.shape,
+                     to->d.item);
         r = w->r;
     }
     return r < 0 ? r : ds__work_run(w);
@@ -269,14 +278,14 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
                                 ds_device destination, const ds_comm_options *options,
                                 ds_tensor **out) {
     ds__work w;
-    ds__party to;
+    ds__participant to;
     ds__dims whole;
     if (out)
         *out = NULL;
     DS__COMM_BEGIN("ds_comm_gather");
     ds__work_begin(&w);
     DS__REQUIRE(out, "out is NULL");
-    ds__party *from = ds__parties(&w, count);
+    ds__participant *from = ds__parties_alloc(&w, count);
     if (!from)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__comm_device(destination, "the destination", -1, &destination);
@@ -295,16 +304,16 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
 DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t count, int dim,
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
-    ds__party to;
-    ds__party like;
+    ds__participant to;
+    ds__participant like;
     DS__COMM_BEGIN("ds_comm_gather_into");
     ds__work_begin(&w);
-    ds__party *from = ds__parties(&w, count);
+    ds__participant *from = ds__parties_alloc(&w, count);
     if (!from)
         return DS_ERR_OUT_OF_MEMORY;
     ds_result r = ds__gather_open(&w, options, tensors, count, &dim, from, &like.d);
     if (r == DS_OK)
-        r = ds__party_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
+        r = ds__participant_open(&w, options, out, "the output tensor", -1, -1, 1, &to);
     if (r == DS_OK)
         r = ds__same_dtype(&to, "the output tensor", -1, &from[0]);
     if (r == DS_OK)

@@ -25,10 +25,10 @@
 /* A collective that has a topology: what the plan is to be, and where the data of each rank
    lies. */
 typedef struct ds__side {
-    ds__spot spot;
-    const ds__party *p; /* NULL: the rank has none */
-    uint32_t ready;     /* what reads it comes after this step */
-    int apart;          /* 1: in temporary memory */
+    ds__location spot;
+    const ds__participant *p; /* NULL: the rank has none */
+    uint32_t ready;           /* what reads it comes after this step */
+    int apart;                /* 1: in temporary memory */
 } ds__side;
 
 typedef struct ds__follow {
@@ -74,7 +74,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
     ds__lock_take(&ds__c.lock);
     ds__sides *all = *at;
     ds__lock_give(&ds__c.lock);
-    if (!all && !(fresh = ds__alloc(sizeof *fresh)))
+    if (!all && !(fresh = ds__host_alloc(sizeof *fresh)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for streams");
     if (!all) {
         ds__lock_take(&ds__c.lock);
@@ -84,7 +84,7 @@ static ds_result ds__side_take(ds_device device, ds_stream *out, int *out_number
         }
         all = *at;
         ds__lock_give(&ds__c.lock);
-        ds__release(fresh);
+        ds__host_free(fresh);
     }
     *out_number = -1;
     ds__tls.mute++;

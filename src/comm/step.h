@@ -1,7 +1,7 @@
 /* comm/step.h - participants and the list of steps.
 
    Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_take
-   returns memory that lasts until ds__work_end (join.h). ds__party_open checks a tensor and
+   returns memory that lasts until ds__work_end (join.h). ds__participant_open checks a tensor and
    finds its lane and region. ds__step_add appends a step, and ds__come_after makes the next step
    of a lane wait for an earlier step.
 
@@ -9,7 +9,7 @@
    ds__work_end. ds__lane_find uses a hazard pointer (pin) for the first three lanes and a
    reference for the others, because a thread has eight hazard pointers. After out-of-memory,
    w->r holds the first failure, and functions that return an index return DS__NO_INDEX
-   (ds__temporary: 0).
+   (ds__step_temporary_add: 0).
    Locks: expects no lock. ds__side_give and the look-up of a tensor take ds__c.lock for a few
    instructions. No driver call runs under a lock of this room.
    Threads: caller's threads, each with its own ds__work. */
@@ -50,7 +50,7 @@ static void *ds__work_take(ds__work *w, size_t count, size_t size) {
         bytes = (bytes + 15) & ~(size_t)15;
         if (DS__UNLIKELY(bytes > w->left)) {
             size_t room = bytes > 2 * sizeof w->first ? bytes : 2 * sizeof w->first;
-            void **chunk = ds__alloc(16 + room);
+            void **chunk = ds__host_alloc(16 + room);
             w->left = 0;
             if (chunk) {
                 *chunk = w->chunks;
@@ -101,7 +101,7 @@ static void ds__side_give(ds_device device, int number) {
     ds__lock_give(&ds__c.lock);
 }
 
-static const char *ds__bare(const char *what) {
+static const char *ds__name_without_prefix(const char *what) {
     return strncmp(what, "the ", 4) == 0 ? what + 4 : what;
 }
 
@@ -127,16 +127,18 @@ static ds_result ds__lane_find(ds__work *w, ds_stream given, const char *what, i
         }
     ds__stream *s = ds__stream_pin(given);
     if (!s)
-        return ds__also(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
-                        ds__nth(ds__bare(what), index));
+        return ds__fail_append(DS_ERR_INVALID_HANDLE, " (the stream of the %s)",
+                               ds__dims_nth(ds__name_without_prefix(what), index));
     if (device.type != DS_DEVICE_HOST &&
         (s->device.type != device.type || s->device.index != device.index))
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "the stream of the %s is on %s:%d, not on %s:%d",
-                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
-                     ds__type_name(device.type), device.index);
+                     ds__dims_nth(ds__name_without_prefix(what), index),
+                     ds__type_name(s->device.type), s->device.index, ds__type_name(device.type),
+                     device.index);
     else if (w->lanes && w->lane[0].device.type != s->device.type)
         r = ds__fail(DS_ERR_CROSS_DRIVER, "the %s is on %s:%d, but others are on %s:%d",
-                     ds__nth(ds__bare(what), index), ds__type_name(s->device.type), s->device.index,
+                     ds__dims_nth(ds__name_without_prefix(what), index),
+                     ds__type_name(s->device.type), s->device.index,
                      ds__type_name(w->lane[0].device.type), w->lane[0].device.index);
     ds__clane *lane = r == DS_OK ? DS__MORE(w, lane) : NULL;
     int pinned = lane && w->lanes <= DS__PINS / 2 - 1;
@@ -159,35 +161,36 @@ static ds_stream ds__given_stream(const ds_comm_options *o, int64_t index) {
 }
 
 /* What devstream knows of the memory must agree with the description. */
-static ds_result ds__party_memory(const ds__dims *d, const char *what, int64_t index, int *direct) {
+static ds_result ds__participant_memory(const ds__dims *d, const char *what, int64_t index,
+                                        int *direct) {
     ds_pointer_info info;
     *direct = d->device.type != DS_DEVICE_HOST;
-    if (!d->count || !ds__known(d->first, &info))
+    if (!d->count || !ds__memory_table_find(d->first, &info))
         return DS_OK;
     ptrdiff_t at = (ptrdiff_t)((uintptr_t)d->first - (uintptr_t)info.base);
     DS__REQUIRE(at >= -d->low && d->high <= (ptrdiff_t)info.size - at,
                 "%s: %td bytes at offset %td exceed the allocation of %zu bytes",
-                ds__nth(what, index), d->high - d->low, at + d->low, info.size);
+                ds__dims_nth(what, index), d->high - d->low, at + d->low, info.size);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type != DS_DEVICE_HOST &&
         (info.device.type != d->device.type || info.device.index != d->device.index))
         return ds__fail(DS_ERR_DEVICE_MISMATCH,
                         "the device of %s is %s:%d, but its memory is on %s:%d",
-                        ds__nth(what, index), ds__type_name(d->device.type), d->device.index,
+                        ds__dims_nth(what, index), ds__type_name(d->device.type), d->device.index,
                         ds__type_name(info.device.type), info.device.index);
     if (info.kind == DS_MEMORY_DEVICE && d->device.type == DS_DEVICE_HOST &&
         info.device.type != DS_DEVICE_CPU)
-        return ds__fail(DS_ERR_DEVICE_MISMATCH,
-                        "the device of %s is the host, but its memory is on %s:%d",
-                        ds__nth(what, index), ds__type_name(info.device.type), info.device.index);
+        return ds__fail(
+            DS_ERR_DEVICE_MISMATCH, "the device of %s is the host, but its memory is on %s:%d",
+            ds__dims_nth(what, index), ds__type_name(info.device.type), info.device.index);
     *direct = 1; /* known memory of the host is pinned */
     return DS_OK;
 }
 
 /* A party of what p->d says. */
-static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const char *what,
-                                 int64_t index, int64_t stream_index, ds__party *p) {
+static ds_result ds__participant_enter(ds__work *w, const ds_comm_options *o, const char *what,
+                                       int64_t index, int64_t stream_index, ds__participant *p) {
     int direct;
-    ds_result r = ds__party_memory(&p->d, what, index, &direct);
+    ds_result r = ds__participant_memory(&p->d, what, index, &direct);
     if (r == DS_OK)
         r = ds__lane_find(w, ds__given_stream(o, stream_index), what, index, p->d.device, &p->lane);
     if (r < 0)
@@ -200,20 +203,20 @@ static ds_result ds__party_enter(ds__work *w, const ds_comm_options *o, const ch
     return DS_OK;
 }
 
-static ds_result ds__party_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
-                                const char *what, int64_t index, int64_t stream_index, int written,
-                                ds__party *p) {
+static ds_result ds__participant_open(ds__work *w, const ds_comm_options *o, const ds_tensor *t,
+                                      const char *what, int64_t index, int64_t stream_index,
+                                      int written, ds__participant *p) {
     ds_result r = ds__tensor_read(t, what, index, &p->d);
     if (r < 0)
         return r;
     (void)ds__tensor_share(t, NULL, &p->flags);
     DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
-                ds__nth(what, index));
+                ds__dims_nth(what, index));
     for (int i = 0; i < p->d.ndim && written; i++)
         DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
                     "%s has %lld elements at one address: dimension %d has the stride 0",
-                    ds__nth(what, index), (long long)p->d.shape[i], i);
-    return ds__party_enter(w, o, what, index, stream_index, p);
+                    ds__dims_nth(what, index), (long long)p->d.shape[i], i);
+    return ds__participant_enter(w, o, what, index, stream_index, p);
 }
 
 /* All parties are known: memory of the host that nobody gave a stream goes with the first lane. */
@@ -229,7 +232,7 @@ static ds_result ds__work_settle(ds__work *w) {
     return DS_OK;
 }
 
-static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
+static uint32_t ds__step_temporary_add(ds__work *w, uint32_t lane, size_t bytes) {
     ds__region *g = DS__MORE(w, region);
     if (!g)
         return 0;
@@ -239,7 +242,8 @@ static uint32_t ds__temporary(ds__work *w, uint32_t lane, size_t bytes) {
 }
 
 /* A step at the end of the list; DS__NO_INDEX: no memory. */
-static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__spot dst, ds__spot src) {
+static uint32_t ds__step_add(ds__work *w, int kind, uint32_t lane, ds__location dst,
+                             ds__location src) {
     ds__cstep *s = DS__MORE(w, step);
     if (!s)
         return DS__NO_INDEX;
@@ -273,7 +277,7 @@ static void ds__come_after(ds__work *w, uint32_t lane, uint32_t step) {
 
 /* Kernels of a lane can use the region. On a virtual clock they take no links, so what is
    elsewhere is copied. */
-static int ds__reaches(ds__work *w, uint32_t lane, uint32_t region) {
+static int ds__step_reaches(ds__work *w, uint32_t lane, uint32_t region) {
     const ds__region *g = &w->region[region];
     const ds__clane *l = &w->lane[lane];
     int reach = 0;

@@ -26,35 +26,35 @@
 #include "pack.h"
 #include "types.h"
 
-static char *ds__spot_at(const ds__work *w, ds__spot s) {
+static char *ds__location_at(const ds__work *w, ds__location s) {
     return w->region[s.region].at + s.offset;
 }
 
 /* The part of a step that kernels do. */
 static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_stream stream) {
-    char *dst = ds__spot_at(w, s->dst);
+    char *dst = ds__location_at(w, s->dst);
     if (s->kind == DS__STEP_PACK) {
         const ds__strided *k = &w->strided[s->strided];
-        return ds__comm_pack(stream, k->item, dst, k->dst, ds__spot_at(w, s->src), k->src, k->shape,
-                             k->ndim);
+        return ds__comm_pack(stream, k->item, dst, k->dst, ds__location_at(w, s->src), k->src,
+                             k->shape, k->ndim);
     }
     for (uint32_t i = 0; i < s->count; i++)
-        w->in[i] = ds__spot_at(w, w->spot[s->first + i]);
+        w->in[i] = ds__location_at(w, w->spot[s->first + i]);
     return ds__comm_reduce(stream, (ds_reduce_op)s->op, s->dtype, dst, w->in, s->count, s->width);
 }
 
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
-    char *dst = ds__spot_at(w, s->dst);
+    char *dst = ds__location_at(w, s->dst);
     ds_result r = DS_OK;
     switch (s->kind) {
     case DS__STEP_COPY:
-        if (ds__copy_plain(l->s, dst, ds__spot_at(w, s->src), s->width, &r))
+        if (ds__copy_plain(l->s, dst, ds__location_at(w, s->src), s->width, &r))
             return r;
-        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__spot_at(w, s->src), s->width));
+        return ds__copy_between(l->s, &DS__COPY_ROW(dst, ds__location_at(w, s->src), s->width));
     case DS__STEP_ROWS:
         return ds__copy_between(l->s, &(ds__copy_request){ .dst = dst,
-                                                           .src = ds__spot_at(w, s->src),
+                                                           .src = ds__location_at(w, s->src),
                                                            .dst_pitch = s->dst_pitch,
                                                            .src_pitch = s->src_pitch,
                                                            .width = s->width,
@@ -74,8 +74,8 @@ static void ds__steps_now(void *user) {
             DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 }));
             continue;
         }
-        char *dst = ds__spot_at(w, s->dst);
-        char *src = ds__spot_at(w, s->src);
+        char *dst = ds__location_at(w, s->dst);
+        char *src = ds__location_at(w, s->src);
         for (size_t row = 0; row < s->height; row++)
             memcpy(dst + row * s->dst_pitch, src + row * s->src_pitch, s->width);
     }
@@ -118,18 +118,18 @@ static int ds__steps_spread(ds__work *w) {
 
 static ds_result ds__spread_run(const ds__work *w) {
     ds__stream *s = w->lane[w->step[0].lane].s;
-    ds__spread_args a = { .src = ds__spot_at(w, w->step[0].src),
+    ds__spread_args a = { .src = ds__location_at(w, w->step[0].src),
                           .count = w->steps,
                           .bytes = w->step[0].width };
     for (size_t i = 0; i < w->steps; i++)
-        a.dst[i] = ds__spot_at(w, w->step[i].dst);
+        a.dst[i] = ds__location_at(w, w->step[i].dst);
     ds__op op = ds__op_make(DS__OP_KERNEL);
     op.u.kernel.kernel = &ds__spread_kernel;
     op.u.kernel.items = (a.bytes + DS__SPREAD_ITEM - 1) / DS__SPREAD_ITEM;
     op.u.kernel.args_size = sizeof a;
     op.u.kernel.args = &a;
     op.u.kernel.grid = NULL;
-    return ds__submit(s, &op);
+    return ds__stream_submit(s, &op);
 }
 
 /* 1: the inline rule allows them: small ones, and no copy that would have to go through the

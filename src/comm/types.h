@@ -1,8 +1,8 @@
 /* comm/types.h - types of a collective: lanes, regions, steps.
 
    Defines the working state of one collective call (ds__work) and its parts: lanes (ds__clane),
-   regions (ds__region), steps (ds__cstep), buffer locations (ds__spot) and participants
-   (ds__party). Also defines the process-wide stocks of events (ds__spares) and of streams for
+   regions (ds__region), steps (ds__cstep), buffer locations (ds__location) and participants
+   (ds__participant). Also defines the process-wide stocks of events (ds__spares) and of streams for
    plans (ds__sides_of).
 
    Policy:
@@ -63,10 +63,10 @@ typedef struct ds__region {
     ds_device device;
 } ds__region;
 
-typedef struct ds__spot {
+typedef struct ds__location {
     uint32_t region;
     ptrdiff_t offset;
-} ds__spot;
+} ds__location;
 
 /* Distances in elements. */
 typedef struct ds__strided {
@@ -86,8 +86,8 @@ typedef struct ds__cstep {
     uint32_t after;
     int watched; /* 1: it comes before a step of another lane */
     ds_event done;
-    ds__spot dst;
-    ds__spot src;
+    ds__location dst;
+    ds__location src;
     size_t width;     /* copy: bytes; reduction: elements */
     size_t height;    /* copy: rows */
     size_t dst_pitch; /* copy: bytes */
@@ -107,7 +107,7 @@ typedef struct ds__work {
     ds__region *region;
     ds__cstep *step;
     ds__link *link;
-    ds__spot *spot;
+    ds__location *spot;
     ds__strided *strided;
     const void **in; /* room for the inputs of a reduction */
     size_t lanes, lane_room, regions, region_room, steps, step_room, links, link_room, spots,
@@ -123,22 +123,22 @@ typedef struct ds__work {
     ds__clane lane_first[8]; /* the lists begin here, on the caller's stack, */
     ds__region region_first[12];
     ds__cstep step_first[8];
-    ds__spot spot_first[8];
+    ds__location spot_first[8];
     const void *in_first[8];
     _Alignas(16) char first[16 << 10]; /* and all else here: enough for a dozen tensors */
 } ds__work;
 
 /* A tensor that takes part. */
-typedef struct ds__party {
+typedef struct ds__participant {
     uint32_t lane; /* memory of the host: DS__NO_INDEX until it is known */
     uint32_t region;
     unsigned flags;
     ds__dims d; /* most of it are dimensions that nobody has */
-} ds__party;
+} ds__participant;
 
 /* What is to be put together, all in one order of elements: where it lies, and after which step. */
 typedef struct ds__addend {
-    ds__spot spot;
+    ds__location spot;
     uint32_t after;
 } ds__addend;
 

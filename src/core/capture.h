@@ -28,8 +28,8 @@
 static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_node *nodes,
                                    size_t count, ds_capture_mode mode, int into) {
     ds_result r = DS_OK;
-    uint32_t *deps = ds__alloc((count + 1) * sizeof *deps);
-    ds__capture *c = ds__alloc(sizeof *c);
+    uint32_t *deps = ds__host_alloc((count + 1) * sizeof *deps);
+    ds__capture *c = ds__host_alloc(sizeof *c);
     if (!deps || !c)
         r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     for (size_t i = 0; i < count && r == DS_OK; i++)
@@ -39,7 +39,7 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
         c->thread = ds__thread_number();
         c->mode = mode;
         c->begun = ds__tls.site;
-        c->graph.id = ds__handle(&g->slot);
+        c->graph.id = ds__handle_of(&g->slot);
         c->body = g->body;
         c->into = into;
         atomic_fetch_add(&g->capturing, 1); /* first: another thread may add to the graph at once */
@@ -50,15 +50,15 @@ static ds_result ds__capture_start(ds__stream *s, ds__graph *g, const ds_graph_n
             atomic_fetch_sub(&g->capturing, 1);
     }
     if (r < 0)
-        ds__release(c);
-    ds__release(deps);
+        ds__host_free(c);
+    ds__host_free(deps);
     return ds__stream_error(s, r);
 }
 
 static ds_result ds__capture_begin(ds_stream stream, ds_capture_mode mode) {
     DS__REQUIRE((unsigned)mode <= DS_CAPTURE_RELAXED,
                 "mode is %d; use DS_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED", (int)mode);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -117,7 +117,7 @@ static ds_result ds__capture_end(ds_stream stream, ds_graph *out) {
         ds__capture_over(c, r < 0);
     }
     ds__stream_unpin(s);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -239,7 +239,7 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
             ds__table_kill(&ds__g.graphs, g);
             DS_IGNORE(ds__graph_give(g, DS_OK));
         }
-        ds__reclaim();
+        ds__retired_reclaim();
     }
     return r;
 }

@@ -26,7 +26,7 @@
 #include "memory.h"
 
 /* Returns the bytes from the first row to the end of the last one. 0: more than a size_t holds. */
-static size_t ds__span(size_t pitch, size_t width, size_t height) {
+static size_t ds__copy_span(size_t pitch, size_t width, size_t height) {
     size_t span;
     return __builtin_mul_overflow(height - 1, pitch, &span) ||
                    __builtin_add_overflow(span, width, &span)
@@ -47,17 +47,17 @@ static ds_result ds__check_freed(const void *ptr, size_t span, const char *what,
     DS__REQUIRE(!f || !ds__is_unmapped(f, ptr, span),
                 "%s: the memory of %zu bytes at %p was already freed", what, span, ptr);
     ds_result r = known || !ds__g.driver[1] ? DS_OK : ds__g.driver[1]->pointer_query(ptr, &info);
-    return r == DS_OK ? r : ds__also(r, " (%s, %zu bytes)", what, span);
+    return r == DS_OK ? r : ds__fail_append(r, " (%s, %zu bytes)", what, span);
 }
 
 /* Looks up the memory of an operand and checks that it stays inside of its allocation. *known 0:
    devstream does not know the memory, and *out describes pageable memory. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
-                             int *known) {
+static ds_result ds__copy_operand_find(const void *ptr, size_t span, const char *what,
+                                       ds_pointer_info *out, int *known) {
     DS__REQUIRE(ptr, "%s is NULL", what);
     DS__REQUIRE(span <= UINTPTR_MAX - (uintptr_t)ptr, "%s: %zu bytes exceed the address space",
                 what, span);
-    *known = ds__known(ptr, out);
+    *known = ds__memory_table_find(ptr, out);
     size_t offset = *known ? (size_t)((uintptr_t)ptr - (uintptr_t)out->base) : 0;
     DS__REQUIRE(!*known || span <= out->size - offset,
                 "%s: %zu bytes at offset %zu exceed the allocation of %zu bytes", what, span,
@@ -66,8 +66,8 @@ static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_
 }
 
 /* Returns the place of an operand, DS__AT_*, for a stream of the driver. */
-static unsigned ds__place(const ds__driver *driver, const ds_pointer_info *p, int known,
-                          unsigned flags) {
+static unsigned ds__copy_place_of(const ds__driver *driver, const ds_pointer_info *p, int known,
+                                  unsigned flags) {
     if (!known)
         return DS__AT_UNKNOWN;
     if (p->kind == DS_MEMORY_DEVICE)
@@ -121,7 +121,7 @@ static ds_result ds__copy_on_host(ds__stream *s, const ds__op *copy) {
     op.u.kernel.args_size = sizeof *copy;
     op.u.kernel.args = copy;
     op.u.kernel.grid = NULL;
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     if (r == DS_OK && (copy->flags & DS__OP_BLOCKS))
         r = ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER));
     return r;
@@ -139,13 +139,13 @@ typedef struct ds__copy_ends {
 /* Looks both operands up in the memory table and checks that they stay inside of their
    allocations. */
 static ds_result ds__copy_ends_find(const ds__copy_request *c, ds__copy_ends *e) {
-    size_t dst_span = ds__span(c->dst_pitch, c->width, c->height);
-    size_t src_span = ds__span(c->src_pitch, c->width, c->height);
+    size_t dst_span = ds__copy_span(c->dst_pitch, c->width, c->height);
+    size_t src_span = ds__copy_span(c->src_pitch, c->width, c->height);
     DS__REQUIRE(dst_span && src_span, "the copy is larger than the address space");
 
-    ds_result r = ds__operand(c->dst, dst_span, "dst", &e->to, &e->to_known);
+    ds_result r = ds__copy_operand_find(c->dst, dst_span, "dst", &e->to, &e->to_known);
     if (r == DS_OK)
-        r = ds__operand(c->src, src_span, "src", &e->from, &e->from_known);
+        r = ds__copy_operand_find(c->src, src_span, "src", &e->from, &e->from_known);
     return r;
 }
 
@@ -161,11 +161,11 @@ static int ds__copy_ends_matter(const ds__driver *driver, const ds__copy_request
 static ds_result ds__copy_ends_ask(const ds__copy_request *c, ds__copy_ends *e) {
     ds_result r = DS_OK;
     if (!e->to_known) {
-        r = ds__ask(c->dst, &e->to);
+        r = ds__pointer_find(c->dst, &e->to);
         e->to_known = 1;
     }
     if (r == DS_OK && !e->from_known) {
-        r = ds__ask(c->src, &e->from);
+        r = ds__pointer_find(c->src, &e->from);
         e->from_known = 1;
     }
     return r;
@@ -203,8 +203,9 @@ static ds_result ds__copy_op(const ds__driver *driver, ds__op *op, const ds__cop
                  (e.from_known && e.from.kind == DS_MEMORY_PAGEABLE);
     int rows = c->dst_pitch != c->width || c->src_pitch != c->width; /* else it is one row */
     op->flags = (uint8_t)((staged ? DS__OP_STAGED : 0u) | (blocks ? DS__OP_BLOCKS : 0u));
-    op->places = (uint16_t)(ds__place(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
-                            ds__place(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
+    op->places =
+        (uint16_t)(ds__copy_place_of(driver, &e.to, e.to_known, c->flags) << DS__OP_DST |
+                   ds__copy_place_of(driver, &e.from, e.from_known, c->flags) << DS__OP_SRC);
     op->u.copy.dst = c->dst;
     op->u.copy.src = c->src;
     op->u.copy.dst_pitch = c->dst_pitch;
@@ -236,7 +237,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
     if (r < 0)
         return r;
     return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
-                                                                    : ds__submit(s, &op);
+                                                                    : ds__stream_submit(s, &op);
 }
 
 /* Returns the place of known memory, DS__AT_*, for a stream of the backend. */
@@ -269,12 +270,12 @@ static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size
     op.u.copy.src = src;
     op.u.copy.dst_pitch = op.u.copy.src_pitch = op.u.copy.width = size;
     op.u.copy.height = 1;
-    *out = ds__submit(s, &op);
+    *out = ds__stream_submit(s, &op);
     return 1;
 }
 
 DSDEF ds_result(ds_copy)(void *dst, const void *src, size_t size, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_copy");
+    ds_result r = ds__api_enter_inline("ds_copy");
     if (DS__UNLIKELY(r < 0))
         return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -369,12 +370,12 @@ static inline ds_result ds__fill_check(const ds__fill_request *f) {
 static inline ds_result ds__fill_find(const ds__driver *driver, const ds__fill_request *f,
                                       ds_pointer_info *to) {
     int known = 0;
-    size_t span = ds__span(f->pitch, f->width * f->value_size, f->height);
+    size_t span = ds__copy_span(f->pitch, f->width * f->value_size, f->height);
     ds_result r = DS__LIKELY(span)
-                      ? ds__operand(f->ptr, span, "ptr", to, &known)
+                      ? ds__copy_operand_find(f->ptr, span, "ptr", to, &known)
                       : ds__fail(DS_ERR_INVALID_VALUE, "the fill is larger than the address space");
     if (r == DS_OK && !known)
-        r = ds__ask(f->ptr, to);
+        r = ds__pointer_find(f->ptr, to);
     if (r < 0)
         return r;
     if (to->kind == DS_MEMORY_DEVICE && to->device.type != (int32_t)driver->type)
@@ -403,7 +404,7 @@ static ds_result ds__fill_op(const ds__driver *driver, ds__op *op, const ds__fil
     op->u.fill.height = rows ? f->height : 1;
     op->u.fill.value = f->value;
     op->flags = to.kind == DS_MEMORY_PAGEABLE ? DS__OP_BLOCKS : 0;
-    op->places = (uint16_t)(ds__place(driver, &to, 1, f->flags) << DS__OP_DST);
+    op->places = (uint16_t)(ds__copy_place_of(driver, &to, 1, f->flags) << DS__OP_DST);
     return DS_OK;
 }
 
@@ -417,7 +418,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
     if (r == DS_OK)
         r = ds__sync_watch_blocking(s, &op);
     if (r == DS_OK && fill->width && fill->height)
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }

@@ -1,14 +1,14 @@
 /* core/current_stream.h - current stream of a thread: use, push, pop, scopes.
 
-   Sets and returns the current stream of the calling thread for each device (ds__current,
-   ds__use). Pushes and pops streams together with the current device (ds__stream_push,
+   Sets and returns the current stream of the calling thread for each device (ds__current_get,
+   ds__current_set). Pushes and pops streams together with the current device (ds__stream_push,
    ds__stream_pop), with optional waits between the old and the new stream.
 
    Invariants: a slot of t->current is zero or holds a reference to its stream; zero stands for
    the default stream. Each frame holds references of its own to the streams in it. A push that
    fails leaves the current device and the stack as they were.
-   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__legacy). Waits are
-   enqueued without a lock.
+   Locks: none of its own; filling an empty slot may take ds__g.mutex (ds__stream_legacy_get). Waits
+   are enqueued without a lock.
    Threads: any. Slots and frames belong to the calling thread. */
 #ifndef DS__CORE_CURRENT_STREAM_H
 #define DS__CORE_CURRENT_STREAM_H
@@ -21,11 +21,11 @@
 
 /* Returns the thread's current stream of a device, at first the default stream. The slot keeps its
    reference. */
-static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
-    ds_stream *slot = &t->current[ds__ordinal(device)];
+static ds_result ds__current_get(ds__thread *t, ds_device device, ds_stream *out) {
+    ds_stream *slot = &t->current[ds__device_ordinal(device)];
     if (!slot->id) {
         ds_stream s = { 0 };
-        ds_result r = ds__default(device, &s);
+        ds_result r = ds__stream_default_get(device, &s);
         if (r < 0)
             return r;
         /* a default stream: it outlives the slot */
@@ -38,7 +38,7 @@ static ds_result ds__current(ds__thread *t, ds_device device, ds_stream *out) {
 
 static ds_result ds__stream_current(ds_device device, ds_stream *out) {
     ds__thread *t = ds__thread_state();
-    return t ? ds__current(t, device, out) : DS_ERR_OUT_OF_MEMORY;
+    return t ? ds__current_get(t, device, out) : DS_ERR_OUT_OF_MEMORY;
 }
 
 DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
@@ -51,7 +51,7 @@ DSDEF ds_result(ds_stream_get_current)(ds_device device, ds_stream *out) {
 }
 
 /* With DS_PUSH_STRICT: refuses a stream that is not of the current device. */
-static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
+static ds_result ds__current_check_strict(ds__thread *t, ds__stream *s, unsigned flags) {
     if (!(flags & DS_PUSH_STRICT) ||
         (s->device.type == t->caller.device.type && s->device.index == t->caller.device.index))
         return DS_OK;
@@ -62,14 +62,15 @@ static ds_result ds__strict(ds__thread *t, ds__stream *s, unsigned flags) {
 
 /* Makes a pinned stream and its device current. The slot takes a reference; *out_previous gets the
    slot's former reference, which the caller drops. */
-static ds_result ds__use(ds__thread *t, ds__stream *s, unsigned flags, ds_stream *out_previous) {
-    ds_result r = ds__strict(t, s, flags);
+static ds_result ds__current_set(ds__thread *t, ds__stream *s, unsigned flags,
+                                 ds_stream *out_previous) {
+    ds_result r = ds__current_check_strict(t, s, flags);
     if (r == DS_OK)
-        r = ds__current(t, s->device, out_previous);
+        r = ds__current_get(t, s->device, out_previous);
     if (r < 0)
         return r;
     ds__ref(s);
-    t->current[ds__ordinal(s->device)].id = ds__handle(&s->slot);
+    t->current[ds__device_ordinal(s->device)].id = ds__handle_of(&s->slot);
     t->caller.device = s->device;
     return DS_OK;
 }
@@ -86,7 +87,7 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_stream previous = { 0 };
-    ds_result r = ds__use(t, s, flags, &previous);
+    ds_result r = ds__current_set(t, s, flags, &previous);
     ds__stream_unpin(s);
     if (r < 0)
         return r;
@@ -111,15 +112,15 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
     if (!s)
         return DS_ERR_INVALID_HANDLE;
     ds_stream before;
-    ds_result r = ds__strict(t, s, f->flags);
+    ds_result r = ds__current_check_strict(t, s, f->flags);
     if (r == DS_OK && (f->flags & DS_PUSH_WAIT_PREV)) {
-        r = ds__current(t, s->device, &before);
+        r = ds__current_get(t, s->device, &before);
         if (r == DS_OK)
             r = ds__wait_stream(stream, before);
     }
     f->entry = ds__stream_keep(entry); /* before the slot gives its reference away */
     if (r == DS_OK)
-        r = ds__use(t, s, f->flags, &f->previous);
+        r = ds__current_set(t, s, f->flags, &f->previous);
     if (r == DS_OK) {
         ds__ref(s); /* the frame's */
         f->pushed = stream;
@@ -144,7 +145,7 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     f->kind = stream.id ? DS__FRAME_STREAM : DS__FRAME_NOTHING;
     f->flags = flags;
     f->device = t->caller.device;
-    ds_stream entry = t->current[ds__ordinal(t->caller.device)];
+    ds_stream entry = t->current[ds__device_ordinal(t->caller.device)];
     if (stream.id) {
         ds_result r = ds__frame_use_stream(t, f, stream, entry);
         if (r < 0)
@@ -157,8 +158,8 @@ static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
 }
 
 /* Puts a stream back into a slot, which takes the caller's reference. */
-static void ds__restore(ds__thread *t, ds_device device, ds_stream stream) {
-    ds_stream *slot = &t->current[ds__ordinal(device)];
+static void ds__current_restore(ds__thread *t, ds_device device, ds_stream stream) {
+    ds_stream *slot = &t->current[ds__device_ordinal(device)];
     ds__stream_drop(*slot);
     *slot = stream;
 }
@@ -177,11 +178,12 @@ static ds_result ds__stream_pop(void) {
     ds_result r = DS_OK;
     t->caller.device = f.device;
     if (f.kind == DS__FRAME_STREAM)
-        ds__restore(t, f.stream_device, f.previous);
-    ds__restore(t, f.device, f.entry);
+        ds__current_restore(t, f.stream_device, f.previous);
+    ds__current_restore(t, f.device, f.entry);
     if (f.kind == DS__FRAME_STREAM && (f.flags & DS_POP_WAIT_BACK)) {
         ds_stream back = { 0 };
-        r = ds__current(t, f.stream_device, &back); /* the slot may have been empty at the push */
+        r = ds__current_get(t, f.stream_device,
+                            &back); /* the slot may have been empty at the push */
         if (r == DS_OK)
             r = ds__wait_stream(back, f.pushed);
     }
@@ -201,13 +203,13 @@ DSDEF ds_result(ds_stream_pop)(void) {
 
 DSDEF ds_scope(ds_stream_scope_enter)(ds_stream stream, unsigned flags) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
+    if (ds__api_enter("ds_stream_scope_enter") == DS_OK && ds__stream_push(stream, flags) == DS_OK)
         scope.pushed = scope.once = 1;
     return scope;
 }
 
 DSDEF void(ds_stream_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_stream_scope_leave") == DS_OK)
+    if (scope->pushed && ds__api_enter("ds_stream_scope_leave") == DS_OK)
         DS_IGNORE(ds__stream_pop());
     scope->pushed = 0;
 }

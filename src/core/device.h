@@ -1,8 +1,8 @@
 /* core/device.h - devices: resolution, text form, current device.
 
-   Checks and completes the device arguments of all public functions (ds__resolve, DS__RESOLVE).
-   Lists backends and devices, converts devices to and from text, and sets, pushes and pops the
-   current device of a thread.
+   Checks and completes the device arguments of all public functions (ds__device_resolve,
+   DS__RESOLVE). Lists backends and devices, converts devices to and from text, and sets, pushes and
+   pops the current device of a thread.
 
    Invariants: a resolved device exists, has type CUDA or CPU, and is neither the host nor
    DS_DEVICE_CURRENT. Pushes of devices and of streams share one stack of frames for each thread;
@@ -17,7 +17,7 @@
 #include "thread.h"
 
 /* Replaces a zeroed device by the current one, and refuses a device that does not exist. */
-static ds_result ds__resolve(ds_device device, ds_device *out) {
+static ds_result ds__device_resolve(ds_device device, ds_device *out) {
     if (device.type == DS_DEVICE_CURRENT) {
         DS__REQUIRE(device.index == 0, "the device has index %d without a type; set ds_device.type",
                     device.index);
@@ -66,7 +66,7 @@ DSDEF ds_result(ds_backend_format)(char *out, size_t size) {
 }
 
 DSDEF int(ds_backend_is_available)(ds_device_type type) {
-    if (ds__enter("ds_backend_is_available") < 0)
+    if (ds__api_enter("ds_backend_is_available") < 0)
         return 0;
     int t = type == DS_DEVICE_CURRENT ? ds__thread_device().type : (int)type;
     return ds__type_count(t) > 0;
@@ -185,7 +185,7 @@ static ds_result ds__parse_device(const char *text, ds_device *d) {
         index = t->caller.device.type == d->type ? t->caller.device.index : 0;
     }
     d->index = (int32_t)index;
-    return ds__resolve(*d, d);
+    return ds__device_resolve(*d, d);
 }
 
 DSDEF ds_result(ds_device_parse)(const char *text, ds_device *out) {
@@ -222,7 +222,7 @@ DSDEF ds_result(ds_device_get_current)(ds_device *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_device_get_current");
     DS__REQUIRE(out, "out is NULL");
-    return ds__resolve(ds_device_current(), out);
+    return ds__device_resolve(ds_device_current(), out);
 }
 
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
@@ -243,14 +243,14 @@ DSDEF ds_result(ds_device_set_current)(ds_device device) {
 static ds__frame *ds__frame_add(ds__thread *t) {
     if (t->frames == t->frame_room) {
         size_t room = t->frame_room ? 2 * t->frame_room : 8;
-        ds__frame *more = ds__alloc(room * sizeof *more);
+        ds__frame *more = ds__host_alloc(room * sizeof *more);
         if (!more) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a frame");
             return NULL;
         }
         if (t->frames)
             memcpy(more, t->frame, t->frames * sizeof *more);
-        ds__release(t->frame);
+        ds__host_free(t->frame);
         t->frame = more;
         t->frame_room = room;
     }
@@ -299,13 +299,13 @@ DSDEF ds_result(ds_device_pop)(void) {
 
 DSDEF ds_scope(ds_device_scope_enter)(ds_device device) {
     ds_scope scope = { 0, 0 };
-    if (ds__enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
+    if (ds__api_enter("ds_device_scope_enter") == DS_OK && ds__device_push(device) == DS_OK)
         scope.pushed = scope.once = 1;
     return scope;
 }
 
 DSDEF void(ds_device_scope_leave)(ds_scope *scope) {
-    if (scope->pushed && ds__enter("ds_device_scope_leave") == DS_OK)
+    if (scope->pushed && ds__api_enter("ds_device_scope_leave") == DS_OK)
         DS_IGNORE(ds__device_pop());
     scope->pushed = 0;
 }

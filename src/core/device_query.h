@@ -23,9 +23,10 @@ __attribute__((cold, noinline)) static ds_result ds__device_error_named(ds_devic
                                                                         ds_result r) {
     char name[16 + sizeof *ds__g.label];
     ds__lock_take(&ds__g.label_lock);
-    snprintf(name, sizeof name, "%s", ds__g.label[ds__ordinal(device)]);
+    snprintf(name, sizeof name, "%s", ds__g.label[ds__device_ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
-    return name[0] ? ds__also(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index, name)
+    return name[0] ? ds__fail_append(r, " (%s:%d \"%s\")", ds__type_name(device.type), device.index,
+                                     name)
                    : r;
 }
 
@@ -112,7 +113,8 @@ DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->device_synchronize(device.index);
-    return ds__waited(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return ds__observer_notify_wait(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 },
+                                    device);
 }
 
 DSDEF ds_result(ds_device_reset)(ds_device device) {
@@ -157,7 +159,7 @@ DSDEF ds_result(ds_device_get_label)(ds_device device, char *out, size_t size) {
     DS__REQUIRE(out && size, "out is NULL or has no room");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
-    snprintf(out, size, "%s", ds__g.label[ds__ordinal(device)]);
+    snprintf(out, size, "%s", ds__g.label[ds__device_ordinal(device)]);
     ds__lock_give(&ds__g.label_lock);
     return DS_OK;
 }
@@ -166,7 +168,8 @@ DSDEF ds_result(ds_device_set_label)(ds_device device, const char *label) {
     DS__ENTER("ds_device_set_label");
     DS__RESOLVE(device);
     ds__lock_take(&ds__g.label_lock);
-    snprintf(ds__g.label[ds__ordinal(device)], sizeof *ds__g.label, "%s", label ? label : "");
+    snprintf(ds__g.label[ds__device_ordinal(device)], sizeof *ds__g.label, "%s",
+             label ? label : "");
     ds__lock_give(&ds__g.label_lock);
     ds__tell_device_label(device, label ? label : "");
     return DS_OK;

@@ -1,7 +1,7 @@
 /* core/event.h - events: creation, records, waits of streams.
 
-   Creates and destroys events, records events on streams (ds__record), and makes streams wait
-   for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
+   Creates and destroys events, records events on streams (ds__event_record_on), and makes streams
+   wait for events or for other streams (ds__wait_event, ds__wait_stream). An event is bound to the
    device of its first successful record (ds__event_claim, ds__event_settle).
 
    Invariants: e->device is -1 until a call claims the event for a device. If the call fails and
@@ -12,7 +12,7 @@
    record. ds__event_record_outside holds ds__g.begin over the record; e->bind comes after
    ds__g.begin and after the lock of a graph or executable.
    Threads: any. Records, waits and destruction of one event may run concurrently, because hazard
-   pointers protect the event and the stream. ds__event_free runs in ds__reclaim or in
+   pointers protect the event and the stream. ds__event_free runs in ds__retired_reclaim or in
    ds_shutdown. */
 #ifndef DS__CORE_EVENT_H
 #define DS__CORE_EVENT_H
@@ -41,7 +41,7 @@ static void ds__event_free(void *object) {
     void *native = atomic_load(&e->native);
     if (native)
         e->driver->event_destroy(native);
-    ds__release(e->label);
+    ds__host_free(e->label);
 }
 
 /* An interprocess event is released at once, since other processes notice its release. */
@@ -61,14 +61,14 @@ static ds_result ds__event_new(unsigned flags, const char *label, ds_event *out)
     char *copy = label ? ds__copy_text(label, 255) : NULL;
     ds__event *e = label && !copy ? NULL : ds__table_add(&ds__g.events);
     if (!e) {
-        ds__release(copy);
+        ds__host_free(copy);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     }
     e->flags = flags;
     e->label = copy;
     e->made = ds__tls.site;
     atomic_store(&e->device, -1);
-    out->id = ds__handle(&e->slot);
+    out->id = ds__handle_of(&e->slot);
     return DS_OK;
 }
 
@@ -87,7 +87,7 @@ DSDEF ds_result(ds_event_destroy)(ds_event event) {
         return DS_ERR_INVALID_HANDLE;
     int killed = ds__table_kill(&ds__g.events, e);
     ds__event_unpin(e);
-    ds__reclaim();
+    ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the event was destroyed already");
 }
 
@@ -141,7 +141,7 @@ static void ds__event_settle(ds__event *e, int succeeded) {
 }
 
 /* The first record that succeeds binds the event to its device. */
-static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
+static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kind) {
     int first = !atomic_load_explicit(&e->settled, memory_order_acquire) ||
                 atomic_load_explicit(&e->device, memory_order_relaxed) != ds__device_key(s->device);
     ds_result r = DS__UNLIKELY(first) ? ds__event_claim(e, s->driver, s->device, 0) : DS_OK;
@@ -149,9 +149,9 @@ static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind) {
         ds__op op = ds__op_make(kind);
         op.u.event.event = atomic_load_explicit(&e->native, memory_order_acquire);
         op.u.event.object = e;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
         if (DS__LIKELY(r == DS_OK))
-            atomic_store_explicit(&e->recorded_on, ds__handle(&s->slot), memory_order_relaxed);
+            atomic_store_explicit(&e->recorded_on, ds__handle_of(&s->slot), memory_order_relaxed);
         if (DS__UNLIKELY(first))
             ds__event_settle(e, r == DS_OK);
     }
@@ -168,7 +168,7 @@ static inline ds_result ds__event_record(ds_event event, ds_stream stream, int k
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     if (DS__UNLIKELY(!s))
         ds__stream_pin(stream);
-    ds_result r = s ? ds__record(e, s, kind) : DS_ERR_INVALID_HANDLE;
+    ds_result r = s ? ds__event_record_on(e, s, kind) : DS_ERR_INVALID_HANDLE;
     if (s)
         ds__unpin_inline(&ds__g.streams, s);
     ds__unpin_inline(&ds__g.events, e);
@@ -186,7 +186,7 @@ DS__SEAM static ds_result ds__event_record_outside(ds_event event, ds_stream str
 }
 
 DSDEF ds_result(ds_event_record)(ds_event event, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_event_record");
+    ds_result r = ds__api_enter_inline("ds_event_record");
     return DS__UNLIKELY(r < 0) ? r : ds__event_record(event, stream, DS__OP_RECORD);
 }
 
@@ -207,7 +207,7 @@ DSDEF ds_result(ds_stream_record_event)(ds_stream stream, unsigned flags, ds_eve
     ds_result r = ds__event_new(flags, NULL, &handle);
     if (r == DS_OK) {
         ds__event *e = ds__event_pin(handle);
-        r = e ? ds__record(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
+        r = e ? ds__event_record_on(e, s, DS__OP_RECORD) : DS_ERR_INVALID_HANDLE;
         if (r < 0 && e)
             ds__table_kill(&ds__g.events, e);
         if (e)
@@ -240,16 +240,17 @@ __attribute__((cold, noinline)) static ds_result ds__wait_error(const ds__stream
         return ds__stream_error(s, r);
     ds__stream_text(s, waits, sizeof waits);
     if (o)
-        return ds__also(r, " (wait of %s for %s)", waits, ds__stream_text(o, other, sizeof other));
+        return ds__fail_append(r, " (wait of %s for %s)", waits,
+                               ds__stream_text(o, other, sizeof other));
     uint64_t handle = atomic_load_explicit(&e->recorded_on, memory_order_relaxed);
     ds__stream *recorder = handle ? ds__pin(&ds__g.streams, handle) : NULL;
     if (recorder) {
         ds__stream_text(recorder, other, sizeof other);
         ds__stream_unpin(recorder);
     }
-    return ds__also(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
-                    e->label ? e->label : "", e->label ? "\"" : "", handle ? " recorded on " : "",
-                    handle ? other : "");
+    return ds__fail_append(r, " (wait of %s for an event%s%s%s%s%s)", waits, e->label ? " \"" : "",
+                           e->label ? e->label : "", e->label ? "\"" : "",
+                           handle ? " recorded on " : "", handle ? other : "");
 }
 
 static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kind) {
@@ -296,7 +297,7 @@ static inline ds_result ds__wait_event(ds_stream stream, ds_event event, int kin
 }
 
 DSDEF ds_result(ds_stream_wait_event)(ds_stream stream, ds_event event) {
-    ds_result r = ds__enter_inline("ds_stream_wait_event");
+    ds_result r = ds__api_enter_inline("ds_stream_wait_event");
     return DS__UNLIKELY(r < 0) ? r : ds__wait_event(stream, event, DS__OP_WAIT);
 }
 

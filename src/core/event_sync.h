@@ -1,7 +1,7 @@
 /* core/event_sync.h - events: queries, host waits, timing, sharing.
 
    Queries events, waits for events on the host, measures the time between two events
-   (ds__elapsed), and exports and imports interprocess events.
+   (ds__event_elapsed), and exports and imports interprocess events.
 
    Invariants: an event without a native event is complete. An imported event is settled on its
    device and cannot be exported again.
@@ -26,8 +26,9 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
     ds__event_unpin(e);
-    ds__reclaim();
-    return ds__waited(r, (ds_stream){ 0 }, event, (ds_device){ DS_DEVICE_CURRENT, 0 });
+    ds__retired_reclaim();
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, event,
+                                    (ds_device){ DS_DEVICE_CURRENT, 0 });
 }
 
 DSDEF ds_result(ds_event_query)(ds_event event) {
@@ -68,7 +69,7 @@ DSDEF ds_result(ds_event_synchronize_for)(ds_event event, uint64_t timeout_ns) {
 }
 
 /* Checks in torch's order and returns the time between two pinned events. */
-static ds_result ds__elapsed(ds__event *a, ds__event *b, double *out_ms) {
+static ds_result ds__event_elapsed(ds__event *a, ds__event *b, double *out_ms) {
     if (!(a->flags & DS_EVENT_TIMING) || !(b->flags & DS_EVENT_TIMING))
         return ds__fail(DS_ERR_NO_TIMING, "both events must be created with DS_EVENT_TIMING");
     int64_t da = atomic_load(&a->device);
@@ -99,7 +100,7 @@ DSDEF ds_result(ds_event_get_elapsed_ms)(ds_event start, ds_event end, double *o
     if (!a)
         return DS_ERR_INVALID_HANDLE;
     ds__event *b = ds__event_pin(end);
-    ds_result r = b ? ds__elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
+    ds_result r = b ? ds__event_elapsed(a, b, out_ms) : DS_ERR_INVALID_HANDLE;
     if (b)
         ds__event_unpin(b);
     ds__event_unpin(a);

@@ -10,9 +10,9 @@
    the nodes also needs the capture lock (ds__graph_share).
    Locks: an executable's lock, then a graph's lock, then ds__g.capture_lock. Two graph locks are
    never held together. The driver's graph_clone runs under the graph's lock. The user's
-   destructors do not: ds__reclaim runs before a lock is taken or after it is given back.
+   destructors do not: ds__retired_reclaim runs before a lock is taken or after it is given back.
    Threads: any; calls with the same graph run one after the other. ds__graph_free and
-   ds__exec_free run in ds__reclaim or in ds_shutdown. */
+   ds__exec_free run in ds__retired_reclaim or in ds_shutdown. */
 #ifndef DS__CORE_GRAPH_H
 #define DS__CORE_GRAPH_H
 
@@ -26,7 +26,7 @@ static void ds__graph_free(void *object) {
     ds__graph *g = object;
     if (g->body)
         ds__body_free(g->body);
-    ds__release(g->label);
+    ds__host_free(g->label);
 }
 
 static void ds__exec_free(void *object) {
@@ -35,7 +35,7 @@ static void ds__exec_free(void *object) {
         x->driver->exec_destroy(x->native);
     if (x->body)
         ds__body_free(x->body);
-    ds__release(x->label);
+    ds__host_free(x->label);
 }
 
 /* Pins and locks a graph. NULL: the handle is not valid, and the sentence is set. */
@@ -155,7 +155,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     DS__REQUIRE_RESERVED("ds_graph_desc", desc);
     ds_device device = desc->device;
     DS__RESOLVE(device);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__body *b = ds__body_new(ds__driver_of(device), device);
     if (!b)
         return DS_ERR_OUT_OF_MEMORY;
@@ -167,7 +167,7 @@ DSDEF ds_result(ds_graph_create)(const ds_graph_desc *desc, ds_graph *out) {
     ds__graph *g = ds__graph_add(b, desc->label);
     if (!g)
         return DS_ERR_OUT_OF_MEMORY;
-    out->id = ds__handle(&g->slot);
+    out->id = ds__handle_of(&g->slot);
     return DS_OK;
 }
 
@@ -182,7 +182,7 @@ DSDEF ds_result(ds_graph_destroy)(ds_graph graph) {
     else if (!ds__table_kill(&ds__g.graphs, g))
         r = ds__fail(DS_ERR_INVALID_HANDLE, "the graph was destroyed already");
     r = ds__graph_give(g, r);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 
@@ -201,7 +201,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         out->id = 0;
     DS__ENTER("ds_graph_clone");
     DS__REQUIRE(out, "out is NULL");
-    ds__reclaim(); /* never under a lock: the user's destructors may run */
+    ds__retired_reclaim(); /* never under a lock: the user's destructors may run */
     ds__graph *g = ds__graph_take(graph);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
@@ -213,7 +213,7 @@ DSDEF ds_result(ds_graph_clone)(ds_graph graph, ds_graph *out) {
         r = ds__body_clone(g->body, &b);
     ds__graph *clone = b ? ds__graph_add(b, g->label) : NULL;
     if (clone)
-        out->id = ds__handle(&clone->slot);
+        out->id = ds__handle_of(&clone->slot);
     else if (r == DS_OK)
         r = DS_ERR_OUT_OF_MEMORY;
     return ds__graph_give(g, r);

@@ -31,7 +31,7 @@ static ds_result ds__desc_items(const ds_kernel_node *k, const ds__kernel *kerne
     if (k->grid) {
         ds_result r = ds__grid_items(k->grid, out);
         if (r < 0)
-            return ds__also(r, " (kernel %s)", kernel->name);
+            return ds__fail_append(r, " (kernel %s)", kernel->name);
     }
     DS__REQUIRE(*out > 0, "kernel %s: a node needs at least one item", kernel->name);
     return DS_OK;
@@ -261,7 +261,7 @@ static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, si
                                      uint32_t *list) {
     ds__body *b = g->body;
     int shared = ds__graph_share(g);
-    unsigned char *seen = list ? ds__alloc(b->count + 1u) : NULL;
+    unsigned char *seen = list ? ds__host_alloc(b->count + 1u) : NULL;
     ds_result r =
         seen ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
@@ -270,7 +270,7 @@ static ds_result ds__graph_find_deps(ds__graph *g, const ds_graph_node *deps, si
             r = ds__fail(DS_ERR_INVALID_VALUE, "dependency %zu is listed twice", i);
     }
     ds__graph_unshare(shared);
-    ds__release(seen);
+    ds__host_free(seen);
     return r;
 }
 
@@ -296,7 +296,7 @@ static ds_result ds__graph_add_node(ds__graph *g, ds__node *n, uint32_t *list, s
 static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__body **child,
                                   const ds_graph_node *deps, size_t count, ds_graph_node *out) {
     ds__node *n = NULL;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     ds_result r = ds__graph_find_deps(g, deps, count, list);
     if (r == DS_OK)
         r = ds__node_of_desc(g->body, desc, child, &n);
@@ -305,7 +305,7 @@ static ds_result ds__graph_append(ds__graph *g, const ds_node_desc *desc, ds__bo
         if (r < 0)
             ds__node_refuse(n, child);
     }
-    ds__release(list);
+    ds__host_free(list);
     return r;
 }
 
@@ -323,7 +323,7 @@ DSDEF ds_result(ds_graph_add)(ds_graph graph, const ds_node_desc *desc,
     ds__body *child = NULL;
     if (out)
         out->id = 0;
-    ds_result r = ds__enter("ds_graph_add");
+    ds_result r = ds__api_enter("ds_graph_add");
     if (r == DS_OK && count && !dependencies)
         r = ds__fail(DS_ERR_INVALID_VALUE, "dependencies is NULL");
     if (r == DS_OK)
@@ -348,13 +348,13 @@ static ds_result ds__edge_check(const ds__body *b, uint32_t from, uint32_t to) {
     DS__REQUIRE(from != to, "%s cannot depend on itself", ds__node_print(b, from, a, sizeof a));
     DS__REQUIRE(!ds__node_depends(b->node[to], from), "%s already depends on %s",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
-    unsigned char *mark = ds__alloc(b->count);
+    unsigned char *mark = ds__host_alloc(b->count);
     if (!mark || !ds__body_ancestors(b, &from, 1, mark)) {
-        ds__release(mark);
+        ds__host_free(mark);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory during the cycle check");
     }
     int cycle = mark[to];
-    ds__release(mark);
+    ds__host_free(mark);
     DS__REQUIRE(!cycle, "%s cannot depend on %s, which depends on it",
                 ds__node_print(b, to, a, sizeof a), ds__node_print(b, from, c, sizeof c));
     return DS_OK;
@@ -376,7 +376,7 @@ static ds_result ds__edges_add(ds__body *b, const ds_graph_node *from, const ds_
         if (r == DS_OK && !ds__node_depend(b->node[t], f))
             r = DS_ERR_OUT_OF_MEMORY;
         if (r < 0) {
-            r = ds__also(r, " (pair %zu)", done);
+            r = ds__fail_append(r, " (pair %zu)", done);
             break;
         }
     }

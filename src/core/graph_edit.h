@@ -51,7 +51,7 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
     out->priority = n->priority;
     switch (n->kind) {
     case DS_NODE_KERNEL:
-        out->u.kernel.kernel.id = ds__handle(&op->u.kernel.kernel->slot);
+        out->u.kernel.kernel.id = ds__handle_of(&op->u.kernel.kernel->slot);
         out->u.kernel.items = op->u.kernel.items;
         out->u.kernel.grid = op->u.kernel.grid;
         out->u.kernel.args = op->u.kernel.args;
@@ -79,7 +79,7 @@ static void ds__node_describe(const ds__node *n, ds_node_desc *out) {
         break;
     case DS_NODE_EVENT_RECORD:
     case DS_NODE_EVENT_WAIT:
-        out->u.event.id = ds__handle(&op->u.event.object->slot);
+        out->u.event.id = ds__handle_of(&op->u.event.object->slot);
         break;
     case DS_NODE_EMPTY:
     case DS_NODE_CHILD:
@@ -220,7 +220,7 @@ static ds_result ds__node_fresh(ds__body *b, const ds__node *now, uint32_t index
 DSDEF ds_result(ds_graph_set_node)(ds_graph graph, ds_graph_node node, const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
-    ds_result r = ds__enter("ds_graph_set_node");
+    ds_result r = ds__api_enter("ds_graph_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     ds__graph *g = r == DS_OK ? ds__graph_take(graph) : NULL;
@@ -273,7 +273,7 @@ static ds_result ds__graph_attach(ds_graph graph, void *user, ds_host_fn dtor_fn
 }
 
 DSDEF ds_result(ds_graph_attach)(ds_graph graph, void *user, ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_graph_attach");
+    ds_result r = ds__api_enter("ds_graph_attach");
     if (r == DS_OK)
         r = ds__graph_attach(graph, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);

@@ -22,7 +22,7 @@
 #include "submit.h"
 #include "graph.h"
 
-static ds_result ds__upload(ds__exec *x, ds_stream stream) {
+static ds_result ds__exec_upload(ds__exec *x, ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -34,13 +34,14 @@ static ds_result ds__upload(ds__exec *x, ds_stream stream) {
         ds__op op = ds__op_make(DS__OP_UPLOAD);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     }
     ds__stream_unpin(s);
     return r;
 }
 
-static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, ds_graph_exec *out) {
+static ds_result ds__exec_instantiate(ds__graph *g, const ds_graph_exec_desc *desc,
+                                      ds_graph_exec *out) {
     if (atomic_load(&g->capturing))
         return ds__being_captured(g);
     const char *label = desc->label ? desc->label : g->label;
@@ -59,9 +60,9 @@ static ds_result ds__instantiate(ds__graph *g, const ds_graph_exec_desc *desc, d
     if (r == DS_OK)
         r = x->driver->graph_instantiate(g->body, x->body, desc->flags, &x->native);
     if (r == DS_OK && (desc->flags & DS_GRAPH_UPLOAD))
-        r = ds__upload(x, desc->upload_stream);
+        r = ds__exec_upload(x, desc->upload_stream);
     if (r == DS_OK)
-        out->id = ds__handle(&x->slot);
+        out->id = ds__handle_of(&x->slot);
     else
         ds__table_kill(&ds__g.execs, x);
     return r;
@@ -83,25 +84,25 @@ DSDEF ds_result(ds_graph_instantiate)(ds_graph graph, const ds_graph_exec_desc *
         (desc->flags & ~(unsigned)(DS_GRAPH_AUTO_FREE_ON_LAUNCH | DS_GRAPH_UPLOAD |
                                    DS_GRAPH_USE_NODE_PRIORITY | DS_GRAPH_REPLACE_POINTERS)) == 0,
         "unknown flags %#x", desc->flags);
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__graph *g = ds__graph_take(graph);
-    return g ? ds__graph_give(g, ds__instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
+    return g ? ds__graph_give(g, ds__exec_instantiate(g, desc, out)) : DS_ERR_INVALID_HANDLE;
 }
 
 DSDEF ds_result(ds_graph_upload)(ds_graph_exec exec, ds_stream stream) {
     DS__ENTER("ds_graph_upload");
     ds__exec *x = ds__exec_take(exec);
-    return x ? ds__exec_give(x, ds__upload(x, stream)) : DS_ERR_INVALID_HANDLE;
+    return x ? ds__exec_give(x, ds__exec_upload(x, stream)) : DS_ERR_INVALID_HANDLE;
 }
 
 /* Calls the launch_fn of the objects, each once: an object that several graphs within the body have
    is called in the first of them only. Leaves out the first *skip objects, and stops after *left
    objects or at the first failure. */
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
-                           size_t *skip, size_t *left);
+static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__stream *s,
+                                    ds_result how, size_t *skip, size_t *left);
 
-/* Returns 1 if a body before `stop`, in the order of ds__hooks, has the object. *over 1: the search
-   has reached `stop`. */
+/* Returns 1 if a body before `stop`, in the order of ds__exec_hooks_run, has the object. *over 1:
+   the search has reached `stop`. */
 static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__object *o, int *over) {
     for (size_t i = 0; b != stop && i < b->object_count; i++)
         if (b->object[i] == o)
@@ -116,8 +117,8 @@ static int ds__hook_seen(const ds__body *b, const ds__body *stop, const ds__obje
     return 0;
 }
 
-static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s, ds_result how,
-                           size_t *skip, size_t *left) {
+static ds_result ds__exec_hooks_run(const ds__body *b, const ds__body *top, ds__stream *s,
+                                    ds_result how, size_t *skip, size_t *left) {
     ds_result r = DS_OK;
     for (size_t i = 0; i < b->object_count && r >= 0 && *left; i++) {
         ds__object *o = b->object[i];
@@ -134,7 +135,7 @@ static ds_result ds__hooks(const ds__body *b, const ds__body *top, ds__stream *s
     }
     for (uint32_t i = 0; i < b->count && r >= 0 && *left; i++)
         if (b->node[i]->child && b->node[i]->child->hooked)
-            r = ds__hooks(b->node[i]->child, top, s, how, skip, left);
+            r = ds__exec_hooks_run(b->node[i]->child, top, s, how, skip, left);
     return r;
 }
 
@@ -147,25 +148,25 @@ static ds_result ds__launch_hooked(ds__stream *s, const ds__op *op) {
     size_t done;
     ds__op outside = *op; /* the hooks prepare a launch, not a node */
     outside.flags |= DS__OP_OUTSIDE;
-    ds_result r = ds__hooks(b, b, s, DS_NOT_READY, &skip, &left);
+    ds_result r = ds__exec_hooks_run(b, b, s, DS_NOT_READY, &skip, &left);
     done = SIZE_MAX - left;
     if (r >= 0)
-        r = ds__submit(s, &outside);
+        r = ds__stream_submit(s, &outside);
     if (r == DS__CHANGED)
         r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED,
                      "a capture began on the stream while the graph was launched");
     if (r >= 0 && done)
-        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &done));
+        DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &done));
     while (r < 0 && done) { /* in reverse order, since each call undoes its own changes */
         skip = --done;
         left = 1;
-        DS_IGNORE(ds__hooks(b, b, s, r, &skip, &left));
+        DS_IGNORE(ds__exec_hooks_run(b, b, s, r, &skip, &left));
     }
     return r;
 }
 
 DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_graph_launch");
+    ds_result r = ds__api_enter_inline("ds_graph_launch");
     if (DS__UNLIKELY(r < 0))
         return r;
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
@@ -184,15 +185,15 @@ DSDEF ds_result(ds_graph_launch)(ds_graph_exec exec, ds_stream stream) {
         ds__op op = ds__op_make(DS__OP_GRAPH);
         op.u.graph.exec = x->native;
         op.u.graph.body = x->body;
-        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__submit(s, &op)
+        r = ds__exec_give(x, DS__LIKELY(!x->body->hooked) ? ds__stream_submit(s, &op)
                                                           : ds__launch_hooked(s, &op));
     }
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
-                                 .exec = exec,
-                                 .stream = stream,
-                                 .device = s->device,
-                                 .result = r });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_LAUNCH,
+                                         .exec = exec,
+                                         .stream = stream,
+                                         .device = s->device,
+                                         .result = r });
     ds__unpin_inline(&ds__g.streams, s);
     return r;
 }
@@ -206,7 +207,7 @@ DSDEF ds_result(ds_graph_exec_destroy)(ds_graph_exec exec) {
     ds_result r = ds__exec_give(
         x,
         killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the executable was destroyed already"));
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 

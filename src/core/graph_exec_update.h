@@ -123,7 +123,7 @@ DSDEF ds_result(ds_graph_exec_set_node)(ds_graph_exec exec, ds_graph_node node,
                                         const ds_node_desc *desc) {
     ds__body *child = NULL;
     ds__node *old = NULL; /* ended without a lock, since the user's destructor may run */
-    ds_result r = ds__enter("ds_graph_exec_set_node");
+    ds_result r = ds__api_enter("ds_graph_exec_set_node");
     if (r == DS_OK)
         r = ds__child_copy(desc, &child);
     ds__exec *x = r == DS_OK ? ds__exec_take(exec) : NULL;
@@ -278,7 +278,7 @@ static ds_result ds__replacement_make(ds__replacement *w, ds__body *b, uint32_t 
     if (reason)
         r = ds__fail(DS_ERR_INVALID_VALUE, "%s", ds__update_texts[reason]);
     if (r < 0)
-        ds__also(r, " (%s)", ds__node_print(b, i, text, sizeof text));
+        ds__fail_append(r, " (%s)", ds__node_print(b, i, text, sizeof text));
     return r;
 }
 
@@ -306,7 +306,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
     if (!(x->flags & DS_GRAPH_REPLACE_POINTERS))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "the executable was made without DS_GRAPH_REPLACE_POINTERS");
-    ds__node **fresh = ds__alloc((b->count + 1) * sizeof *fresh);
+    ds__node **fresh = ds__host_alloc((b->count + 1) * sizeof *fresh);
     if (!fresh)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to replace pointers");
     w.fresh = fresh;
@@ -322,7 +322,7 @@ static ds_result ds__replace_pointers(ds__exec *x, void *const *old_pointers,
             continue;
         ds__node_free(r == DS_OK ? ds__body_replace(b, i, fresh[i]) : fresh[i]);
     }
-    ds__release(fresh);
+    ds__host_free(fresh);
     if (r == DS_OK)
         *out_replaced = w.places;
     return r;

@@ -31,7 +31,7 @@ static ds_result ds__host_op(int kind, ds_stream stream, ds_host_fn fn, ds_callb
     op.u.host.dtor_fn = dtor_fn;
     op.u.host.stream = stream.id;
     ds__handed_over(DS__SEEN_RELEASE, user);
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     ds__stream_unpin(s);
     return r;
 }
@@ -52,7 +52,7 @@ static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn)
 
 DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, void *user,
                                             ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_stream_launch_host_func");
+    ds_result r = ds__api_enter("ds_stream_launch_host_func");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_HOST, stream, fn, NULL, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);
@@ -60,7 +60,7 @@ DSDEF ds_result(ds_stream_launch_host_func)(ds_stream stream, ds_host_fn fn, voi
 
 DSDEF ds_result(ds_stream_add_callback)(ds_stream stream, ds_callback_fn fn, void *user,
                                         ds_host_fn dtor_fn) {
-    ds_result r = ds__enter("ds_stream_add_callback");
+    ds_result r = ds__api_enter("ds_stream_add_callback");
     if (r == DS_OK)
         r = ds__host_op(DS__OP_CALLBACK, stream, NULL, fn, user, dtor_fn);
     return ds__refuse_payload(r, user, dtor_fn);

@@ -1,8 +1,8 @@
 /* core/init.h - lazy initialisation and the entry of public calls.
 
-   Starts devstream at the first call (ds__start), keeps the configuration of ds_init, and
-   applies the layers to the driver tables. DS__ENTER (ds__enter, ds__enter_inline) is the first
-   step of nearly every public function. It records the call site, starts devstream if needed,
+   Starts devstream at the first call (ds__start_all), keeps the configuration of ds_init, and
+   applies the layers to the driver tables. DS__ENTER (ds__api_enter, ds__api_enter_inline) is the
+   first step of nearly every public function. It records the call site, starts devstream if needed,
    and refuses calls that are not permitted.
 
    Invariants: ds__g.state is DS__COLD until a start succeeds, then DS__READY until ds_shutdown.
@@ -10,11 +10,11 @@
    DS__FORKED unless it was cold. ds__g.epoch differs after each start, so handles and thread
    states of an earlier one are stale. A CUDA driver that fails to start only leaves a reason in
    the backend report; if the CPU driver fails, the start fails.
-   Locks: ds__g.mutex is held over ds__start, including the drivers' probe and start functions,
+   Locks: ds__g.mutex is held over ds__start_all, including the drivers' probe and start functions,
    and while ds_init keeps the configuration. The user's log function may run under the mutex.
-   The fast path of ds__enter takes no lock.
+   The fast path of ds__api_enter takes no lock.
    Threads: any thread may make the first call. Inside of a host function, callback, destructor,
-   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__forked
+   hook or kernel (ds__tls.in_callback) a call is refused before the mutex is taken. ds__fork_handle
    runs in the child of a fork. */
 #ifndef DS__CORE_INIT_H
 #define DS__CORE_INIT_H
@@ -26,11 +26,11 @@
 #include "fault.h"
 #include "layers.h"
 
-static int ds__ordinals(void) {
+static int ds__device_ordinal_count(void) {
     return ds__g.backend[0].device_count + ds__g.backend[1].device_count;
 }
 
-static void ds__forked(void) {
+static void ds__fork_handle(void) {
     atomic_store(&ds__g.state, atomic_load(&ds__g.state) == DS__COLD ? DS__COLD : DS__FORKED);
 }
 
@@ -54,8 +54,8 @@ static ds_result ds__start_drivers(unsigned layers) {
         else
             snprintf(info->reason, sizeof info->reason, "not taken: %s", backends[b].missing);
     }
-    ds__g.legacy = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.legacy);
-    ds__g.label = ds__alloc((size_t)(ds__ordinals() + 1) * sizeof *ds__g.label);
+    ds__g.legacy = ds__host_alloc((size_t)(ds__device_ordinal_count() + 1) * sizeof *ds__g.legacy);
+    ds__g.label = ds__host_alloc((size_t)(ds__device_ordinal_count() + 1) * sizeof *ds__g.label);
     if (!ds__g.legacy || !ds__g.label)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to start");
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++) {
@@ -133,7 +133,7 @@ static ds_result ds__start_handlers(void) {
     if (error)
         return ds__fail(DS_ERR_SYSTEM, "no thread-specific data: %s", strerror(error));
     if (!ds__g.atfork) {
-        ds__os_at_fork(NULL, NULL, ds__forked);
+        ds__os_at_fork(NULL, NULL, ds__fork_handle);
         ds__g.atfork = 1;
     }
     return DS_OK;
@@ -141,7 +141,7 @@ static ds_result ds__start_handlers(void) {
 
 /* Starts devstream; ds__g.mutex is held. On failure the state stays cold, and the next call tries
    again. */
-static ds_result ds__start(void) {
+static ds_result ds__start_all(void) {
     unsigned layers;
     ds_result r = ds__start_config(&layers);
     if (r < 0)
@@ -156,8 +156,8 @@ static ds_result ds__start(void) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
                 ds__g.driver[b]->stop();
-        ds__release(ds__g.legacy);
-        ds__release(ds__g.label);
+        ds__host_free(ds__g.legacy);
+        ds__host_free(ds__g.label);
         ds__g.legacy = NULL;
         ds__g.label = NULL;
         return r;
@@ -167,7 +167,7 @@ static ds_result ds__start(void) {
     return DS_OK;
 }
 
-__attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t) {
+__attribute__((noinline, cold)) static ds_result ds__api_enter_slow(ds__tls_block *t) {
     if (t->epoch != ds__g.epoch)
         ds__tls_forget(t); /* the objects of before ds_shutdown are freed */
     if (t->in_callback)
@@ -181,7 +181,7 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
     ds_result r = DS_OK;
     ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) == DS__COLD) {
-        r = ds__start();
+        r = ds__start_all();
         if (r == DS_OK)
             atomic_store(&ds__g.state, DS__READY);
     }
@@ -193,19 +193,19 @@ __attribute__((noinline, cold)) static ds_result ds__enter_slow(ds__tls_block *t
 
 /* The first step of a public function: records the call site, starts devstream if needed, and
    refuses calls that are not permitted. */
-static inline ds_result ds__enter_inline(const char *fn) {
+static inline ds_result ds__api_enter_inline(const char *fn) {
     ds__tls_block *t = &ds__tls;
     t->fn = fn;
     t->site = ds__site_take(t);
     if (DS__UNLIKELY(t->in_callback ||
                      atomic_load_explicit(&ds__g.state, memory_order_acquire) != DS__READY ||
                      t->epoch != ds__g.epoch))
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     return DS_OK;
 }
 
-__attribute__((noinline)) static ds_result ds__enter(const char *fn) {
-    return ds__enter_inline(fn);
+__attribute__((noinline)) static ds_result ds__api_enter(const char *fn) {
+    return ds__api_enter_inline(fn);
 }
 
 DSDEF int(ds_version_get)(void) {
@@ -252,7 +252,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
     t->fn = "ds_init";
     t->site = ds__site_take(t);
     if (t->in_callback)
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     static const ds_init_desc none;
     if (!desc)
         desc = &none;
@@ -272,7 +272,7 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
         return r;
     /* before the lock: in a forked child it may never be released */
     if (atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__enter_slow(t);
+        return ds__api_enter_slow(t);
     ds__mutex_lock(&ds__g.mutex);
     if (atomic_load(&ds__g.state) != DS__COLD)
         r = ds__fail(DS_ERR_ILLEGAL_STATE,

@@ -7,7 +7,7 @@
    Invariants: if a function fails, it stores the sentence (base/error.h), its outputs are 0 or
    NULL, and nothing has happened, unless its comment says more.
    Locks: callers hold none that a driver call or a function of the user's may need.
-   Threads: any, with a state (ds__enter). Handles are pinned or found valid by the callee. */
+   Threads: any, with a state (ds__api_enter). Handles are pinned or found valid by the callee. */
 #ifndef DS__CORE_INTERNAL_H
 #define DS__CORE_INTERNAL_H
 
@@ -31,15 +31,15 @@
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* The first step of a public function: records the call site, starts devstream if needed, and
-   refuses calls that are not permitted. ds__enter_inline is for hot paths. */
-static ds_result ds__enter(const char *fn);
-static inline ds_result ds__enter_inline(const char *fn);
+   refuses calls that are not permitted. ds__api_enter_inline is for hot paths. */
+static ds_result ds__api_enter(const char *fn);
+static inline ds_result ds__api_enter_inline(const char *fn);
 
-#define DS__ENTER(fn)                    \
-    do {                                 \
-        ds_result ds__r = ds__enter(fn); \
-        if (DS__UNLIKELY(ds__r < 0))     \
-            return ds__r;                \
+#define DS__ENTER(fn)                        \
+    do {                                     \
+        ds_result ds__r = ds__api_enter(fn); \
+        if (DS__UNLIKELY(ds__r < 0))         \
+            return ds__r;                    \
     } while (0)
 
 /* Calls a public function inside of the user's call. Errors name the user's call and its site. */
@@ -63,13 +63,13 @@ static ds_result ds__sync_tell(const char *format, ...);
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /* Replaces a zeroed device by the current one, and refuses one that does not exist. */
-static ds_result ds__resolve(ds_device device, ds_device *out);
+static ds_result ds__device_resolve(ds_device device, ds_device *out);
 
-#define DS__RESOLVE(device)                             \
-    do {                                                \
-        ds_result ds__r = ds__resolve(device, &device); \
-        if (DS__UNLIKELY(ds__r < 0))                    \
-            return ds__r;                               \
+#define DS__RESOLVE(device)                                    \
+    do {                                                       \
+        ds_result ds__r = ds__device_resolve(device, &device); \
+        if (DS__UNLIKELY(ds__r < 0))                           \
+            return ds__r;                                      \
     } while (0)
 
 /* Appends the label of the device to the sentence of an error; returns the result. */
@@ -90,7 +90,7 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
 /* Ends a stream of the library's own; a zero handle is allowed. */
 static void ds__stream_end(ds_stream handle);
 /* Returns the legacy stream of a device. */
-static ds_result ds__legacy(ds_device device, ds_stream *out);
+static ds_result ds__stream_legacy_get(ds_device device, ds_stream *out);
 /* Returns the thread's current stream of a device, at first the default stream. */
 static ds_result ds__stream_current(ds_device device, ds_stream *out);
 /* Waits for all work of a stream. Returns DS_NOT_READY if the time is over first. */
@@ -98,7 +98,7 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns);
 /* Returns an operation of the running call; kind: DS__OP_* | flags << 8. */
 static ds__op ds__op_make(int kind);
 /* Enqueues an operation. */
-static inline ds_result ds__submit(ds__stream *s, const ds__op *op);
+static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op);
 /* Makes a stream wait for the work that another stream has now. */
 static ds_result ds__wait_stream(ds_stream stream, ds_stream other);
 
@@ -111,7 +111,7 @@ static inline void ds__event_unpin(ds__event *e);
 /* Records an event on a stream; kind: DS__OP_RECORD, with flags. The first record that succeeds
    binds the event to the stream's device. */
 static inline ds_result ds__event_record(ds_event event, ds_stream stream, int kind);
-static inline ds_result ds__record(ds__event *e, ds__stream *s, int kind);
+static inline ds_result ds__event_record_on(ds__event *e, ds__stream *s, int kind);
 /* Records the event, or returns DS_NOT_READY if a capture is open. A later wait for the event does
    not invalidate a capture that begins meanwhile. */
 static ds_result ds__event_record_outside(ds_event event, ds_stream stream);
@@ -178,8 +178,8 @@ static ds_result ds__memory_end(void *ptr, int kind, const char *what);
 
 /* Looks up the memory of an operand of `span` bytes and checks that it stays inside of its
    allocation. *known 0: devstream does not know the memory. */
-static ds_result ds__operand(const void *ptr, size_t span, const char *what, ds_pointer_info *out,
-                             int *known);
+static ds_result ds__copy_operand_find(const void *ptr, size_t span, const char *what,
+                                       ds_pointer_info *out, int *known);
 
 /* A copy of rows. Pitches and width are in bytes. */
 typedef struct ds__copy_request {

@@ -1,7 +1,7 @@
 /* core/kernel.h - kernels: creation, loading, launches.
 
    Creates kernels from descriptions (ds__kernel_check, ds__kernel_new), loads them on devices,
-   launches them on streams (ds__launch), and destroys them.
+   launches them on streams (ds__kernel_launch), and destroys them.
 
    Destroyed kernels: launches hold no reference. A destroyed kernel is freed only after all work
    has finished that was pending when no call could launch it any more. ds__kernel_defer puts
@@ -38,8 +38,8 @@ static void ds__kernel_free(void *object) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
             ds__g.driver[b]->kernel_destroy(k);
-    ds__release((void *)(uintptr_t)k->name);
-    ds__release(k->params);
+    ds__host_free((void *)(uintptr_t)k->name);
+    ds__host_free(k->params);
 }
 
 /* Takes over a destroyed kernel that no call uses any more. */
@@ -63,7 +63,7 @@ static int ds__kernel_work_over(void) {
 /* Frees the deferred kernels that no pending work uses. */
 static void ds__kernel_collect(void) {
     if (DS__LIKELY(atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed) == 0) ||
-        !ds__trylock(&ds__kernel_state.collecting))
+        !ds__lock_try(&ds__kernel_state.collecting))
         return;
     for (;;) {
         if (!ds__kernel_state.waiting)
@@ -164,7 +164,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
     k->cuda = desc->cuda;
     k->made = ds__tls.site;
     if (desc->param_count)
-        k->params = ds__alloc(desc->param_count * sizeof *k->params);
+        k->params = ds__host_alloc(desc->param_count * sizeof *k->params);
     if (!k->name || (desc->param_count && !k->params)) {
         ds__table_kill(&ds__g.kernels, k);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for kernel %s", desc->name);
@@ -175,7 +175,7 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out) {
         if (desc->params[i].kind >= DS_PARAM_FIRST)
             k->params[i].offset = 0;
     }
-    out->id = ds__handle(&k->slot);
+    out->id = ds__handle_of(&k->slot);
     return DS_OK;
 }
 
@@ -184,7 +184,7 @@ DSDEF ds_result(ds_kernel_create)(const ds_kernel_desc *desc, ds_kernel *out) {
         out->id = 0;
     DS__ENTER("ds_kernel_create");
     DS__REQUIRE(out, "out is NULL");
-    ds__reclaim();
+    ds__retired_reclaim();
     return ds__kernel_new(desc, out);
 }
 
@@ -206,13 +206,13 @@ DSDEF ds_result(ds_kernel_destroy)(ds_kernel kernel) {
         return ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed or never existed");
     int killed = ds__table_kill(&ds__g.kernels, k);
     ds__unpin(&ds__g.kernels, k);
-    ds__reclaim();
+    ds__retired_reclaim();
     return killed ? DS_OK : ds__fail(DS_ERR_INVALID_HANDLE, "the kernel was destroyed already");
 }
 
 /* Enqueues a kernel; no items: only checks. */
-static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid, const void *args,
-                            size_t args_size, ds_stream stream) {
+static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid *grid,
+                                   const void *args, size_t args_size, ds_stream stream) {
     ds__stream *s = ds__pin_inline(&ds__g.streams, stream.id);
     /* again, for the sentence */
     if (DS__UNLIKELY(!s)) {
@@ -235,7 +235,7 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
         op.u.kernel.args_size = args_size;
         op.u.kernel.args = args;
         op.u.kernel.grid = grid;
-        r = ds__submit(s, &op);
+        r = ds__stream_submit(s, &op);
     }
     if (DS__LIKELY(k != NULL))
         ds__unpin_inline(&ds__g.kernels, k);
@@ -245,8 +245,9 @@ static ds_result ds__launch(ds_kernel kernel, size_t items, const ds_grid *grid,
 
 DSDEF ds_result(ds_kernel_launch)(ds_kernel kernel, size_t items, const void *args,
                                   size_t args_size, ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_kernel_launch");
-    return DS__UNLIKELY(r < 0) ? r : ds__launch(kernel, items, NULL, args, args_size, stream);
+    ds_result r = ds__api_enter_inline("ds_kernel_launch");
+    return DS__UNLIKELY(r < 0) ? r
+                               : ds__kernel_launch(kernel, items, NULL, args, args_size, stream);
 }
 
 /* Returns the number of threads of a grid. Refuses a grid that no GPU accepts. */
@@ -278,10 +279,10 @@ DSDEF ds_result(ds_kernel_launch_grid)(ds_kernel kernel, const ds_grid *grid, co
     size_t items = 0;
     ds_result r = ds__grid_items(grid, &items);
     if (DS__LIKELY(r == DS_OK))
-        return ds__launch(kernel, items, grid, args, args_size, stream);
+        return ds__kernel_launch(kernel, items, grid, args, args_size, stream);
     ds__kernel *k = ds__pin(&ds__g.kernels, kernel.id);
     if (k) {
-        r = ds__also(r, " (kernel %s)", k->name);
+        r = ds__fail_append(r, " (kernel %s)", k->name);
         ds__unpin(&ds__g.kernels, k);
     }
     return r;

@@ -5,7 +5,7 @@
 
    Invariants: the order of the layers is that of DS__LAYERS, from the driver to the program,
    whatever the order in the list. A layer that is not in the list costs nothing.
-   Locks: called in ds__start and ds_init, with ds__g.mutex.
+   Locks: called in ds__start_all and ds_init, with ds__g.mutex.
    Threads: the one that starts devstream. */
 #ifndef DS__CORE_LAYERS_H
 #define DS__CORE_LAYERS_H

@@ -1,13 +1,13 @@
 /* core/memory.h - memory: look-up, entry into the table, release.
 
-   Answers what is known of a pointer (ds__known, ds__ask), enters new memory into the memory
-   table (ds__memory_made), and waits for and releases memory (ds__memory_end).
+   Answers what is known of a pointer (ds__memory_table_find, ds__pointer_find), enters new memory
+   into the memory table (ds__memory_made), and waits for and releases memory (ds__memory_end).
    ds__memory_end_all releases the remaining memory at shutdown.
 
    Invariants: memory leaves the table before its release waits, so only one of two concurrent
    releases succeeds. If the wait fails, the memory is entered again and nothing was released.
-   ds__ask expects an answer of ds__known in *out and overwrites it only if the CUDA driver is
-   there.
+   ds__pointer_find expects an answer of ds__memory_table_find in *out and overwrites it only if the
+   CUDA driver is there.
    Locks: none is held over a driver call. ds__space_end holds ds__g.mapping_lock to read the
    list of mappings and drops it around each space_unmap.
    Threads: any. ds__memory_end_all expects that no other thread is inside of devstream. */
@@ -25,7 +25,7 @@ static int ds__host_backend(void) {
 }
 
 /* Describes memory that devstream did not allocate; only cudart may know it. */
-static ds_result ds__ask(const void *ptr, ds_pointer_info *out) {
+static ds_result ds__pointer_find(const void *ptr, ds_pointer_info *out) {
     return ds__g.driver[0] ? ds__g.driver[0]->pointer_query(ptr, out) : DS_OK;
 }
 
@@ -57,7 +57,7 @@ static ds_result ds__memory_await(void *ptr, int kind, const ds__found *f) {
     ds_device device = { DS_DEVICE_HOST, 0 };
     if (f->kind == DS_MEMORY_DEVICE)
         device = (ds_device){ (int32_t)ds__g.backend[f->backend].type, f->device };
-    return ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 static ds_result ds__memory_gone(void *ptr, const ds__found *f) {
@@ -113,12 +113,12 @@ static void ds__memory_end_all(void) {
         else
             DS_IGNORE(driver->memory_release((ds_memory_kind)(k & 15), k >> 9, (void *)base, size));
     }
-    ds__release(ds__g.mappings);
+    ds__host_free(ds__g.mappings);
     ds__g.mappings = NULL;
     ds__g.mapping_count = ds__g.mapping_room = 0;
     while (r) {
         ds__ranges *older = r->older;
-        ds__release(r);
+        ds__host_free(r);
         r = older;
     }
     atomic_store(&ds__g.mapping_taken, 0);

@@ -77,7 +77,7 @@ __attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range
     if (atomic_load(&ds__g.state) == DS__READY && !t->in_hook) { /* else the log is not known yet */
         ds_site outer = t->site;
         t->site = site;
-        ds__log(DS_LOG_ERROR, code, t->error);
+        ds__log_write(DS_LOG_ERROR, code, t->error);
         t->site = outer;
     }
     return code;
@@ -91,8 +91,8 @@ __attribute__((noinline)) static void ds__range_tell(ds_range_event *e, ds_site 
     e->line = site.file ? site.line : 0;
     e->thread = ds__thread_number();
     e->time_ns = ds__now_ns();
-    if (ds__observed())
-        ds__observe(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_RANGE, .range = e });
     for (ds__range_watcher *w; !t->in_hook && (w = atomic_load(&ds__notes.hook)) != NULL;) {
         atomic_fetch_add(&w->inside, 1);
         if (atomic_load(&ds__notes.hook) != w) {

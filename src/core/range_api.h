@@ -235,7 +235,7 @@ DSDEF ds_result(ds_range_set_hook)(ds_range_fn fn, void *user) {
     atomic_store(&ds__notes.hook, fn ? next : NULL);
     for (int spins = 0; now && atomic_load(&now->inside); spins++) {
         if (spins < 64)
-            ds__pause();
+            ds__processor_pause();
         else
             ds__os_yield();
     }

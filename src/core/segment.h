@@ -93,7 +93,7 @@ static ds_result ds__segment_end(void *ptr, int kind, int idle) {
     ds_result r = idle ? DS_OK : ds__memory_await(ptr, kind | DS__HELD_SEGMENT, &f);
     ds__tls.mute++;
     if (r == DS_OK && ds__memory_gone(ptr, &f) < 0)
-        ds__warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
+        ds__log_warn("freeing %zu bytes at %p: %s", f.end - f.base, ptr, ds__tls.aside);
     ds__tls.mute--;
     ds__tls.quiet--;
     return r;
@@ -175,7 +175,7 @@ DS__SEAM static ds_result ds__shared_segment_free(ds_device device, void *ptr, s
     else
         ds__driver_of(device)->share_release(device.index, ptr, f.end - f.base);
     ds__tls.quiet--;
-    return idle ? r : ds__waited(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
+    return idle ? r : ds__observer_notify_wait(r, (ds_stream){ 0 }, (ds_event){ 0 }, device);
 }
 
 /* Opens a segment of another process by the 64 bytes of share_export. */

@@ -14,8 +14,8 @@
 #include "device_query.h"
 
 /* Reads a value, or two. */
-static ds_result ds__sensor(ds_device device, int sensor, unsigned *out_first,
-                            unsigned *out_second) {
+static ds_result ds__sensor_read(ds_device device, int sensor, unsigned *out_first,
+                                 unsigned *out_second) {
     unsigned value[2] = { 0, 0 };
     ds_result r = ds__driver_of(device)->device_sensor(device.index, sensor, value);
     if (r < 0)
@@ -35,7 +35,7 @@ DSDEF ds_result(ds_device_get_utilization)(ds_device device, unsigned *out_gpu_p
         *out_memory_percent = 0;
     DS__ENTER("ds_device_get_utilization");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
+    return ds__sensor_read(device, DS__SENSOR_UTILIZATION, out_gpu_percent, out_memory_percent);
 }
 
 DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsius) {
@@ -44,7 +44,7 @@ DSDEF ds_result(ds_device_get_temperature)(ds_device device, unsigned *out_celsi
     DS__ENTER("ds_device_get_temperature");
     DS__REQUIRE(out_celsius, "out_celsius is NULL");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
+    return ds__sensor_read(device, DS__SENSOR_TEMPERATURE, out_celsius, NULL);
 }
 
 DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliwatts) {
@@ -53,7 +53,7 @@ DSDEF ds_result(ds_device_get_power_draw)(ds_device device, unsigned *out_milliw
     DS__ENTER("ds_device_get_power_draw");
     DS__REQUIRE(out_milliwatts, "out_milliwatts is NULL");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_POWER, out_milliwatts, NULL);
+    return ds__sensor_read(device, DS__SENSOR_POWER, out_milliwatts, NULL);
 }
 
 DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz,
@@ -64,7 +64,7 @@ DSDEF ds_result(ds_device_get_clock_rate)(ds_device device, unsigned *out_sm_mhz
         *out_memory_mhz = 0;
     DS__ENTER("ds_device_get_clock_rate");
     DS__RESOLVE(device);
-    return ds__sensor(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
+    return ds__sensor_read(device, DS__SENSOR_CLOCK, out_sm_mhz, out_memory_mhz);
 }
 
 #endif

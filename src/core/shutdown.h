@@ -26,8 +26,8 @@
 #include "capture.h"
 
 static void ds__capture_give_up(ds__capture *c) {
-    ds__warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
-             c->begun.file ? c->begun.file : "?", c->begun.line);
+    ds__log_warn("capture #%llu, begun at %s:%d, was not ended", (unsigned long long)c->id,
+                 c->begun.file ? c->begun.file : "?", c->begun.line);
     c->driver->capture_abandon(c);
     ds__capture_over(c, 1);
 }
@@ -111,8 +111,8 @@ static void ds__end_table(ds__table *t) {
         const char *label = ds__end_label(t, slot, &made, &ours);
         ours |= DS__STATE(atomic_load(&slot->word)) != DS__ALIVE;
         if (!ours)
-            ds__warn("%s \"%s\", created at %s:%d, was not destroyed", t->what, label ? label : "",
-                     made.file ? made.file : "?", made.line);
+            ds__log_warn("%s \"%s\", created at %s:%d, was not destroyed", t->what,
+                         label ? label : "", made.file ? made.file : "?", made.line);
         t->free_fn(slot);
     }
     ds__table_destroy(t);
@@ -154,16 +154,16 @@ static void ds__shutdown_tables(void) {
     ds__end_table(&ds__g.kernels);
 }
 
-/* Stops the drivers and frees the state that ds__start made. */
+/* Stops the drivers and frees the state that ds__start_all made. */
 static void ds__shutdown_drivers(void) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++) {
         if (ds__g.driver[b])
             ds__g.driver[b]->stop();
         ds__g.driver[b] = NULL;
     }
-    ds__boards_end();
-    ds__release(ds__g.legacy);
-    ds__release(ds__g.label);
+    ds__registries_end();
+    ds__host_free(ds__g.legacy);
+    ds__host_free(ds__g.label);
     ds__g.legacy = NULL;
     ds__g.label = NULL;
     ds__os_thread_key_delete(ds__g.key);
@@ -201,7 +201,7 @@ DSDEF ds_result(ds_shutdown)(void) {
     tls->fn = "ds_shutdown";
     tls->site = ds__site_take(tls);
     if (tls->in_callback || atomic_load(&ds__g.state) == DS__FORKED)
-        return ds__enter_slow(tls);
+        return ds__api_enter_slow(tls);
     ds__mutex_lock(&ds__g.mutex);
     ds_result r = DS_OK;
     if (atomic_load(&ds__g.state) == DS__READY)

@@ -11,7 +11,7 @@
    Locks: none. ds__stream_new reclaims and, for a label, invokes the range hook;
    ds_stream_destroy calls the modules (ds__modules_stream_end), which take their own locks. If the
    caller of ds__stream_new holds a lock, ds__tls.upper_locked must be set.
-   Threads: any. ds__stream_free runs in ds__reclaim or in ds_shutdown, and runs the user's
+   Threads: any. ds__stream_free runs in ds__retired_reclaim or in ds_shutdown, and runs the user's
    release function there. */
 #ifndef DS__CORE_STREAM_H
 #define DS__CORE_STREAM_H
@@ -52,7 +52,7 @@ static void ds__stream_free(void *object) {
         s->release_fn(s->user);
         ds__tls.in_callback = outer;
     }
-    ds__release(s->label);
+    ds__host_free(s->label);
 }
 
 static int ds__stream_batched(const void *object) {
@@ -83,7 +83,7 @@ static void ds__stream_end(ds_stream handle) {
 
 /* Returns a new stream object without a native stream. NULL: no memory, and the sentence is set. */
 static ds__stream *ds__stream_add(ds_device device, const char *label) {
-    ds__reclaim();
+    ds__retired_reclaim();
     ds__stream *s = ds__table_add(&ds__g.streams);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
@@ -106,7 +106,7 @@ static ds__stream *ds__stream_add(ds_device device, const char *label) {
 
 /* Undoes ds__stream_add before the handle is returned. */
 static void ds__stream_discard(ds__stream *s) {
-    ds_stream h = { ds__handle(&s->slot) };
+    ds_stream h = { ds__handle_of(&s->slot) };
     ds__stream_end(h);
 }
 
@@ -123,7 +123,7 @@ static ds_result ds__stream_new(ds_device device, int kind, unsigned flags, int 
         ds__stream_discard(s);
         return r;
     }
-    out->id = ds__handle(&s->slot);
+    out->id = ds__handle_of(&s->slot);
     if (label)
         ds__tell_stream_label(s, label);
     return DS_OK;
@@ -204,7 +204,7 @@ DSDEF ds_result(ds_stream_destroy)(ds_stream stream) {
         }
     }
     ds__stream_unpin(s);
-    ds__reclaim();
+    ds__retired_reclaim();
     return r;
 }
 

@@ -87,14 +87,14 @@ DSDEF ds_result(ds_stream_set_label)(ds_stream stream, const char *label) {
     char *former = s->label;
     s->label = copy;
     ds__lock_give(&ds__g.label_lock);
-    ds__release(former);
+    ds__host_free(former);
     ds__tell_stream_label(s, label);
     ds__stream_unpin(s);
     return DS_OK;
 }
 
 DSDEF int(ds_stream_equal)(ds_stream a, ds_stream b) {
-    if (ds__enter("ds_stream_equal") < 0)
+    if (ds__api_enter("ds_stream_equal") < 0)
         return 0;
     ds__stream *x = ds__pin(&ds__g.streams, a.id);
     ds__stream *y = ds__pin(&ds__g.streams, b.id);

@@ -76,8 +76,8 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
         r = ds__stream_error(s, r);
     ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
-    ds__reclaim();
-    return ds__waited(r, stream, (ds_event){ 0 }, device);
+    ds__retired_reclaim();
+    return ds__observer_notify_wait(r, stream, (ds_event){ 0 }, device);
 }
 
 DSDEF ds_result(ds_stream_query)(ds_stream stream) {
@@ -91,7 +91,7 @@ DSDEF ds_result(ds_stream_query)(ds_stream stream) {
 }
 
 DSDEF ds_result(ds_stream_synchronize)(ds_stream stream) {
-    ds_result r = ds__enter_inline("ds_stream_synchronize");
+    ds_result r = ds__api_enter_inline("ds_stream_synchronize");
     if (DS__UNLIKELY(ds__sync_watched()) && r == DS_OK)
         r = ds__sync_watch_stream(stream);
     return DS__UNLIKELY(r < 0) ? r : ds__stream_sync(stream, DS__FOREVER);

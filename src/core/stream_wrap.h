@@ -22,13 +22,15 @@
 
 /* Fills a stream object that wraps a native handle. The handles 0 and 1 name the legacy stream, 2
    the per-thread stream of the calling thread. */
-static ds_result ds__wrap(const ds_stream_native *native, ds_ownership ownership, ds__stream *s) {
+static ds_result ds__stream_wrap(const ds_stream_native *native, ds_ownership ownership,
+                                 ds__stream *s) {
     uintptr_t n = (uintptr_t)native->handle;
     s->borrowed = 1; /* until the driver has accepted the handle */
     if (n <= 2) {
         ds_stream base = { 0 };
         DS__REQUIRE(ownership == DS_BORROW, "a default stream cannot be owned");
-        ds_result r = n == 2 ? ds__per_thread(s->device, &base) : ds__legacy(s->device, &base);
+        ds_result r =
+            n == 2 ? ds__per_thread(s->device, &base) : ds__stream_legacy_get(s->device, &base);
         if (r < 0)
             return r;
         ds__stream *b = ds__stream_pin(base);
@@ -63,14 +65,14 @@ static ds_result ds__wrap_new(const ds_stream_native *native, ds_ownership owner
     ds__stream *s = ds__stream_add(device, NULL);
     if (!s)
         return DS_ERR_OUT_OF_MEMORY;
-    ds_result r = ds__wrap(native, ownership, s);
+    ds_result r = ds__stream_wrap(native, ownership, s);
     if (r < 0) {
         ds__stream_discard(s);
         return r;
     }
     s->release_fn = release_fn;
     s->user = user;
-    out->id = ds__handle(&s->slot);
+    out->id = ds__handle_of(&s->slot);
     return DS_OK;
 }
 
@@ -78,13 +80,13 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
                                 void (*release_fn)(void *user), void *user, ds_stream *out) {
     if (out)
         out->id = 0;
-    ds_result r = ds__enter("ds_stream_wrap");
+    ds_result r = ds__api_enter("ds_stream_wrap");
     if (r == DS_OK)
         r = ds__wrap_new(native, ownership, out, release_fn, user);
     return ds__refuse_payload(r, user, release_fn);
 }
 
-static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
+static ds_result ds__stream_export(ds__stream *s, ds_stream_native *out) {
     ds__thread *t = ds__thread_state();
     if (!t)
         return DS_ERR_OUT_OF_MEMORY;
@@ -92,7 +94,7 @@ static ds_result ds__export(ds__stream *s, ds_stream_native *out) {
     /* handle 0 */
     if (s->kind == DS__STREAM_LEGACY || s->of_legacy)
         return DS_OK;
-    ds_stream own = t->own[ds__ordinal(s->device)];
+    ds_stream own = t->own[ds__device_ordinal(s->device)];
     if (own.id &&
         ((ds__stream *)(void *)ds__slot_at(&ds__g.streams, (uint32_t)own.id - 1))->native ==
             s->native) {
@@ -113,7 +115,7 @@ DSDEF ds_result(ds_stream_export)(ds_stream stream, ds_stream_native *out) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__export(s, out);
+    ds_result r = ds__stream_export(s, out);
     ds__stream_unpin(s);
     return r;
 }
@@ -134,7 +136,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         r = ds__fail(DS_ERR_ILLEGAL_STATE,
                      "the stream has %d owners; ds_stream_unwrap needs exactly 1", one);
     if (r == DS_OK) {
-        r = ds__export(s, out);
+        r = ds__stream_export(s, out);
         if (r < 0)
             atomic_store(&s->owners, 1);
     }
@@ -144,7 +146,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
         ds__stream_kill(s);
     }
     ds__stream_unpin(s);
-    ds__reclaim(); /* the release function of a wrapper runs now */
+    ds__retired_reclaim(); /* the release function of a wrapper runs now */
     return r;
 }
 
@@ -152,7 +154,7 @@ DSDEF ds_result(ds_stream_unwrap)(ds_stream stream, ds_stream_native *out) {
    has_room: the caller gave memory for the answer. */
 static ds__stream *ds__stream_pin_to_read(const char *fn, ds_stream stream, int has_room,
                                           ds_result *r) {
-    *r = ds__enter(fn);
+    *r = ds__api_enter(fn);
     if (*r < 0)
         return NULL;
     ds__stream *s = ds__stream_pin(stream);

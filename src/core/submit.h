@@ -1,13 +1,14 @@
 /* core/submit.h - stream work: operations and their way to the driver.
 
    Makes an operation with the call site of the current call (ds__op_make) and hands an operation
-   to the stream's driver (ds__submit). All stream work of the core goes through ds__submit.
+   to the stream's driver (ds__stream_submit). All stream work of the core goes through
+   ds__stream_submit.
 
-   Invariants: ds__op_make leaves the union `u` uninitialised. ds__submit may return a positive
-   result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
+   Invariants: ds__op_make leaves the union `u` uninitialised. ds__stream_submit may return a
+   positive result: DS__CHANGED for an operation with DS__OP_OUTSIDE or DS__OP_INSIDE.
    Locks: none. The driver's submit may block if the operation touches pageable memory.
    Threads: any. The caller keeps the stream and the operation's objects by hazard pointers or
-   references until ds__submit returns. */
+   references until ds__stream_submit returns. */
 #ifndef DS__CORE_SUBMIT_H
 #define DS__CORE_SUBMIT_H
 
@@ -23,7 +24,7 @@ static ds__op ds__op_make(int kind) { /* and flags << 8 */
     return op;
 }
 
-static inline ds_result ds__submit(ds__stream *s, const ds__op *op) {
+static inline ds_result ds__stream_submit(ds__stream *s, const ds__op *op) {
     ds_result r = s->driver->submit(s->native, op);
     return DS__LIKELY(r >= 0) ? r : ds__stream_error(s, r);
 }

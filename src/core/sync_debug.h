@@ -36,7 +36,7 @@ __attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_
                         what);
     snprintf(text, sizeof text, "called a synchronizing operation: %s %s", ds__tls.fn, what);
     if (ds__g.desc.log_fn)
-        ds__log(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
+        ds__log_write(DS_LOG_WARNING, DS_ERR_WOULD_SYNCHRONIZE, text);
     else if (ds__tls.site.file)
         fprintf(stderr, "devstream: %s:%d: %s\n", ds__tls.site.file, ds__tls.site.line, text);
     else

@@ -1,20 +1,20 @@
 /* core/thread.h - state of a calling thread, hazard pointers, reclaiming.
 
    Holds the current streams and the pushed frames of each thread that calls devstream, behind its
-   current device and hazard pointers (ds__thread_state). ds__reclaim frees the states of
-   ended threads and the destroyed objects that no call uses any more. ds__ordinal and
+   current device and hazard pointers (ds__thread_state). ds__retired_reclaim frees the states of
+   ended threads and the destroyed objects that no call uses any more. ds__device_ordinal and
    ds__driver_of map a device to its index over all drivers and to its driver table.
 
    Invariants: ds__tls.thread is valid only while ds__tls.epoch equals ds__g.epoch. A state is in
-   ds__callers.list from its creation until ds__reclaim or ds_shutdown frees it. While its thread
-   lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
-   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed
-   kernels that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
-   ds__reclaim returns at once.
+   ds__callers.list from its creation until ds__retired_reclaim or ds_shutdown frees it. While its
+   thread lives, only that thread uses a state, except for the hazard pointers, `ended` and `next`.
+   ds__dead counts ended threads and retired objects, ds__g.deferred_kernels the destroyed kernels
+   that pending work may use. If the first is below DS__RECLAIM_BATCH and the second is 0,
+   ds__retired_reclaim returns at once.
    Locks: ds__callers.lock guards the list of threads. No other lock is taken, and no driver call or
-   user code runs under it. ds__reclaim expects no lock from its caller, because it calls drivers
-   and the user's destructors. A caller that holds one sets ds__tls.upper_locked; ds__reclaim
-   then returns at once.
+   user code runs under it. ds__retired_reclaim expects no lock from its caller, because it calls
+   drivers and the user's destructors. A caller that holds one sets ds__tls.upper_locked;
+   ds__retired_reclaim then returns at once.
    Threads: any calling thread. ds__thread_ends runs on an ending thread (ds__os_thread_key) and
    calls no driver. */
 #ifndef DS__CORE_THREAD_H
@@ -47,7 +47,7 @@ struct ds__thread {
     size_t frame_room;
 };
 
-static int ds__ordinal(ds_device d) {
+static int ds__device_ordinal(ds_device d) {
     return d.type == DS_DEVICE_CUDA ? d.index : ds__g.backend[0].device_count + d.index;
 }
 
@@ -75,7 +75,7 @@ static void ds__thread_ends(void *thread) {
 
 /* Frees the state of an ended thread and drops its references to streams. */
 static void ds__thread_free(ds__thread *t) {
-    for (int i = 0; i < ds__ordinals(); i++) {
+    for (int i = 0; i < ds__device_ordinal_count(); i++) {
         ds__stream_drop(t->current[i]);
         ds__stream_end(t->own[i]);
     }
@@ -84,11 +84,11 @@ static void ds__thread_free(ds__thread *t) {
         ds__stream_drop(t->frame[i].previous);
         ds__stream_drop(t->frame[i].pushed);
     }
-    ds__release(t->current);
-    ds__release(t->own);
-    ds__release(t->frame);
+    ds__host_free(t->current);
+    ds__host_free(t->own);
+    ds__host_free(t->frame);
     ds__modules_thread_end(t->caller.module);
-    ds__release(t);
+    ds__host_free(t);
 }
 
 /* Frees the states of ended threads, and the streams that only they used. */
@@ -110,7 +110,7 @@ static void ds__reclaim_threads(void) {
     while (ended) {
         ds__thread *t = (ds__thread *)(void *)ended;
         ended = t->caller.next;
-        for (int i = 0; i < ds__ordinals(); i++)
+        for (int i = 0; i < ds__device_ordinal_count(); i++)
             if (t->own[i].id)
                 ds__modules_stream_end(
                     (void *)ds__slot_at(&ds__g.streams, (uint32_t)t->own[i].id - 1));
@@ -120,21 +120,22 @@ static void ds__reclaim_threads(void) {
 
 /* Frees the states of ended threads and the objects that were destroyed. Called where objects are
    created and destroyed and after waits, not on hot paths. */
-static void ds__reclaim(void) {
+static void ds__retired_reclaim(void) {
     int dead = atomic_load_explicit(&ds__dead, memory_order_acquire);
     int deferred = atomic_load_explicit(&ds__g.deferred_kernels, memory_order_relaxed);
     if (DS__LIKELY(dead < DS__RECLAIM_BATCH && deferred == 0) || ds__tls.upper_locked)
         return;
-    /* a thread without a state has no pins; ds__enter drops a state of before ds_shutdown */
+    /* a thread without a state has no pins; ds__api_enter drops a state of before ds_shutdown */
     if (!ds__tls.thread)
         return;
     if (dead >= DS__RECLAIM_BATCH) {
         ds__reclaim_threads();
-        ds__table_reap(&ds__g.execs);
-        ds__table_reap(&ds__g.graphs); /* objects that refer to kernels and events before these */
-        ds__table_reap(&ds__g.events);
-        ds__table_reap(&ds__g.kernels);
-        ds__table_reap(&ds__g.streams);
+        ds__table_reclaim(&ds__g.execs);
+        ds__table_reclaim(
+            &ds__g.graphs); /* objects that refer to kernels and events before these */
+        ds__table_reclaim(&ds__g.events);
+        ds__table_reclaim(&ds__g.kernels);
+        ds__table_reclaim(&ds__g.streams);
     }
     ds__kernel_collect();
 }
@@ -144,18 +145,18 @@ static ds__thread *ds__thread_state(void) {
     ds__tls_block *tls = &ds__tls;
     if (DS__LIKELY(tls->thread && tls->epoch == ds__g.epoch))
         return tls->thread;
-    ds__reclaim();
-    size_t n = (size_t)ds__ordinals() + 1;
-    ds__thread *t = ds__alloc(sizeof *t);
+    ds__retired_reclaim();
+    size_t n = (size_t)ds__device_ordinal_count() + 1;
+    ds__thread *t = ds__host_alloc(sizeof *t);
     if (t) {
-        t->current = ds__alloc(n * sizeof *t->current);
-        t->own = ds__alloc(n * sizeof *t->own);
+        t->current = ds__host_alloc(n * sizeof *t->current);
+        t->own = ds__host_alloc(n * sizeof *t->own);
     }
     if (!t || !t->current || !t->own || ds__os_thread_key_set(ds__g.key, t) != 0) {
         if (t) {
-            ds__release(t->current);
-            ds__release(t->own);
-            ds__release(t);
+            ds__host_free(t->current);
+            ds__host_free(t->own);
+            ds__host_free(t);
         }
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the thread's state");
         return NULL;

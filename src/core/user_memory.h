@@ -131,12 +131,12 @@ DSDEF ds_result(ds_pointer_get_info)(const void *ptr, ds_pointer_info *out) {
         memset(out, 0, sizeof *out);
     DS__ENTER("ds_pointer_get_info");
     DS__REQUIRE(out, "out is NULL");
-    return ds__known(ptr, out) ? DS_OK : ds__ask(ptr, out);
+    return ds__memory_table_find(ptr, out) ? DS_OK : ds__pointer_find(ptr, out);
 }
 
 static ds_result ds__device_of(const void *ptr, ds_device *out) {
     ds_pointer_info info;
-    ds_result r = ds__known(ptr, &info) ? DS_OK : ds__ask(ptr, &info);
+    ds_result r = ds__memory_table_find(ptr, &info) ? DS_OK : ds__pointer_find(ptr, &info);
     if (r == DS_OK)
         *out = info.device;
     return r;
@@ -153,7 +153,7 @@ DSDEF ds_result(ds_pointer_get_device)(const void *ptr, ds_device *out) {
 DSDEF ds_scope(ds_device_of_scope_enter)(const void *ptr) {
     ds_scope scope = { 0, 0 };
     ds_device device = { 0, 0 };
-    if (ds__enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
+    if (ds__api_enter("ds_device_of_scope_enter") < 0 || ds__device_of(ptr, &device) < 0)
         return scope;
     if (device.type == DS_DEVICE_HOST)
         device.type = DS_DEVICE_CURRENT;

@@ -41,7 +41,7 @@ static void ds__cpu_watch_legacy(int device, int more) {
 /* The stream's nodes become these, or these too. 0: no memory. */
 static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t count, int set) {
     uint32_t before = set ? 0 : s->dep_count;
-    uint32_t *list = ds__alloc((before + count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((before + count + 1) * sizeof *list);
     uint32_t n = 0;
     if (!list) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
@@ -56,7 +56,7 @@ static int ds__cpu_depend(ds__cpu_stream *s, const uint32_t *deps, uint32_t coun
         if (k == n)
             list[n++] = deps[i];
     }
-    ds__release(s->deps);
+    ds__host_free(s->deps);
     s->deps = list;
     s->dep_count = n;
     return 1;
@@ -73,7 +73,7 @@ static void ds__cpu_join_capture(ds__cpu_stream *s, ds__capture *c) {
 
 static void ds__cpu_leave_capture(ds__cpu_stream *s) {
     s->capture = NULL;
-    ds__release(s->deps);
+    ds__host_free(s->deps);
     s->deps = NULL;
     s->dep_count = 0;
     atomic_store(&s->watch, 0);
@@ -127,7 +127,7 @@ static ds_result ds__cpu_capture_begin(void *stream, ds__capture *c, const uint3
 static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
     const ds__cpu_stream *origin = c->origin;
     uint32_t found = UINT32_MAX;
-    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     if (!mark || !ds__body_ancestors(c->body, origin->deps, origin->dep_count, mark))
         *out_r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to end a capture");
     else
@@ -135,7 +135,7 @@ static uint32_t ds__cpu_unjoined(const ds__capture *c, ds_result *out_r) {
             for (uint32_t i = 0; i < s->dep_count && found == UINT32_MAX; i++)
                 if (!mark[s->deps[i]])
                     found = s->deps[i];
-    ds__release(mark);
+    ds__host_free(mark);
     return found;
 }
 
@@ -251,7 +251,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
                                         int set) {
     ds__cpu_stream *s = stream;
     ds__capture *c;
-    uint32_t *list = ds__alloc((count + 1) * sizeof *list);
+    uint32_t *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     ds__lock_take(&ds__g.capture_lock);
@@ -265,7 +265,7 @@ static ds_result ds__cpu_capture_update(void *stream, const ds_graph_node *nodes
     if (r == DS_OK && !ds__cpu_depend(s, list, (uint32_t)count, set))
         r = DS_ERR_OUT_OF_MEMORY;
     ds__lock_give(&ds__g.capture_lock);
-    ds__release(list);
+    ds__host_free(list);
     return r;
 }
 

@@ -156,7 +156,7 @@ static ds_result ds__cpu_capture_wait_stream(ds__cpu_stream *s, ds__capture *c,
 /* The event stands for the stream's nodes; no node is made. */
 static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__capture *c,
                                         ds__cpu_event *e) {
-    uint32_t *deps = ds__alloc((s->dep_count + 1u) * sizeof *deps);
+    uint32_t *deps = ds__host_alloc((s->dep_count + 1u) * sizeof *deps);
     if (!deps)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (s->dep_count)
@@ -171,7 +171,7 @@ static ds_result ds__cpu_capture_record(const ds__cpu_stream *s, const ds__captu
     e->stamp = NULL;
     ds__lock_give(&e->lock);
     ds__cpu_stamp_give(stamp);
-    ds__release(old);
+    ds__host_free(old);
     return DS_OK;
 }
 
@@ -291,14 +291,14 @@ static int ds__cpu_fork_stream(ds__cpu_stream *s, ds__cpu_stream *other, ds_resu
 /* Returns 1 if other streams of the capture come after all that the stream captured. Returns 0
    also if there is no memory to find out. The lock is held. */
 static int ds__cpu_is_joined(const ds__capture *c, const ds__cpu_stream *s) {
-    unsigned char *mark = ds__alloc(c->body->count + 1u);
+    unsigned char *mark = ds__host_alloc(c->body->count + 1u);
     int joined = mark != NULL;
     for (const ds__cpu_stream *m = c->members; m && joined; m = m->next_member)
         if (m != s)
             joined = ds__body_ancestors(c->body, m->deps, m->dep_count, mark);
     for (uint32_t i = 0; i < s->dep_count && joined; i++)
         joined = mark[s->deps[i]];
-    ds__release(mark);
+    ds__host_free(mark);
     return joined;
 }
 

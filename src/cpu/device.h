@@ -60,7 +60,7 @@ static ds_result ds__cpu_device_processes(int device, ds__processes *out) {
     memset(out, 0, sizeof *out);
     if (!used)
         return DS_OK;
-    out->list = ds__alloc(sizeof *out->list);
+    out->list = ds__host_alloc(sizeof *out->list);
     if (!out->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the list of processes");
     out->list[0] = (ds__process){ ds__os_process_id(), used };

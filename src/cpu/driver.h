@@ -70,12 +70,12 @@ static ds_result ds__cpu_start(void) {
     size_t n = (size_t)ds__cpu.devices;
     size_t links = desc->fabric ? desc->fabric->links : 0;
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
-    ds__cpu.device = ds__alloc(n * sizeof *ds__cpu.device);
-    ds__cpu.worker = ds__alloc((size_t)workers * sizeof *ds__cpu.worker);
+    ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
+    ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
     if (desc->peer_access)
-        ds__cpu.peers = ds__alloc(n * n);
+        ds__cpu.peers = ds__host_alloc(n * n);
     if (desc->fabric &&
-        (ds__cpu.link_free = ds__alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
+        (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
@@ -141,42 +141,42 @@ static void ds__cpu_stop(void) {
     while (ds__cpu.raw) {
         void **raw = ds__cpu.raw;
         ds__cpu.raw = raw[0];
-        ds__release(raw);
+        ds__host_free(raw);
     }
     while (ds__cpu.failures) {
         ds__cpu_failure *f = ds__cpu.failures;
         ds__cpu.failures = f->next;
-        ds__release(f);
+        ds__host_free(f);
     }
-    ds__release(ds__cpu.host_thread);
-    ds__release(ds__cpu.peers);
-    ds__release(ds__cpu.link_free);
-    ds__release(ds__cpu.worker);
-    ds__release(ds__cpu.device);
+    ds__host_free(ds__cpu.host_thread);
+    ds__host_free(ds__cpu.peers);
+    ds__host_free(ds__cpu.link_free);
+    ds__host_free(ds__cpu.worker);
+    ds__host_free(ds__cpu.device);
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
 /* Notes all pending work; NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
-    ds__cpu_pending *mark = ds__alloc(sizeof *mark);
+    ds__cpu_pending *mark = ds__host_alloc(sizeof *mark);
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
         if (n == 0) {
-            ds__release(one); /* the work that it was for ended meanwhile */
+            ds__host_free(one); /* the work that it was for ended meanwhile */
             continue;
         }
         ds__cpu_pending *more = NULL;
         if (n != SIZE_MAX)
-            more = ds__alloc(sizeof *more + (mark->count + n) * sizeof *one);
+            more = ds__host_alloc(sizeof *more + (mark->count + n) * sizeof *one);
         if (more) {
             if (mark->count)
                 memcpy(more->token, mark->token, mark->count * sizeof *one);
             memcpy(more->token + mark->count, one, n * sizeof *one);
             more->count = mark->count + n;
         }
-        ds__release(one);
-        ds__release(mark);
+        ds__host_free(one);
+        ds__host_free(mark);
         mark = more;
     }
     return mark;
@@ -194,7 +194,7 @@ static int ds__cpu_passed(void **mark) {
             return 0;
         m->count--;
     }
-    ds__release(m);
+    ds__host_free(m);
     *mark = NULL;
     return 1;
 }

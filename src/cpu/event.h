@@ -62,7 +62,7 @@ static void ds__cpu_event_destroy(void *event) {
     ds__cpu_event *e = event;
     ds__cpu_event_unshare(e);
     ds__cpu_stamp_give(e->stamp);
-    ds__release(e->deps);
+    ds__host_free(e->deps);
     e->stamp = NULL;
     e->deps = NULL;
     e->capture = 0;
@@ -116,7 +116,7 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
     if (DS__UNLIKELY(captured))
         ds__lock_give(&ds__g.capture_lock);
     ds__cpu_stamp_give(old);
-    ds__release(deps);
+    ds__host_free(deps);
 }
 
 /* A record without timing is the number of the stream's last operation; with timing, or when

@@ -21,7 +21,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
 
 __attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_new(
     ds_result code, const char *format, ...) {
-    ds__cpu_failure *f = ds__alloc(sizeof *f);
+    ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)
         return &ds__cpu_no_memory;
     va_list args;

@@ -27,9 +27,9 @@ static void ds__cpu_plan_drop(ds__cpu_plan *p) {
     for (size_t i = 0; i < p->objects; i++)
         ds__object_drop(p->object[i]);
     for (uint32_t i = 0; i < p->lanes; i++)
-        ds__release(p->block[i]);
-    ds__release(p->object);
-    ds__release(p);
+        ds__host_free(p->block[i]);
+    ds__host_free(p->object);
+    ds__host_free(p);
 }
 
 /* The operation of a node as a lane has it, without a kernel's arguments. */
@@ -120,8 +120,8 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
 
 static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
     uint32_t flats = 0;
-    ds__cpu_plan *p = ds__alloc(sizeof *p + x->lanes * sizeof p->block[0]);
-    size_t *at = ds__alloc((x->lanes + 1u) * sizeof *at);
+    ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
+    size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
     int done = p && at;
     if (p)
         atomic_store(&p->users, 1);
@@ -134,20 +134,20 @@ static ds_result ds__cpu_plan_make(ds__cpu_exec *x) {
                 done = 0;
             else
                 p->block[i] =
-                    ds__alloc(offsetof(ds__cpu_block, data) + at[i] +
-                              sizeof(ds__op)); /* reading an operation whole stays inside */
+                    ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] +
+                                   sizeof(ds__op)); /* reading an operation whole stays inside */
             done = done && p->block[i];
             at[i] = 0;
         }
         size_t objects = ds__cpu_objects_of(x->body, NULL);
         if (done && objects)
-            done = (p->object = ds__alloc(objects * sizeof *p->object)) != NULL;
+            done = (p->object = ds__host_alloc(objects * sizeof *p->object)) != NULL;
         if (done)
             p->objects = ds__cpu_objects_of(x->body, p->object);
         if (done)
             ds__cpu_plan_fill(x, p, at, 1);
     }
-    ds__release(at);
+    ds__host_free(at);
     if (!done) {
         ds__cpu_plan_drop(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
@@ -173,13 +173,13 @@ static void ds__cpu_exec_drop(ds__cpu_exec *x) {
     }
     ds__cpu_plan_drop(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
-        ds__release(x->flat[i].deps);
-    ds__release(x->flat);
-    ds__release(x->entry);
-    ds__release(x->lane);
-    ds__release(x->base);
-    ds__release(x->operations);
-    ds__release(x);
+        ds__host_free(x->flat[i].deps);
+    ds__host_free(x->flat);
+    ds__host_free(x->entry);
+    ds__host_free(x->lane);
+    ds__host_free(x->base);
+    ds__host_free(x->operations);
+    ds__host_free(x);
 }
 
 static void ds__cpu_exec_destroy(void *exec) {
@@ -189,7 +189,7 @@ static void ds__cpu_exec_destroy(void *exec) {
 static ds_result ds__cpu_graph_instantiate(ds__body *graph, ds__body *copy, unsigned flags,
                                            void **out) {
     (void)graph;
-    ds__cpu_exec *x = ds__alloc(sizeof *x);
+    ds__cpu_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     atomic_store(&x->users, 1);

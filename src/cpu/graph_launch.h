@@ -37,10 +37,10 @@ static void ds__cpu_launch_drop(ds__cpu_launch *run) {
     for (uint32_t i = 0; run->stamp && i < x->records; i++)
         ds__cpu_stamp_give(run->stamp[i]);
     ds__cpu_plan_drop(run->plan);
-    ds__release(run->stamp);
-    ds__release(run->shared);
-    ds__release(run->token);
-    ds__release(run);
+    ds__host_free(run->stamp);
+    ds__host_free(run->shared);
+    ds__host_free(run->token);
+    ds__host_free(run);
     ds__cpu_exec_drop(x);
 }
 
@@ -49,9 +49,9 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
     const ds__cpu_exec *x = run->exec;
     uint32_t record = 0;
     uint32_t wait = 0;
-    if (x->records && !(run->stamp = ds__alloc(x->records * sizeof *run->stamp)))
+    if (x->records && !(run->stamp = ds__host_alloc(x->records * sizeof *run->stamp)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
-    if (x->waits && !(run->token = ds__alloc(x->waits * sizeof *run->token)))
+    if (x->waits && !(run->token = ds__host_alloc(x->waits * sizeof *run->token)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     /* in the order of ds__cpu_plan_fill, which numbers them */
     for (uint32_t i = 0; i < x->entries; i++) {
@@ -70,7 +70,7 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
             if ((e->flags & DS_EVENT_TIMING) && !(run->stamp[record] = ds__cpu_stamp_take()))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
             if (e->board && !run->shared &&
-                !(run->shared = ds__alloc(x->records * sizeof *run->shared)))
+                !(run->shared = ds__host_alloc(x->records * sizeof *run->shared)))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
             if (e->board && (r = ds__cpu_lane_for(x->lane[x->flat[x->entry[i].flat].lane], e,
                                                   &run->shared[record])) < 0)
@@ -111,7 +111,7 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
         r = ds__cpu_plan_make(x);
     if (r < 0)
         return r;
-    ds__cpu_launch *run = ds__alloc(sizeof *run);
+    ds__cpu_launch *run = ds__host_alloc(sizeof *run);
     if (!run)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a launch");
     run->exec = x;
@@ -135,13 +135,13 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
             ds__cpu_stamp_give(run->stamp[i]);
         for (uint32_t i = 0; run->shared && i < x->records; i++)
             ds__cpu_lane_unused(run->shared[i]);
-        ds__release(stamps);
+        ds__host_free(stamps);
         ds__cpu_launch_drop(run);
         return r;
     }
     if (x->records)
         ds__cpu_launch_record(x, x->launches, stamps);
-    ds__release(stamps);
+    ds__host_free(stamps);
     x->launches++;
     return DS_OK;
 }

@@ -105,7 +105,7 @@ static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t 
 
 static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
     ds__cpu_flat *f = &x->flat[flat];
-    if (!ds__room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
+    if (!ds__array_make_room(&f->deps, sizeof *f->deps, f->dep_count, &f->dep_room))
         return 0;
     f->deps[f->dep_count++] = on;
     return 1;
@@ -116,7 +116,7 @@ static int ds__cpu_flat_depend(ds__cpu_exec *x, uint32_t flat, uint32_t on) {
 static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     uint32_t first = x->flats;
     for (uint32_t i = 0; i < b->count; i++) {
-        if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+        if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
             return 0;
         memset(&x->flat[x->flats], 0, sizeof *x->flat);
         x->flat[x->flats++].node = b->node[i];
@@ -128,7 +128,7 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
         /* another node before the child's, which its roots come after */
         if (n->child && n->child->count) {
             begin = x->flats;
-            if (!ds__room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
+            if (!ds__array_make_room(&x->flat, sizeof *x->flat, x->flats, &x->flat_room))
                 return 0;
             memset(&x->flat[x->flats++], 0, sizeof *x->flat);
         }
@@ -151,13 +151,13 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
 
 /* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
 static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
-    uint32_t *start = ds__alloc((x->flats + 2u) * sizeof *start);
+    uint32_t *start = ds__host_alloc((x->flats + 2u) * sizeof *start);
     uint32_t edges = 0;
-    uint32_t *order = ds__alloc((x->flats + 1u) * sizeof *order);
+    uint32_t *order = ds__host_alloc((x->flats + 1u) * sizeof *order);
     uint32_t n = 0;
     for (uint32_t i = 0; i < x->flats; i++)
         edges += x->flat[i].dep_count;
-    uint32_t *successor = ds__alloc((edges + 1u) * sizeof *successor);
+    uint32_t *successor = ds__host_alloc((edges + 1u) * sizeof *successor);
     *out_order = order;
     if (start && order && successor) {
         for (uint32_t i = 0; i < x->flats; i++) {
@@ -178,14 +178,14 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
                 if (--x->flat[successor[k]].left == 0)
                     order[n++] = successor[k];
     }
-    ds__release(start);
-    ds__release(successor);
+    ds__host_free(start);
+    ds__host_free(successor);
     return n == x->flats && start && order && successor;
 }
 
 static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
                             uint32_t upto) {
-    if (!ds__room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
+    if (!ds__array_make_room(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
     x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
     x->operations[lane]++;
@@ -237,9 +237,9 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint64_t *seen = NULL;
     int done = ds__cpu_flatten(x, x->body, UINT32_MAX) && ds__cpu_sort(x, &order);
     if (done) {
-        tail = ds__alloc((x->flats + 1u) * sizeof *tail);
-        seen = ds__alloc((x->flats + 1u) * sizeof *seen);
-        x->operations = ds__alloc((x->flats + 1u) * sizeof *x->operations);
+        tail = ds__host_alloc((x->flats + 1u) * sizeof *tail);
+        seen = ds__host_alloc((x->flats + 1u) * sizeof *seen);
+        x->operations = ds__host_alloc((x->flats + 1u) * sizeof *x->operations);
         done = tail && seen && x->operations;
     }
     for (uint32_t i = 0; i < x->flats && done; i++) {
@@ -255,18 +255,18 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
         done = ds__cpu_place(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
-        ds__release(x->flat[i].deps);
+        ds__host_free(x->flat[i].deps);
         x->flat[i].deps = NULL;
     }
-    ds__release(order);
-    ds__release(tail);
-    ds__release(seen);
+    ds__host_free(order);
+    ds__host_free(tail);
+    ds__host_free(seen);
     return done;
 }
 
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
-    x->lane = ds__alloc((x->lanes + 1u) * sizeof *x->lane);
-    x->base = ds__alloc((x->lanes + 1u) * sizeof *x->base);
+    x->lane = ds__host_alloc((x->lanes + 1u) * sizeof *x->lane);
+    x->base = ds__host_alloc((x->lanes + 1u) * sizeof *x->base);
     if (!x->lane || !x->base)
         return 0;
     for (uint32_t i = 0; i < x->flats; i++) {
@@ -284,7 +284,7 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     uint32_t idle = DS__CPU_IDLE;
     while (!atomic_compare_exchange_strong(&x->gate->state, &idle, DS__CPU_COUNTS)) {
         idle = DS__CPU_IDLE;
-        ds__pause();
+        ds__processor_pause();
     }
     x->gate_base = atomic_load(&x->gate->submitted);
     return 1;

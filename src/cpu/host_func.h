@@ -26,12 +26,12 @@
 static void ds__cpu_host_spawn(void) {
     if (ds__cpu.host_threads == ds__cpu.host_room) {
         int room = ds__cpu.host_room ? 2 * ds__cpu.host_room : 16;
-        ds__os_thread *more = ds__alloc((size_t)room * sizeof *more);
+        ds__os_thread *more = ds__host_alloc((size_t)room * sizeof *more);
         if (!more)
             return;
         if (ds__cpu.host_thread)
             memcpy(more, ds__cpu.host_thread, (size_t)ds__cpu.host_threads * sizeof *more);
-        ds__release(ds__cpu.host_thread);
+        ds__host_free(ds__cpu.host_thread);
         ds__cpu.host_thread = more;
         ds__cpu.host_room = room;
     }

@@ -96,7 +96,7 @@ static void ds__cpu_job_await(ds__cpu_worker *w, ds__cpu_job *job) {
         if (ds__cpu.no_spin)
             break;
         if (spins < 200) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         if (!start)

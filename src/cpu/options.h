@@ -111,8 +111,8 @@ static ds_cpu_fabric *ds__cpu_copy_fabric(const ds_cpu_fabric *f) {
     size_t hops = 0;
     for (size_t i = 0; i < routes; i++)
         hops += f->route[i].hops;
-    char *at = ds__alloc(sizeof *f + f->links * sizeof(double) + routes * sizeof(ds_cpu_route) +
-                         hops * sizeof(int));
+    char *at = ds__host_alloc(sizeof *f + f->links * sizeof(double) +
+                              routes * sizeof(ds_cpu_route) + hops * sizeof(int));
     if (!at)
         return NULL;
     ds_cpu_fabric *copy = (ds_cpu_fabric *)(void *)at;
@@ -146,7 +146,7 @@ static ds_result ds__cpu_configure(const ds_init_desc *init) {
     static ds_cpu_desc kept;
     static ds_cpu_fabric *fabric;
     static unsigned char peers[DS_CPU_MAX_DEVICES * DS_CPU_MAX_DEVICES];
-    ds__release(fabric);
+    ds__host_free(fabric);
     fabric = NULL;
     ds__cpu_kept = NULL;
     if (!desc)

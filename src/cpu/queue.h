@@ -22,7 +22,7 @@
 /* Memory for the pools of streams, events, stamps and blocks: zeroed, aligned to 64, freed at
    shutdown only. */
 static void *ds__cpu_raw(size_t size) {
-    void **raw = ds__alloc(size + 128);
+    void **raw = ds__host_alloc(size + 128);
     if (!raw)
         return NULL;
     ds__lock_take(&ds__cpu.raw_lock);

@@ -144,7 +144,7 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     for (;;) {
         /* An empty stream gives its memory back, so that ten thousand idle ones cost little. The
            memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__trylock(&s->put_lock)) {
+        if (s->kind != DS__STREAM_LANE && ds__lock_try(&s->put_lock)) {
             ds__cpu_block *b = NULL;
             if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
                 atomic_load_explicit(&s->done, memory_order_relaxed)) {

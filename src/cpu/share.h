@@ -29,14 +29,14 @@ typedef struct ds__cpu_share {
 
 /* Takes the entry out, if it is there; take 0: leaves it. */
 static ds__cpu_share *ds__cpu_share_find(const void *base, int take) {
-    ds__boards_lock();
+    ds__registries_lock();
     ds__cpu_share **p = &ds__cpu.shares;
     while (*p && (*p)->base != base)
         p = &(*p)->next;
     ds__cpu_share *s = *p;
     if (s && take)
         *p = s->next;
-    ds__boards_unlock();
+    ds__registries_unlock();
     return s;
 }
 
@@ -52,7 +52,7 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     int fd = size <= (size_t)1 << 60 ? ds__os_memfd(size, cookie) : -1;
     void *base = fd >= 0 && ds__os_memfd_reserve(fd, 0, size) ? ds__os_memfd_map(fd, size) : NULL;
     if (base)
-        s = ds__alloc(sizeof *s);
+        s = ds__host_alloc(sizeof *s);
     if (!s) {
         if (base)
             ds__os_unmap(base, size);
@@ -64,10 +64,10 @@ static ds_result ds__cpu_share_alloc(int device, size_t size, void **out) {
     s->size = size;
     s->cookie = cookie;
     s->fd = fd;
-    ds__boards_lock();
+    ds__registries_lock();
     s->next = ds__cpu.shares;
     ds__cpu.shares = s;
-    ds__boards_unlock();
+    ds__registries_unlock();
     *out = base;
     return DS_OK;
 }
@@ -78,7 +78,7 @@ static void ds__cpu_share_release(int device, void *base, size_t size) {
         return;
     ds__os_unmap(base, size);
     ds__os_close(s->fd);
-    ds__release(s);
+    ds__host_free(s);
     atomic_fetch_sub(&ds__cpu.device[device].used, size);
 }
 

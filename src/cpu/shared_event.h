@@ -5,7 +5,7 @@
    cpu/event.h and cpu/watcher.h use both.
 
    Policy:
-   1. The latest record of such an event is in the shared-memory registry (ds__board) of the
+   1. The latest record of such an event is in the shared-memory registry (ds__registry) of the
       event's owner. It consists of a lane and a number. They mean all work up to that number of
       a stream in some process.
    2. A record is an operation of its own. It writes to the lane how far its stream has come.
@@ -36,7 +36,7 @@
 struct ds__cpu_lane {
     struct ds__cpu_lane *next; /* in the list of the stream */
     struct ds__cpu_lane *all;  /* in the list of all lanes */
-    ds__board *board;          /* while there is one with this serial */
+    ds__registry *board;       /* while there is one with this serial */
     uint64_t serial;
     ds__cpu_stream *stream;
     ds__lane *at;
@@ -48,7 +48,7 @@ struct ds__cpu_proxy {
     ds__cpu_stream stream;
     struct ds__cpu_proxy *all;
     struct ds__cpu_proxy *next_watched;
-    ds__board *board;
+    ds__registry *board;
     uint64_t serial;
     uint64_t base;   /* added to the lane's numbers */
     uint64_t wanted; /* the highest number that somebody waits for */
@@ -64,7 +64,7 @@ static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
 }
 
 /* The lane of a stream on a board; NULL: there is none yet. The mutex is held. */
-static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b) {
+static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__registry *b) {
     ds__cpu_lane *l = s->shared;
     while (l && l->serial != b->serial)
         l = l->next;
@@ -72,18 +72,18 @@ static ds__cpu_lane *ds__cpu_lane_of(const ds__cpu_stream *s, const ds__board *b
 }
 
 /* The mutex is held. */
-static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane **out) {
+static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__registry *b, ds__cpu_lane **out) {
     uint32_t index = 0;
-    ds_result r = ds__board_lane(b, &index);
+    ds_result r = ds__registry_lane(b, &index);
     if (r < 0)
         return r;
     ds__cpu_lane *l = s->shared;
     /* one of a board that is closed can be used again */
-    while (l && ds__board_of(l->serial))
+    while (l && ds__registry_of(l->serial))
         l = l->next;
     if (!l) {
         if (!(l = ds__cpu_raw(sizeof *l)))
-            return ds__board_short();
+            return ds__registry_short();
         l->stream = s;
         l->next = s->shared;
         l->all = ds__cpu.lanes;
@@ -102,12 +102,12 @@ static ds_result ds__cpu_lane_make(ds__cpu_stream *s, ds__board *b, ds__cpu_lane
 /* The lane for a record of the event on the stream; counts the operation that will be put there. */
 static ds_result ds__cpu_lane_for(ds__cpu_stream *s, const ds__cpu_event *e, ds__cpu_lane **out) {
     ds_result r = DS_OK;
-    ds__boards_lock();
+    ds__registries_lock();
     if (!(*out = ds__cpu_lane_of(s, e->board)))
         r = ds__cpu_lane_make(s, e->board, out);
     if (r == DS_OK)
         atomic_fetch_add(&e->board->pending, 1);
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
@@ -118,7 +118,7 @@ static void ds__cpu_lane_unused(const ds__cpu_lane *l) {
 
 /* The stream has come to a record. */
 static void ds__cpu_lane_pass(ds__cpu_lane *l, uint64_t number, int failed) {
-    ds__sheet *sheet = l->board->sheet;
+    ds__registry_page *sheet = l->board->sheet;
     if (failed) {
         if (!l->failing)
             atomic_store(&l->at->failed_from, number);
@@ -142,7 +142,7 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
     uint64_t who = atomic_load(&at->who);
     uint64_t done = p->base + atomic_load(&at->done);
     /* what it did before it ended counts */
-    if (done < upto && !ds__board_alive(p->board, who >> 24))
+    if (done < upto && !ds__registry_alive(p->board, who >> 24))
         done = p->base + atomic_load(&at->done);
     else
         who = 0;
@@ -179,11 +179,11 @@ static void ds__cpu_mirror(ds__cpu_proxy *p, uint64_t upto) {
 }
 
 /* The proxy of a lane. The mutex is held. */
-static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **out) {
+static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t lane, ds__cpu_proxy **out) {
     ds__cpu_proxy *p = ds__cpu.proxies;
     ds__cpu_proxy *spare = NULL;
     for (; p && (p->serial != b->serial || p->lane != lane); p = p->all)
-        if (!p->is_watched && !p->stream.had_failure && !ds__board_of(p->serial))
+        if (!p->is_watched && !p->stream.had_failure && !ds__registry_of(p->serial))
             spare = p;
     if ((*out = p) != NULL)
         return DS_OK;
@@ -195,7 +195,7 @@ static ds_result ds__cpu_proxy_of(ds__board *b, uint32_t lane, ds__cpu_proxy **o
         atomic_store(&p->stream.state, DS__CPU_COUNTS);
     }
     if (!p)
-        return ds__board_short();
+        return ds__registry_short();
     p->board = b;
     p->serial = b->serial;
     p->lane = lane;

@@ -64,9 +64,9 @@ static ds__cpu_token *ds__cpu_tokens(int device, int with_legacy, size_t *out_co
         ds__lock_give(&d->lock);
         if (count <= room)
             break;
-        ds__release(list);
+        ds__host_free(list);
         room = count + 16;
-        list = ds__alloc(room * sizeof *list);
+        list = ds__host_alloc(room * sizeof *list);
         if (!list) {
             count = SIZE_MAX;
             break;
@@ -97,7 +97,7 @@ static ds_result ds__cpu_wait_device(int device, int with_legacy, uint64_t timeo
     if (count == SIZE_MAX)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to list the device's streams");
     int over = ds__cpu_wait_all(list, count, timeout_ns);
-    ds__release(list);
+    ds__host_free(list);
     return over ? DS_OK : DS_NOT_READY;
 }
 

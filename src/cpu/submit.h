@@ -140,7 +140,7 @@ static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
         return 0;
     if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
         return 0;
-    if (!ds__trylock(&s->put_lock))
+    if (!ds__lock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
     uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
@@ -215,7 +215,7 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
 /* The inline rule for several streams: while their put locks are held nothing can become
    pending. 0: it cannot be held now, or something is. */
 static int ds__cpu_hold(ds__cpu_stream *s) {
-    if (ds__cpu_watched(s) || !ds__trylock(&s->put_lock))
+    if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
         return 0;
     int idle =
         atomic_load_explicit(&s->submitted, memory_order_relaxed) ==

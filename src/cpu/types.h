@@ -266,11 +266,11 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
-    uint64_t capture;   /* recorded in the capture with this number */
-    uint32_t *deps;     /* recorded in a capture: it stands for these nodes of its graph */
-    uint32_t dep_count; /* how many `deps` has */
-    ds__board *board;   /* shared between processes: where it stands */
-    uint64_t word;      /* what `stream` and `upto` stand for */
+    uint64_t capture;    /* recorded in the capture with this number */
+    uint32_t *deps;      /* recorded in a capture: it stands for these nodes of its graph */
+    uint32_t dep_count;  /* how many `deps` has */
+    ds__registry *board; /* shared between processes: where it stands */
+    uint64_t word;       /* what `stream` and `upto` stand for */
     uint32_t mark;
     uint32_t generation;
     int imported;

@@ -85,7 +85,7 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
             spun = ds__now_ns();
             continue;
         }
-        ds__pause();
+        ds__processor_pause();
         if (spins % 16 != 15)
             continue;
         uint64_t now = ds__now_ns();
@@ -166,7 +166,7 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
             if (help && spins % 4 == 0 &&
                 atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
                 ds__cpu_help(s, upto);
-            ds__pause();
+            ds__processor_pause();
         }
     }
     atomic_fetch_add_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);

@@ -6,8 +6,8 @@
    processes.
 
    Invariants: a watched proxy holds one user of its registry and one waiter of its page
-   (ds__sheet) until it has passed `wanted`. Proxies of one registry are adjacent in the list
-   `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
+   (ds__registry_page) until it has passed `wanted`. Proxies of one registry are adjacent in the
+   list `watched`. The watcher reads a bell before the lanes, so that no change is missed. Since a
    death rings no bell, it also looks at growing intervals of 1 ms to about 20 ms.
    Locks: the mutex of the shared-memory registries guards the list, and comes before an event's
    lock. The watcher sleeps without it. ds__os_thread_start runs under it in ds__cpu_watch_for. The
@@ -26,7 +26,7 @@
 static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
     unsigned count = 0;
     uint32_t bell = 0;
-    const ds__board *last = NULL;
+    const ds__registry *last = NULL;
     for (ds__cpu_proxy **next = &ds__cpu.watched; *next;) {
         ds__cpu_proxy *p = *next;
         /* before the lane is looked at */
@@ -37,7 +37,7 @@ static unsigned ds__cpu_watch_lanes(ds__sleep *list, unsigned room) {
             *next = p->next_watched;
             p->is_watched = 0;
             atomic_fetch_sub(&p->board->sheet->waiters, 1);
-            ds__board_close(p->board);
+            ds__registry_close(p->board);
             continue;
         }
         if (p->board != last && count < room)
@@ -55,13 +55,13 @@ static void *ds__cpu_watcher_main(void *unused) {
     uint32_t seen = 0;
     (void)unused;
     ds__os_library_thread();
-    ds__boards_lock();
+    ds__registries_lock();
     for (;;) {
         uint32_t word = atomic_load(&ds__cpu.watch_word);
         if (atomic_load(&ds__cpu.watch_quit))
             break;
         unsigned count = ds__cpu_watch_lanes(list + 1, 32);
-        ds__boards_unlock();
+        ds__registries_unlock();
         /* nothing tells of a death */
         nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap;
         seen = word;
@@ -70,9 +70,9 @@ static void *ds__cpu_watcher_main(void *unused) {
             ds__futex_wait_any(list, count + 1, nap);
         else
             ds__futex_wait(&ds__cpu.watch_word, word, DS__FOREVER);
-        ds__boards_lock();
+        ds__registries_lock();
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return NULL;
 }
 
@@ -110,25 +110,25 @@ static ds_result ds__cpu_watch_for(ds__cpu_proxy *p, uint64_t upto) {
 static ds_result ds__cpu_event_watch(const ds__cpu_event *e, ds__cpu_stream *on, uint64_t upto) {
     if (DS__LIKELY(!e->board) || on->kind != DS__CPU_PROXY)
         return DS_OK;
-    ds__boards_lock();
+    ds__registries_lock();
     ds_result r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)on, upto);
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 static void ds__cpu_watcher_end(void) {
     if (!ds__cpu.watcher_started)
         return;
-    ds__boards_lock();
+    ds__registries_lock();
     atomic_store(&ds__cpu.watch_quit, 1);
-    ds__boards_unlock();
+    ds__registries_unlock();
     ds__cpu_wake_watcher();
     ds__os_thread_join(ds__cpu.watcher);
     ds__cpu.watcher_started = 0;
 }
 
 /* What the event's word says, as a token of this process. The mutex is held. */
-static ds_result ds__cpu_word_token(ds__board *b, uint64_t word, ds__cpu_token *out) {
+static ds_result ds__cpu_word_token(ds__registry *b, uint64_t word, ds__cpu_token *out) {
     uint32_t lane = (uint32_t)(word >> 40) - 1;
     out->stream = NULL;
     out->upto = 0;
@@ -161,7 +161,7 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
     ds_result r = DS_OK;
     ds__cpu_token t;
     ds__mark *m = &e->board->sheet->mark[e->mark];
-    ds__boards_lock();
+    ds__registries_lock();
     uint64_t word = atomic_load(&m->word);
     if (atomic_load(&m->generation) != e->generation) {
         r = ds__fail(DS_ERR_INVALID_HANDLE, "process %d has destroyed the event", e->board->pid);
@@ -189,13 +189,13 @@ static ds_result ds__cpu_event_foreign(ds__cpu_event *e, int wait) {
                 r = ds__cpu_watch_for((ds__cpu_proxy *)(void *)t.stream, t.upto);
         }
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 /* The stream has been given a record of the event, which is this operation of it. */
 static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto) {
-    ds__boards_lock();
+    ds__registries_lock();
     uint64_t word =
         (uint64_t)(ds__cpu_lane_of(s, e->board)->index + 1) << 40 | (upto & 0xffffffffff);
     ds__lock_take(&e->lock);
@@ -206,7 +206,7 @@ static void ds__cpu_event_publish(ds__cpu_event *e, ds__cpu_stream *s, uint64_t 
     ds__mark *m = &e->board->sheet->mark[e->mark];
     if (atomic_load(&m->generation) == e->generation)
         atomic_store(&m->word, word);
-    ds__boards_unlock();
+    ds__registries_unlock();
 }
 
 static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
@@ -226,7 +226,7 @@ static ds_result ds__cpu_event_export(void *event, unsigned char *out) {
 
 static ds_result ds__cpu_event_import(int device, const unsigned char *handle, void **out) {
     ds__address a;
-    ds__board *b = NULL;
+    ds__registry *b = NULL;
     unsigned char same[64] = { 0 };
     memcpy(&a, handle, sizeof a);
     memcpy(same, &a, sizeof a);
@@ -240,16 +240,16 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
     r = ds__cpu_event_create(device, 0, out);
     if (r < 0)
         return r;
-    ds__boards_lock();
-    r = ds__board_open(a.pid, a.fd, a.cookie, &b);
-    if (r == DS_OK && !ds__board_has_mark(b, a.index, a.generation)) {
-        ds__board_close(b);
+    ds__registries_lock();
+    r = ds__registry_open(a.pid, a.fd, a.cookie, &b);
+    if (r == DS_OK && !ds__registry_has_event(b, a.index, a.generation)) {
+        ds__registry_close(b);
         b = NULL;
         r = ds__fail(DS_ERR_INVALID_HANDLE,
                      "process %d has no event %u of generation %u; it may have destroyed the event",
                      a.pid, a.index, a.generation);
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     ds__cpu_event *e = *out;
     if (r < 0) {
         ds__cpu_event_destroy(e);
@@ -266,28 +266,28 @@ static ds_result ds__cpu_event_import(int device, const unsigned char *handle, v
 
 /* Gives an event of this process its mark. */
 static ds_result ds__cpu_event_share(ds__cpu_event *e) {
-    ds__board *b;
-    ds__boards_lock();
-    ds_result r = ds__board_own(&b);
+    ds__registry *b;
+    ds__registries_lock();
+    ds_result r = ds__registry_own(&b);
     if (r == DS_OK)
-        r = ds__board_mark(b, &e->mark);
+        r = ds__registry_event_add(b, &e->mark);
     if (r == DS_OK) {
         e->board = b;
         e->generation = atomic_load(&b->sheet->mark[e->mark].generation);
     }
-    ds__boards_unlock();
+    ds__registries_unlock();
     return r;
 }
 
 static void ds__cpu_event_unshare(ds__cpu_event *e) {
     if (!e->board)
         return;
-    ds__boards_lock();
+    ds__registries_lock();
     if (e->imported)
-        ds__board_close(e->board);
+        ds__registry_close(e->board);
     else
-        ds__board_unmark(e->board, e->mark);
-    ds__boards_unlock();
+        ds__registry_event_remove(e->board, e->mark);
+    ds__registries_unlock();
     e->board = NULL;
     e->imported = 0;
     e->word = 0;

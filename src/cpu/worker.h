@@ -139,7 +139,7 @@ static void *ds__cpu_worker_main(void *arg) {
         uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
         for (uint32_t i = 0;
              i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
-            ds__pause();
+            ds__processor_pause();
         ds__cpu_stream *s = ds__cpu_pop_ready();
         if (s) {
             ds__cpu_unpoll_fresh(w);
@@ -167,7 +167,7 @@ static void *ds__cpu_worker_main(void *arg) {
         else if (!spinning && !ds__cpu.no_spin)
             atomic_fetch_sub(&ds__cpu.spinners, 1);
         if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
-            ds__pause();
+            ds__processor_pause();
             continue;
         }
         if (spinning) {

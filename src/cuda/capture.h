@@ -119,9 +119,9 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
                                         size_t count) {
     ds__cuda_stream *s = stream;
     ds__cuda_scope scope;
-    ds__cuda_graph *g = c->into ? c->body->native : ds__alloc(sizeof *g);
-    ds__cuda_origin *o = ds__alloc(sizeof *o);
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    ds__cuda_graph *g = c->into ? c->body->native : ds__host_alloc(sizeof *g);
+    ds__cuda_origin *o = ds__host_alloc(sizeof *o);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     ds_result r = g && o && after ? ds__cuda_on(&scope, s)
                                   : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a capture");
     if (r == DS_OK) {
@@ -131,10 +131,10 @@ static ds_result ds__cuda_capture_begin(void *stream, ds__capture *c, const uint
         ds__cuda_leave(&scope);
     }
     if (r < 0 && !c->into)
-        ds__release(g);
+        ds__host_free(g);
     if (r < 0)
-        ds__release(o);
-    ds__release(after);
+        ds__host_free(o);
+    ds__host_free(after);
     return r;
 }
 
@@ -155,7 +155,7 @@ static ds__cuda_stream *ds__cuda_capture_over(ds__capture *c) {
     ((ds__cuda_graph *)c->body->native)->capture = NULL;
     c->origin = NULL;
     ds__capture_unlist(c);
-    ds__release(o);
+    ds__host_free(o);
     return streams;
 }
 

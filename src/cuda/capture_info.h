@@ -253,7 +253,7 @@ static ds_result ds__cuda_wait_streams_of(const ds__cuda_scope *scope) {
             r = DS__RT(*scope, cudaEventSynchronize, (events[i]));
         ds__cuda_ignore(scope, cudaEventDestroy(events[i]));
     }
-    ds__release(events);
+    ds__host_free(events);
     return r;
 }
 

@@ -73,7 +73,7 @@ static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda
                                      ds__body *b, ds_graph_node *out, size_t room,
                                      size_t *out_count) {
     size_t count = now->count < room ? now->count : room;
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     if (!after)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", count);
     if (count)
@@ -86,7 +86,7 @@ static ds_result ds__cuda_list_after(const ds__cuda_scope *scope, const ds__cuda
         else
             out[i].id = (uint64_t)b->serial << 32 | (index + 1u);
     }
-    ds__release(after);
+    ds__host_free(after);
     if (r == DS_OK)
         *out_count = now->count;
     return r;
@@ -115,7 +115,7 @@ static ds_result ds__cuda_capture_dependencies(void *stream, ds_graph_node *out,
 static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                        const ds__body *b, const ds_graph_node *nodes, size_t count,
                                        int set) {
-    cudaGraphNode_t *after = ds__alloc((count + 1) * sizeof *after);
+    cudaGraphNode_t *after = ds__host_alloc((count + 1) * sizeof *after);
     ds_result r = after ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         uint32_t index = (uint32_t)nodes[i].id - 1;
@@ -127,7 +127,7 @@ static ds_result ds__cuda_update_after(const ds__cuda_scope *scope, const ds__cu
     }
     if (r == DS_OK)
         r = ds__cuda_set_after(scope, s, after, count, set);
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -220,9 +220,10 @@ static void ds__cuda_capture_abandon(ds__capture *c) {
     ds__cuda_unlock();
     ds__cuda_leave(&scope);
     if (!ended)
-        ds__warn("capture #%llu remains open in CUDA: only the thread that began it can end it, "
-                 "and devstream does not own its stream",
-                 (unsigned long long)c->id);
+        ds__log_warn(
+            "capture #%llu remains open in CUDA: only the thread that began it can end it, "
+            "and devstream does not own its stream",
+            (unsigned long long)c->id);
     ds__cuda_end_siblings(streams);
 }
 

@@ -179,7 +179,7 @@ static ds_result ds__cuda_submit_fill(ds__cuda_stream *s, const ds__op *op) {
 
 static int ds__cuda_device_of(const void *ptr) {
     ds_pointer_info info;
-    if (!ds__known(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
+    if (!ds__memory_table_find(ptr, &info) && ds__cuda_pointer_query(ptr, &info) < 0)
         return DS__CUDA_ASK;
     return info.kind == DS_MEMORY_DEVICE && info.device.type == DS_DEVICE_CUDA ? info.device.index
                                                                                : DS__CUDA_HOST;

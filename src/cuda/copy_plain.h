@@ -103,14 +103,14 @@ static void ds__cuda_host_work(void *user) {
 }
 
 static ds_result ds__cuda_submit_host_work(const ds__cuda_stream *s, const ds__op *op) {
-    ds__op *copy = ds__alloc(sizeof *copy);
+    ds__op *copy = ds__host_alloc(sizeof *copy);
     if (!copy)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     *copy = *op;
-    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__release, 0,
+    ds_result r = ds__cuda_submit_host(s, ds__cuda_host_work, NULL, copy, ds__host_free, 0,
                                        (op->flags & DS__OP_BLOCKS) != 0);
     if (r < 0) {
-        ds__release(copy);
+        ds__host_free(copy);
         return r;
     }
     return op->flags & DS__OP_BLOCKS

@@ -127,7 +127,7 @@ static void ds__cuda_stop(void) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
         ds__cuda_ignore(&scope, cudaFreeHost(stage->memory));
-        ds__release(stage);
+        ds__host_free(stage);
     }
 }
 

@@ -37,7 +37,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
     cudaEvent_t event = NULL;
     if (before && before->device == device)
         return DS_OK;
-    ds__cuda_event *e = ds__alloc(sizeof *e);
+    ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -46,7 +46,7 @@ static ds_result ds__cuda_event_create(int device, unsigned flags, void **out) {
         ds__cuda_leave(&scope);
     }
     if (r < 0) {
-        ds__release(e);
+        ds__host_free(e);
         return r;
     }
     e->event = event;
@@ -63,7 +63,7 @@ static void ds__cuda_event_destroy(void *event) {
         ds__cuda_enter_or_not(&scope, e->device);
         ds__cuda_ignore(&scope, cudaEventDestroy(e->event));
         ds__cuda_leave(&scope);
-        ds__release(e);
+        ds__host_free(e);
         e = older;
     }
 }
@@ -156,7 +156,7 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
     cudaEvent_t event = NULL;
     ds__cuda_scope scope;
     memcpy(&handle, bytes, sizeof handle);
-    ds__cuda_event *e = ds__alloc(sizeof *e);
+    ds__cuda_event *e = ds__host_alloc(sizeof *e);
     if (!e)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an event");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -168,7 +168,7 @@ static ds_result ds__cuda_event_import(int device, const unsigned char *bytes, v
         ds__cuda_leave(&scope);
     }
     if (r < 0) {
-        ds__release(e);
+        ds__host_free(e);
         return r;
     }
     e->event = event;

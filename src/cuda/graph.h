@@ -40,12 +40,12 @@ static void ds__cuda_graph_end(ds__cuda_graph *g, int device) {
         ds__cuda_leave(&scope);
     }
     ds__cuda_own_end(&g->owns);
-    ds__release(g);
+    ds__host_free(g);
 }
 
 static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
     ds__cuda_scope scope;
-    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     if (!g)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     ds_result r = ds__cuda_enter(&scope, device);
@@ -54,7 +54,7 @@ static ds_result ds__cuda_graph_make(int device, ds__cuda_graph **out) {
         ds__cuda_leave(&scope);
     }
     if (r < 0)
-        ds__release(g);
+        ds__host_free(g);
     else
         *out = g;
     return r;
@@ -97,7 +97,7 @@ static ds_result ds__cuda_build(const ds__body *b, uint32_t index, const ds__nod
 
 /* The native nodes of the picture, with room for as many again behind them; NULL: no memory. */
 static cudaGraphNode_t *ds__cuda_natives(const ds__body *b) {
-    cudaGraphNode_t *list = ds__alloc((2u * (size_t)b->count + 1) * sizeof *list);
+    cudaGraphNode_t *list = ds__host_alloc((2u * (size_t)b->count + 1) * sizeof *list);
     for (uint32_t i = 0; list && i < b->count; i++)
         list[i] = ds__cuda_native(b->node[i]);
     if (!list)
@@ -117,7 +117,7 @@ static ds_result ds__cuda_rebuild(ds__body *b, uint32_t index, const ds__node *f
             ds__cuda_graph_end(b->native, b->device.index);
         b->native = g;
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 
@@ -182,7 +182,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     ds__cuda_graph *g = b->native;
     ds__node *n = b->node[index];
     cudaGraphNode_t node = NULL;
-    cudaGraphNode_t *after = ds__alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
+    cudaGraphNode_t *after = ds__host_alloc((n->dep_count + 1u) * sizeof(cudaGraphNode_t));
     if (!after)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u dependencies",
                         (unsigned)n->dep_count);
@@ -196,7 +196,7 @@ static ds_result ds__cuda_graph_add(ds__body *b, uint32_t index) {
     if (r == DS_OK)
         r = ds__cuda_add(g, n, b->count - 1, after, n->dep_count, &node);
     n->native = node;
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -207,7 +207,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
     ds_result r = ds__cuda_usable(b);
     if (r < 0)
         return r;
-    cudaGraphNode_t *ends = ds__alloc(2 * count * sizeof *ends);
+    cudaGraphNode_t *ends = ds__host_alloc(2 * count * sizeof *ends);
     if (!ends)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu edges", count);
     for (size_t i = 0; i < count; i++) {
@@ -220,7 +220,7 @@ static ds_result ds__cuda_graph_edges(ds__body *b, const ds_graph_node *from,
                              count);
         ds__cuda_leave(&scope);
     }
-    ds__release(ends);
+    ds__host_free(ends);
     return r;
 }
 
@@ -245,7 +245,7 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
     /* a picture only: made when it is needed */
     if (!old)
         return DS_OK;
-    ds__cuda_graph *g = ds__alloc(sizeof *g);
+    ds__cuda_graph *g = ds__host_alloc(sizeof *g);
     cudaGraphNode_t *nodes = ds__cuda_natives(from);
     ds_result r = g && nodes ? ds__cuda_usable(from)
                              : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph of %u nodes",
@@ -262,9 +262,9 @@ static ds_result ds__cuda_graph_clone(ds__body *from, ds__body *to) {
         to->native = g;
     else if (g) {
         ds__cuda_own_end(&g->owns);
-        ds__release(g);
+        ds__host_free(g);
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 

@@ -83,14 +83,14 @@ static ds_result ds__cuda_graph_instantiate(ds__body *b, ds__body *copy, unsigne
     ds_result r = ds__cuda_usable(b);
     if (r < 0)
         return r;
-    ds__cuda_exec *x = ds__alloc(sizeof *x);
+    ds__cuda_exec *x = ds__host_alloc(sizeof *x);
     if (!x)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable");
     x->device = b->device.index;
     x->count = b->count;
     x->kept_node = x->now_node = ds__cuda_natives(b);
-    x->off = ds__alloc(b->count + 1u);
-    x->on = ds__alloc(b->count + 1u);
+    x->off = ds__host_alloc(b->count + 1u);
+    x->on = ds__host_alloc(b->count + 1u);
     for (uint32_t i = 0; i < b->count && x->on; i++)
         x->on[i] = (unsigned char)b->node[i]->device.index;
     if (!x->kept_node || !x->off || !x->on || !ds__cuda_own_all(&x->owns, b))
@@ -154,7 +154,7 @@ static ds_result ds__cuda_become(const ds__cuda_scope *scope, ds__cuda_exec *x, 
     if (nodes) {
         if (x->now != x->kept) {
             ds__cuda_ignore(scope, cudaGraphDestroy(x->now));
-            ds__release(x->now_node);
+            ds__host_free(x->now_node);
         }
         x->now = graph;
         x->now_node = nodes;
@@ -184,7 +184,7 @@ static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_r
         r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
         ds__cuda_own_end(&owns);
-        ds__release(nodes);
+        ds__host_free(nodes);
         return r;
     }
     if (x->kept)
@@ -204,7 +204,7 @@ static ds_result ds__cuda_exec_update(void *exec, ds__body *b, ds_graph_update_r
     if (r < 0 && clone)
         ds__cuda_ignore(&scope, cudaGraphDestroy(clone));
     if (r < 0 || !clone)
-        ds__release(nodes);
+        ds__host_free(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;
@@ -224,11 +224,11 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "node %u cannot be set: CUDA cannot clone the graph of the executable",
                         (unsigned)index);
-    if (!(nodes = ds__alloc((x->count + 1u) * sizeof *nodes)))
+    if (!(nodes = ds__host_alloc((x->count + 1u) * sizeof *nodes)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %u nodes", (unsigned)x->count);
     ds_result r = ds__cuda_enter(&scope, x->device);
     if (r < 0) {
-        ds__release(nodes);
+        ds__host_free(nodes);
         return r;
     }
     if (!ds__cuda_own_copy(&owns, &x->owns, DS__CUDA_NOWHERE))
@@ -253,7 +253,7 @@ static ds_result ds__cuda_remake(ds__cuda_exec *x, uint32_t index, const ds__nod
     if (r < 0 && graph)
         ds__cuda_ignore(&scope, cudaGraphDestroy(graph));
     if (r < 0)
-        ds__release(nodes);
+        ds__host_free(nodes);
     ds__cuda_leave(&scope);
     ds__cuda_own_end(&owns);
     return r;

@@ -47,7 +47,7 @@ static void CUDART_CB ds__cuda_keep_end(void *user) {
     if (k->next)
         k->next->previous = k->previous;
     /* before the lock is given: then the driver may stop, and the allocator be another one */
-    ds__release(k);
+    ds__host_free(k);
     ds__lock_give(&ds__cuda.host_lock);
 }
 
@@ -57,7 +57,7 @@ static ds_result ds__cuda_keep_make(const ds__cuda_scope *scope, const ds__cuda_
     *out = NULL;
     if (!owns->count)
         return DS_OK;
-    ds__cuda_keep *k = ds__alloc(sizeof *k + owns->count * sizeof k->object[0]);
+    ds__cuda_keep *k = ds__host_alloc(sizeof *k + owns->count * sizeof k->object[0]);
     if (!k)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a graph");
     for (; k->count < owns->count; k->count++)
@@ -116,14 +116,14 @@ static void ds__cuda_exec_end(ds__cuda_exec *x) {
         ds__cuda_ignore(&scope, cudaGraphDestroy(x->kept));
     ds__cuda_leave(&scope);
     if (x->now_node != x->kept_node)
-        ds__release(x->now_node);
-    ds__release(x->kept_node);
-    ds__release(x->off);
-    ds__release(x->on);
+        ds__host_free(x->now_node);
+    ds__host_free(x->kept_node);
+    ds__host_free(x->off);
+    ds__host_free(x->on);
     ds__cuda_own_end(&x->owns);
     if (x->held)
         ds__body_free(x->held);
-    ds__release(x);
+    ds__host_free(x);
 }
 
 static void ds__cuda_exec_destroy(void *exec) {

@@ -144,7 +144,7 @@ static ds_result ds__cuda_put_kernel(const ds__cuda_scope *scope, const ds__node
                                      : "cuGraphKernelNodeSetParams",
                               code);
     }
-    return r < 0 ? ds__also(r, " (kernel %s)", k->name) : r;
+    return r < 0 ? ds__fail_append(r, " (kernel %s)", k->name) : r;
 }
 
 static struct cudaMemcpy3DParms ds__cuda_copy_params(const ds__op *op) {

@@ -47,7 +47,7 @@ static ds_result ds__cuda_get_after(const ds__cuda_scope *scope, cudaGraphNode_t
 #else
     size_t size = sizeof(cudaGraphNode_t);
 #endif
-    if (!(*out = ds__alloc(*count * size)))
+    if (!(*out = ds__host_alloc(*count * size)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu dependencies", *count);
 #if CUDART_VERSION >= 13000
     r = DS__RT(*scope, cudaGraphNodeGetDependencies,
@@ -74,7 +74,7 @@ static ds_result ds__cuda_read_after(const ds__cuda_scope *scope, ds__body *b, u
         if (on != UINT32_MAX && !ds__node_depend(n, on))
             r = DS_ERR_OUT_OF_MEMORY;
     }
-    ds__release(after);
+    ds__host_free(after);
     return r;
 }
 
@@ -84,7 +84,7 @@ static ds_result ds__cuda_get_nodes(const ds__cuda_scope *scope, cudaGraph_t gra
     ds_result r = DS__RT(*scope, cudaGraphGetNodes, (graph, NULL, count));
     if (r < 0 || !*count)
         return r;
-    if (!(*out = ds__alloc(*count * sizeof(cudaGraphNode_t))))
+    if (!(*out = ds__host_alloc(*count * sizeof(cudaGraphNode_t))))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu nodes", *count);
     return DS__RT(*scope, cudaGraphGetNodes, (graph, *out, count));
 }
@@ -127,7 +127,7 @@ static ds_result ds__cuda_read_nodes(const ds__cuda_scope *scope, ds__body *b) {
     for (size_t i = first; i < count && r == DS_OK; i++)
         if (all[i])
             r = ds__cuda_append_unknown(b, all[i]);
-    ds__release(all);
+    ds__host_free(all);
     for (uint32_t i = before; i < b->count && r == DS_OK; i++)
         r = ds__cuda_read_after(scope, b, i);
     return r;

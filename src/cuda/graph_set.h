@@ -112,7 +112,7 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     for (size_t i = 0; i < count && r == DS_OK; i++)
         for (uint32_t k = 0; k < n->dep_count; k++)
             found += after[i] == nodes[n->deps[k]];
-    ds__release(after);
+    ds__host_free(after);
     if (r == DS_OK && (count != n->dep_count || found != count))
         r = ds__fail(DS_ERR_UNSUPPORTED,
                      "node %u of the new child graph has other dependencies than the present child",
@@ -150,7 +150,7 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
         else if (r == DS_OK)
             r = ds__cuda_is_empty(scope, nodes[i]);
     }
-    ds__release(nodes);
+    ds__host_free(nodes);
     return r;
 }
 

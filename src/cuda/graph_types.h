@@ -96,15 +96,15 @@ typedef struct ds__cuda_task {
 static void ds__cuda_task_end(void *user) {
     ds__cuda_task *h = user;
     ds__object_drop(h->payload);
-    ds__release(h);
+    ds__host_free(h);
 }
 
 /* Of a host node, or a copy or fill of host memory; NULL: no memory, and the sentence is set. */
 static ds__object *ds__cuda_task_new(const ds__node *n) {
-    ds__cuda_task *h = ds__alloc(sizeof *h);
+    ds__cuda_task *h = ds__host_alloc(sizeof *h);
     ds__object *o = h ? ds__object_new(h, ds__cuda_task_end) : NULL;
     if (!o) {
-        ds__release(h);
+        ds__host_free(h);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
         return NULL;
     }
@@ -130,7 +130,7 @@ static void CUDART_CB ds__cuda_host_node(void *user) {
 static ds__cuda_task ds__cuda_nothing; /* of a node that is switched off */
 
 static int ds__cuda_own_room(ds__cuda_owns *list) {
-    return ds__room(&list->at, sizeof *list->at, list->count, &list->room);
+    return ds__array_make_room(&list->at, sizeof *list->at, list->count, &list->room);
 }
 
 static int ds__cuda_own_keep(ds__cuda_owns *list, uint32_t node, ds__object *o) {
@@ -156,7 +156,7 @@ static void ds__cuda_own_drop(ds__cuda_owns *list, uint32_t node) {
 static void ds__cuda_own_end(ds__cuda_owns *list) {
     for (uint32_t i = 0; i < list->count; i++)
         ds__object_drop(list->at[i].object);
-    ds__release(list->at);
+    ds__host_free(list->at);
     memset(list, 0, sizeof *list);
 }
 

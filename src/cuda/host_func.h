@@ -60,7 +60,7 @@ static void CUDART_CB ds__cuda_host_main(cudaStream_t stream, cudaError_t status
     if (atomic_compare_exchange_strong(&h->state, &pending, DS__CUDA_TAKEN)) {
         ds__cuda_run_host(h, status != cudaSuccess);
         if (!embedded)
-            ds__release(h);
+            ds__host_free(h);
         atomic_fetch_sub(&ds__cuda.host_count, 1);
     }
     atomic_fetch_sub(&ds__cuda.inside, 1);
@@ -107,7 +107,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
                                       uint64_t stream, int blocks) {
     ds__cuda_scope scope;
     int capturing = 0;
-    ds__cuda_host *h = ds__alloc(sizeof *h);
+    ds__cuda_host *h = ds__host_alloc(sizeof *h);
     if (!h)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a host function");
     h->fn = fn;
@@ -127,7 +127,7 @@ static ds_result ds__cuda_submit_host(const ds__cuda_stream *s, ds_host_fn fn,
         ds__cuda_leave(&scope);
     }
     if (r < 0 || capturing)
-        ds__release(h);
+        ds__host_free(h);
     return r;
 }
 

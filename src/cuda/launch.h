@@ -55,7 +55,8 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
             atomic_store(&f->shared, bytes);
     }
     ds__mutex_unlock(&ds__cuda.mutex);
-    return r < 0 ? ds__also(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes) : r;
+    return r < 0 ? ds__fail_append(r, " (kernel %s, %u bytes of shared memory)", k->name, bytes)
+                 : r;
 }
 
 static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const ds__cuda_stream *s,
@@ -87,7 +88,7 @@ static inline ds_result ds__cuda_launch_one(const ds__cuda_scope *scope, const d
     }
     return DS__LIKELY(code == 0)
                ? DS_OK
-               : ds__also(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
+               : ds__fail_append(ds__cuda_fail(scope, call, code), " (kernel %s)", k->name);
 }
 
 /* Most items of one launch: CUDA counts blocks in 31 bits, a parameter of 4 bytes items in 32. */

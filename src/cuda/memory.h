@@ -32,8 +32,8 @@ __attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope 
     cudaError_t code = cudaMemGetInfo(&avail, &total);
     ds__cuda_unrelax(scope, relaxed, mode);
     if (code == cudaSuccess)
-        ds__also(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free", size,
-                 avail, total);
+        ds__fail_append(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free",
+                        size, avail, total);
     ds__cuda_ignore(scope, code);
 }
 

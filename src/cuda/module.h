@@ -50,11 +50,11 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
         m = m->next;
     if (!m) {
         int code;
-        if (!(m = ds__alloc(sizeof *m)))
+        if (!(m = ds__host_alloc(sizeof *m)))
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
         if (ds__cuda_is_unended_text(image, k->cuda.image_size)) {
-            if (!(text = ds__alloc(k->cuda.image_size + 1))) {
-                ds__release(m);
+            if (!(text = ds__host_alloc(k->cuda.image_size + 1))) {
+                ds__host_free(m);
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
             }
             image = memcpy(text, image, k->cuda.image_size);
@@ -62,16 +62,16 @@ static ds_result ds__cuda_load_module(const ds__cuda_scope *scope, const ds__ker
         code = ds__cuda_load_image(image, log, sizeof log, &m->module);
         if (code == DS__CUDA_NO_CONTEXT && ds__cuda_bind(scope))
             code = ds__cuda_load_image(image, log, sizeof log, &m->module);
-        ds__release(text);
+        ds__host_free(text);
         if (code) {
-            ds__release(m);
+            ds__host_free(m);
             ds_result r = ds__cuda_fail(scope, "cuModuleLoadDataEx", code);
             log[sizeof log - 1] = 0;
             for (char *c = log; *c; c++)
                 if (*c == '\n')
                     *c = ' ';
-            return ds__also(r, "; kernel %s could not be loaded%s%s", k->name, *log ? ": " : "",
-                            log);
+            return ds__fail_append(r, "; kernel %s could not be loaded%s%s", k->name,
+                                   *log ? ": " : "", log);
         }
         m->image = k->cuda.image;
         m->device = scope->device;
@@ -99,8 +99,8 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
     }
     if (!code)
         return DS_OK;
-    r = ds__also(ds__cuda_fail(scope, call, code), "; function \"%s\" of the image of kernel %s",
-                 k->cuda.entry, k->name);
+    r = ds__fail_append(ds__cuda_fail(scope, call, code),
+                        "; function \"%s\" of the image of kernel %s", k->cuda.entry, k->name);
     if (--f->module->users == 0) { /* nothing can run it */
         ds__cuda_module **p = &ds__cuda.modules;
         while (*p != f->module)
@@ -115,7 +115,7 @@ static ds_result ds__cuda_load_function(const ds__cuda_scope *scope, const ds__k
 
 static ds_result ds__cuda_load(const ds__cuda_scope *scope, ds__kernel *k) {
     ds__cuda_function *f = atomic_load(&k->native);
-    if (!f && !(f = ds__alloc((size_t)ds__cuda.devices * sizeof *f)))
+    if (!f && !(f = ds__host_alloc((size_t)ds__cuda.devices * sizeof *f)))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to load kernel %s", k->name);
     atomic_store(&k->native, f);
     f += scope->device;
@@ -186,7 +186,7 @@ static void ds__cuda_kernel_destroy(ds__kernel *kernel) {
             f[i].module->users--;
     ds__mutex_unlock(&ds__cuda.mutex);
     atomic_store(&kernel->native, NULL);
-    ds__release(f);
+    ds__host_free(f);
 }
 
 /* Takes the device's modules that no kernel has any more out of the list; all: the others too. */
@@ -219,7 +219,7 @@ static void ds__cuda_unload(const ds__cuda_scope *scope, ds__cuda_module *list) 
         list = m->next;
         DS__DR_CODE(*scope, code, cuModuleUnload, (m->module));
         (void)code; /* after a failure of the device nothing can be unloaded */
-        ds__release(m);
+        ds__host_free(m);
     }
     ds__cuda_unrelax(scope, relaxed, mode);
 }

@@ -189,8 +189,8 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
     int code = DS__NVML_TOO_SMALL;
     for (int i = 0; i < 8 && code == DS__NVML_TOO_SMALL; i++) { /* more may start meanwhile */
         unsigned count = room;
-        ds__nvml_process *list = ds__alloc(room * sizeof *list);
-        out->list = list ? ds__alloc(room * sizeof *out->list) : NULL;
+        ds__nvml_process *list = ds__host_alloc(room * sizeof *list);
+        out->list = list ? ds__host_alloc(room * sizeof *out->list) : NULL;
         code = out->list ? n->processes(handle, &count, list) : DS__NVML_TOO_SMALL;
         for (unsigned k = 0; code == 0 && k < count && k < room; k++) {
             const ds__nvml_process_v1 *old = (const ds__nvml_process_v1 *)list + k;
@@ -198,10 +198,10 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
             out->list[k].bytes = n->old ? old->bytes : list[k].bytes;
             out->count = k + 1;
         }
-        ds__release(list);
+        ds__host_free(list);
         if (code == 0)
             break;
-        ds__release(out->list);
+        ds__host_free(out->list);
         out->list = NULL;
         room = count > room ? count + 16 : 2 * room;
     }

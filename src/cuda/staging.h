@@ -52,7 +52,7 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
             ds__cuda.stages = stage->next;
         ds__lock_give(&ds__cuda.host_lock);
         if (!stage) {
-            if (!(stage = ds__alloc(sizeof *stage)))
+            if (!(stage = ds__host_alloc(sizeof *stage)))
                 return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a staging buffer");
             enum cudaStreamCaptureMode mode;
             int relaxed = ds__cuda_relax(scope, &mode);
@@ -60,7 +60,7 @@ static ds_result ds__cuda_stage_of(const ds__cuda_scope *scope, ds__cuda_stream 
                                  (&stage->memory, DS__CUDA_STAGE, cudaHostAllocPortable));
             ds__cuda_unrelax(scope, relaxed, mode);
             if (r < 0) {
-                ds__release(stage);
+                ds__host_free(stage);
                 return r;
             }
         }
@@ -84,7 +84,7 @@ static void ds__cuda_staged_drop(ds__cuda_staged *w) {
     if (atomic_fetch_sub(&w->users, 1) != 1)
         return;
     ds__cuda_stage_drop(w->stage);
-    ds__release(w);
+    ds__host_free(w);
 }
 
 static void ds__cuda_piece_run(void *user) {
@@ -173,12 +173,12 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     ds__cuda_scope scope;
     if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
-    ds__cuda_staged *w = ds__alloc(sizeof *w + across * down * sizeof w->piece[0]);
+    ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0) {
-        ds__release(w);
+        ds__host_free(w);
         return r;
     }
     int capturing = 0;
@@ -189,13 +189,13 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
                      "capture continues");
     if (r < 0) {
         ds__cuda_leave(&scope);
-        ds__release(w);
+        ds__host_free(w);
         return r;
     }
     ds__mutex_lock(&s->staging);
     r = ds__cuda_stage_of(&scope, s);
     if (r < 0) {
-        ds__release(w);
+        ds__host_free(w);
     } else {
         w->stage = s->stage;
         atomic_store(&w->users, 1);

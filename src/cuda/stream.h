@@ -63,7 +63,7 @@ static ds_result ds__cuda_make_stream(const ds__cuda_scope *scope, unsigned flag
 
 /* The object of a stream; NULL: no memory, and the sentence is set. */
 static ds__cuda_stream *ds__cuda_new_stream(cudaStream_t handle, int device, int kind) {
-    ds__cuda_stream *s = ds__alloc(sizeof *s);
+    ds__cuda_stream *s = ds__host_alloc(sizeof *s);
     if (!s) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
         return NULL;
@@ -97,7 +97,7 @@ static ds_result ds__cuda_stream_create(int device, int kind, unsigned flags, in
     s->priority = *priority;
     if (r < 0) {
         ds__mutex_destroy(&s->staging);
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     if (kind != DS__STREAM_LEGACY)
@@ -201,7 +201,7 @@ static void ds__cuda_end_stream(ds__cuda_stream *s, int owned) {
     if (s->stage)
         ds__cuda_stage_drop(s->stage);
     ds__mutex_destroy(&s->staging);
-    ds__release(s);
+    ds__host_free(s);
 }
 
 /* Ends the native stream of an unwrapped object, if its new owner has ended meanwhile. */
@@ -290,7 +290,7 @@ static ds_result ds__cuda_stream_wrap(int device, void *native, int own, unsigne
         r = ds__cuda_list_wrapper(s);
     if (r < 0) {
         ds__mutex_destroy(&s->staging);
-        ds__release(s);
+        ds__host_free(s);
         return r;
     }
     *out = s;

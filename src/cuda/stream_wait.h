@@ -84,9 +84,9 @@ static cudaEvent_t *ds__cuda_lock_for_events(void) {
         if (count <= room)
             return events;
         ds__cuda_unlock_for_events();
-        ds__release(events);
+        ds__host_free(events);
         room = count;
-        if (!(events = ds__alloc(room * sizeof(cudaEvent_t)))) {
+        if (!(events = ds__host_alloc(room * sizeof(cudaEvent_t)))) {
             ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to wait for %zu streams", room);
             return NULL;
         }
@@ -141,7 +141,7 @@ static ds_result ds__cuda_legacy_synchronize(const ds__cuda_stream *legacy) {
         ds__cuda_ignore(&scope, cudaEventDestroy(events[i]));
     }
     ds__cuda_leave(&scope);
-    ds__release(events);
+    ds__host_free(events);
     return r;
 }
 
@@ -176,7 +176,7 @@ static ds_result ds__cuda_poll(ds_result (*query)(void *object), void *object,
         if (r != DS_NOT_READY || passed >= timeout_ns)
             return r;
         if (passed < 20000) {
-            ds__pause();
+            ds__processor_pause();
         } else {
             uint64_t left = timeout_ns - passed;
             uint64_t ns = nap < left ? nap : left;

@@ -58,7 +58,7 @@ static ds_result ds__cuda_space_reserve(int device, size_t size, size_t *out_pag
         if (code)
             r = ds__cuda_fail(&scope, "cuMemAddressReserve", code);
         if (r == DS_ERR_OUT_OF_MEMORY)
-            ds__also(r, "; %zu bytes of address space were requested", size);
+            ds__fail_append(r, "; %zu bytes of address space were requested", size);
     }
     ds__cuda_unrelax(&scope, relaxed, mode);
     ds__cuda_leave(&scope);

@@ -1,7 +1,7 @@
 /* os/device_code.h - what arithmetic shared with device code needs.
 
-   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__sqrt32 and ds__sqrt64 for rooms that are
-   compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
+   Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
+   are compiled both as C and as device code: the arithmetic of the kernels in comm/ and rng/. For
    device code kernels/device.h defines all of them before it includes such a room.
 
    Invariants: a room that uses them includes nothing else but this room.
@@ -26,7 +26,7 @@
 
 /* The square root by the processor's instruction: a builtin may call the C library, which sets
    errno. */
-static inline float ds__sqrt32(float x) {
+static inline float ds__float_sqrt(float x) {
     float r;
 #if defined(__x86_64__)
     __asm__("sqrtss %1, %0" : "=x"(r) : "x"(x));
@@ -36,7 +36,7 @@ static inline float ds__sqrt32(float x) {
     return r;
 }
 
-static inline double ds__sqrt64(double x) {
+static inline double ds__double_sqrt(double x) {
     double r;
 #if defined(__x86_64__)
     __asm__("sqrtsd %1, %0" : "=x"(r) : "x"(x));

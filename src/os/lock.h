@@ -19,24 +19,24 @@ typedef struct ds__lock {
     _Atomic uint32_t taken;
 } ds__lock;
 
-static inline int ds__trylock(ds__lock *lock) {
+static inline int ds__lock_try(ds__lock *lock) {
     return atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) == 0;
 }
 
 /* Waits for the lock: spins first, then yields. */
 static void ds__lock_slow(ds__lock *lock) {
     for (int spins = 0;; spins++) {
-        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__trylock(lock))
+        if (atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && ds__lock_try(lock))
             return;
         if (spins < 64)
-            ds__pause();
+            ds__processor_pause();
         else
             ds__os_yield();
     }
 }
 
 static inline void ds__lock_take(ds__lock *lock) {
-    if (DS__UNLIKELY(!ds__trylock(lock)))
+    if (DS__UNLIKELY(!ds__lock_try(lock)))
         ds__lock_slow(lock);
 }
 

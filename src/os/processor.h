@@ -12,7 +12,7 @@
 #include "linux.h"
 
 /* Tells the processor that the thread spins. */
-static inline void ds__pause(void) {
+static inline void ds__processor_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #else

@@ -1,14 +1,14 @@
 /* plan/bound.h - bound of a collective's time.
 
-   Computes bound_ns of a plan (ds__bound): the bytes over the narrowest cut of the links, and
-   the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
-   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once
-   a plan reaches the bound.
+   Computes bound_ns of a plan (ds__bound_compute): the bytes over the narrowest cut of the links,
+   and the shortest latency ceil(log2 p) times, for all_reduce twice. The narrowest cut is found by
+   maximum flow (Dinic) and Dinkelbach's iteration. ds__search_one skips further algorithms once a
+   plan reaches the bound.
 
    Invariants: the first part is a lower bound of every plan. The second part is an estimate:
    ranks start several copies at once, so small collectives can be faster. Ranks with the same
-   links are computed once (ds__alike). If memory is exhausted, a cut counts as 0 and no error
-   is reported.
+   links are computed once (ds__bound_alike_find). If memory is exhausted, a cut counts as 0 and no
+   error is reported.
    Locks: none.
    Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_BOUND_H
@@ -90,8 +90,8 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
     ds__net n = { t->nodes + 2, 0, NULL, NULL, NULL, NULL, NULL, NULL };
     double total = 0;
     double time = 0;
-    int *space = ds__alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
-    n.cap = ds__alloc((size_t)most * sizeof *n.cap);
+    int *space = ds__host_alloc(((size_t)n.nodes * 4 + 2 * (size_t)most) * sizeof *space);
+    n.cap = ds__host_alloc((size_t)most * sizeof *n.cap);
     for (int i = 0; i < t->devices; i++)
         total += from[i] ? 0 : need[i];
     for (int round = 0; space && n.cap && total > 0 && round < 64; round++) {
@@ -131,13 +131,13 @@ static double ds__cut_time(const ds_topology *t, const char *from, const double 
             break;
         time = out / rate;
     }
-    ds__release(space);
-    ds__release(n.cap);
+    ds__host_free(space);
+    ds__host_free(n.cap);
     return time;
 }
 
 /* of a dependent step: the shortest latency. What it holds an engine for besides is not counted */
-static int64_t ds__alpha(const ds_topology *t) {
+static int64_t ds__bound_latency(const ds_topology *t) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < t->devices; i++)
         for (int k = 0; k < t->devices; k++)
@@ -148,7 +148,7 @@ static int64_t ds__alpha(const ds_topology *t) {
 
 /* For each rank the first one that has the same links to the same nodes: what holds for one
    holds for both. */
-static void ds__alike(const ds_topology *t, int *as) {
+static void ds__bound_alike_find(const ds_topology *t, int *as) {
     for (int i = 0; i < t->devices; i++)
         for (as[i] = 0; as[i] < i; as[i]++) {
             int same = as[as[i]] == as[i];
@@ -181,14 +181,15 @@ static void ds__alike(const ds_topology *t, int *as) {
         }
 }
 
-static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *need, char *from) {
+static int64_t ds__bound_compute(const ds_topology *t, const ds_plan_desc *w, double *need,
+                                 char *from) {
     double worst = 0;
     double S = (double)w->bytes;
     int p = t->devices;
     int rounds = 0;
     int sums = w->what == DS_REDUCE || w->what == DS_GATHER;
     int as[DS__TOPOLOGY_MAX];
-    ds__alike(t, as);
+    ds__bound_alike_find(t, as);
     while (1 << rounds < p)
         rounds++;
     for (int both = 0; both < (w->what == DS_ALL_REDUCE ? 2 : 1); both++) {
@@ -222,7 +223,7 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
         /* and from each group to the others */
         for (int level = 1; level <= 2 && w->what == DS_ALL_TO_ALL; level++) {
             int group[DS__TOPOLOGY_MAX];
-            ds__groups(t, level, group);
+            ds__tree_groups_of(t, level, group);
             for (int g = 0; g < p; g++) {
                 int n = 0;
                 int first = 0;
@@ -241,7 +242,8 @@ static int64_t ds__bound(const ds_topology *t, const ds_plan_desc *w, double *ne
         }
         worst += most;
     }
-    return (int64_t)(worst * 1e9) + rounds * ds__alpha(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
+    return (int64_t)(worst * 1e9) +
+           rounds * ds__bound_latency(t) * (w->what == DS_ALL_REDUCE ? 2 : 1);
 }
 
 #endif

@@ -1,9 +1,10 @@
 /* plan/cost_model.h - cost model and predictor.
 
-   Computes the time of single steps (ds__ns, ds__memory_ns) and predicts the end of a draft
-   whose steps have lanes (ds__predict). ds__followers lists the steps that wait for each step.
+   Computes the time of single steps (ds__cost_ns, ds__memory_ns) and predicts the end of a draft
+   whose steps have lanes (ds__cost_predict). ds__cost_followers_count lists the steps that wait for
+   each step.
 
-   Invariants: ds__predict follows the rule and the rounding of the CPU driver's virtual clock
+   Invariants: ds__cost_predict follows the rule and the rounding of the CPU driver's virtual clock
    (cpu/clock.h), so both give the same time. A change of one needs the same change in the
    other. The lists that begin with `next` are valid until the caller resets d->links to its
    former value. Steps that wait for each other are an error.
@@ -17,7 +18,7 @@
 #include "heap.h"
 
 /* Nanoseconds for so many bytes: the nearest, but for any at least one. */
-static int64_t ds__ns(double bytes, double rate) {
+static int64_t ds__cost_ns(double bytes, double rate) {
     double ns = bytes * 1e9 / rate;
     return ns < 1 ? bytes > 0 : (int64_t)(ns + 0.5);
 }
@@ -28,12 +29,12 @@ static const ds__troute *ds__step_route(const ds__draft *d, const ds__dstep *s) 
 }
 
 /* Streams are made lane by lane: the first one of each rank, then the second ones. */
-static uint32_t ds__turn(const ds__draft *d, const ds__dstep *s) {
+static uint32_t ds__cost_step_turn(const ds__draft *d, const ds__dstep *s) {
     return (uint32_t)(s->lane * (d->p + 1) + s->rank);
 }
 
 static int64_t ds__memory_ns(const ds__draft *d, const ds__dstep *s) {
-    return ds__ns((double)s->bytes * (s->from_count + 1), d->t->memory);
+    return ds__cost_ns((double)s->bytes * (s->from_count + 1), d->t->memory);
 }
 
 /* Returns the engine that is free first. */
@@ -47,9 +48,9 @@ static inline int64_t *ds__engine_first(int64_t *engine, size_t engines) {
 
 /* Who waits for a step, from its `after` lists and, when lanes are given, from the order in the
    lanes: lists that begin with `next`. */
-static int ds__followers(ds__draft *d, int lanes) {
+static int ds__cost_followers_count(ds__draft *d, int lanes) {
     /* of a lane, plus 1 */
-    uint32_t *last = ds__alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last);
+    uint32_t *last = ds__host_alloc(((size_t)d->p + 1) * DS__PLAN_LANES * sizeof *last);
     for (size_t i = 0; i < d->steps; i++) {
         d->step[i].next = DS__NONE;
         d->step[i].need = 0;
@@ -75,7 +76,7 @@ static int ds__followers(ds__draft *d, int lanes) {
         if (lanes)
             *l = i + 1;
     }
-    ds__release(last);
+    ds__host_free(last);
     return last && !d->failed;
 }
 
@@ -106,8 +107,8 @@ static void ds__plan_clock_run(const ds__plan_clock *c, const ds__draft *d, ds__
         if (c->wire[r->wire[i]] > s->start)
             s->start = c->wire[r->wire[i]];
     for (size_t i = 0; i < r->hops; i++)
-        c->wire[r->wire[i]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[i]]);
-    *e = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+        c->wire[r->wire[i]] = s->start + ds__cost_ns((double)s->bytes, t->wire[r->wire[i]]);
+    *e = s->start + t->start_ns + ds__cost_ns((double)s->bytes, r->rate);
     s->done = *e + r->latency_ns;
 }
 
@@ -118,7 +119,7 @@ static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dste
         ds__dstep *f = &d->step[d->link[k].step];
         if (s->done > f->ready)
             f->ready = s->done;
-        if (!--f->need && !ds__due_put(h, f->ready, ds__turn(d, f), d->link[k].step))
+        if (!--f->need && !ds__due_put(h, f->ready, ds__cost_step_turn(d, f), d->link[k].step))
             return 0;
     }
     return 1;
@@ -126,20 +127,20 @@ static int ds__plan_clock_finish(const ds__draft *d, ds__dues *h, const ds__dste
 
 /* The virtual clock's rule, word for word: steps that are ready, in the order of that time, then
    of their lanes. Returns 0 if memory is exhausted or if steps wait for each other. */
-static int ds__predict(ds__draft *d) {
+static int ds__cost_predict(ds__draft *d) {
     size_t engines = (size_t)d->t->engines;
     size_t n = (size_t)d->p + 1;
     size_t links = d->links;
     size_t run = 0;
     ds__plan_clock c = { NULL, NULL, NULL };
     ds__dues h = { NULL, 0, 0 };
-    c.engine = ds__alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
+    c.engine = ds__host_alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
     c.memory = c.engine + n * engines;
     c.wire = c.memory + n;
-    int ok = c.engine && ds__followers(d, 1);
+    int ok = c.engine && ds__cost_followers_count(d, 1);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
-            ok = ds__due_put(&h, 0, ds__turn(d, &d->step[i]), i);
+            ok = ds__due_put(&h, 0, ds__cost_step_turn(d, &d->step[i]), i);
 
     d->end = 0;
     for (; ok && h.dues; run++) {
@@ -150,8 +151,8 @@ static int ds__predict(ds__draft *d) {
         ok = ds__plan_clock_finish(d, &h, s);
     }
     d->links = links;
-    ds__release(c.engine);
-    ds__release(h.due);
+    ds__host_free(c.engine);
+    ds__host_free(h.due);
     if (ok && run != d->steps) {
         ds__fail(DS_ERR_INVALID_VALUE, "the steps of a plan wait for each other");
         ok = 0;

@@ -7,9 +7,9 @@
    of the steps and numbers of pieces are tried, and the best is kept.
 
    Invariants: the arcs of a wire, engine or memory (ds__orbit) do not overlap on the circle.
-   Times of the schedule are targets: ds__settle and ds__predict give the final ones. The random
-   numbers have a fixed seed, so the same request gives the same plan. `work` limits the time of
-   the search.
+   Times of the schedule are targets: ds__settle_plan and ds__cost_predict give the final ones. The
+   random numbers have a fixed seed, so the same request gives the same plan. `work` limits the time
+   of the search.
    Locks: none.
    Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_CYCLE_H
@@ -107,7 +107,7 @@ static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64
         before = begin = (begin + grid - 1) / grid * grid;
         for (size_t h = 0; route && h < route->hops; h++)
             if ((begin = ds__orbit_find(&r->orbit[route->wire[h]], begin,
-                                        ds__ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
+                                        ds__cost_ns(bytes, t->wire[route->wire[h]]), turn)) < 0)
                 return 0;
         int64_t first = -1;
         for (size_t n = 0; n < engines; n++) {
@@ -130,7 +130,7 @@ static int ds__cycle_put(ds__cycle *r, uint32_t i, size_t k, int64_t turn, int64
     }
     for (size_t h = 0; route && h < route->hops; h++) {
         ds__orbit *o = &r->orbit[route->wire[h]];
-        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__ns(bytes, t->wire[route->wire[h]]) };
+        o->arc[o->arcs++] = (ds__arc){ begin % turn, ds__cost_ns(bytes, t->wire[route->wire[h]]) };
     }
     if (rest)
         r->orbit[own + e].arc[r->orbit[own + e].arcs++] = (ds__arc){ begin % turn, rest };
@@ -188,8 +188,8 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
         const ds__dstep *s = &d->step[i];
         const ds__troute *route = ds__step_route(d, s);
         double bytes = (double)ds__cycle_bytes(r, i, k);
-        r->held[i] = route ? t->start_ns + ds__ns(bytes, route->rate)
-                           : ds__ns(bytes * (s->from_count + 1), t->memory);
+        r->held[i] = route ? t->start_ns + ds__cost_ns(bytes, route->rate)
+                           : ds__cost_ns(bytes * (s->from_count + 1), t->memory);
         size_t own = r->wires + (route ? (size_t)s->rank * (size_t)t->engines
                                        : ((size_t)d->p + 1) * (size_t)t->engines + (size_t)s->rank);
         if (!route && r->held[i] > most)
@@ -199,7 +199,7 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
         if (load > most)
             most = load;
         for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__ns(bytes, t->wire[route->wire[h]]);
+            int64_t ns = ds__cost_ns(bytes, t->wire[route->wire[h]]);
             load = r->start[route->wire[h]] += ns;
             if (load > most)
                 most = load;
@@ -211,7 +211,7 @@ static int64_t ds__cycle_least(ds__cycle *r, size_t k) {
     for (uint32_t i = 0; i < r->steps; i++) {
         const ds__troute *route = ds__step_route(d, &d->step[i]);
         for (size_t h = 0; route && h < route->hops; h++) {
-            int64_t ns = ds__ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
+            int64_t ns = ds__cost_ns((double)ds__cycle_bytes(r, i, k), t->wire[route->wire[h]]);
             if (r->start[route->wire[h]] < most - most / 16)
                 continue;
             if (ns > r->grid[0])
@@ -282,10 +282,10 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
     r->wires = (size_t)t->wires;
     r->lines = r->wires + ranks * engines + ranks;
     size_t n = r->steps > r->lines ? r->steps : r->lines;
-    r->orbit = ds__alloc(r->lines * sizeof *r->orbit);
-    r->start = ds__alloc(4 * n * sizeof *r->start);
-    r->rank = ds__alloc(2 * n * sizeof *r->rank);
-    r->need = ds__alloc(2 * n * sizeof *r->need);
+    r->orbit = ds__host_alloc(r->lines * sizeof *r->orbit);
+    r->start = ds__host_alloc(4 * n * sizeof *r->start);
+    r->rank = ds__host_alloc(2 * n * sizeof *r->rank);
+    r->need = ds__host_alloc(2 * n * sizeof *r->need);
     if (!r->orbit || !r->start || !r->rank || !r->need)
         return 0;
     r->best = r->start + n;
@@ -305,7 +305,7 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
         }
         for (size_t i = 0; i < r->lines && !fill; i++)
             arcs += r->orbit[i].arcs;
-        if (!fill && !(r->arc = ds__alloc((arcs + 1) * sizeof *r->arc)))
+        if (!fill && !(r->arc = ds__host_alloc((arcs + 1) * sizeof *r->arc)))
             return 0;
         arcs = 0;
         for (size_t i = 0; i < r->lines && fill; i++) {
@@ -317,11 +317,11 @@ static int ds__cycle_begin(ds__cycle *r, ds__draft *d) {
 }
 
 static void ds__cycle_end(ds__cycle *r) {
-    ds__release(r->orbit);
-    ds__release(r->start);
-    ds__release(r->rank);
-    ds__release(r->need);
-    ds__release(r->arc);
+    ds__host_free(r->orbit);
+    ds__host_free(r->start);
+    ds__host_free(r->rank);
+    ds__host_free(r->need);
+    ds__host_free(r->arc);
 }
 
 /* The best of some orders and numbers of pieces for the flows of the draft, predicted to the
@@ -332,10 +332,10 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
     ds__cycle r;
     int ok = 0;
     memset(&r, 0, sizeof r);
-    if (!ds__emit(d, 1, 0))
+    if (!ds__pieces_emit(d, 1, 0))
         return 0;
     size_t links = d->links;
-    if (d->steps && ds__followers(d, 0) && ds__cycle_begin(&r, d)) {
+    if (d->steps && ds__cost_followers_count(d, 0) && ds__cycle_begin(&r, d)) {
         int64_t least = 0;
         for (int order = 0; order < 3; order++)
             for (size_t n = 0; n < sizeof counts / sizeof counts[0] && r.work < most; n++) {
@@ -383,7 +383,7 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
             }
         size_t slots = d->slots;
         d->slots = (size_t)(longest / r.turn) + 3;
-        ok = d->slots <= 64 && ds__emit(d, r.pieces, 0);
+        ok = d->slots <= 64 && ds__pieces_emit(d, r.pieces, 0);
         d->slots = slots;
         size_t first = 0;
         for (size_t f = 0; ok && f < d->flows; f++) {
@@ -394,15 +394,15 @@ static int ds__cycle_make(ds__draft *d, int64_t enough, size_t copies, size_t mo
                 const ds__troute *route = ds__step_route(d, s);
                 s->start = r.best[first + (i - w->first) % w->each] +
                            (int64_t)((i - w->first) / w->each) * r.turn;
-                s->done =
-                    s->start + (route ? d->t->start_ns + ds__ns((double)s->bytes, route->rate) +
-                                            route->latency_ns
-                                      : ds__memory_ns(d, s));
+                s->done = s->start +
+                          (route ? d->t->start_ns + ds__cost_ns((double)s->bytes, route->rate) +
+                                       route->latency_ns
+                                 : ds__memory_ns(d, s));
                 s->key = (uint64_t)s->start;
             }
             first += w->each;
         }
-        ok = ok && ds__sort(d) && ds__settle(d) && ds__predict(d);
+        ok = ok && ds__schedule_sort(d) && ds__settle_plan(d) && ds__cost_predict(d);
     }
     ds__cycle_end(&r);
     return ok;

@@ -2,8 +2,8 @@
 
    Turns one piece of a flow into steps: sums and copies up a tree (ds__emit_up), copies down a
    tree (ds__emit_down, ds__emit_parts). ds__emit_copy makes one copy, or two through the host
-   if the devices do not reach each other. ds__block and ds__slice cut bytes into blocks and
-   slices. ds__emit in plan/pieces.h calls this room for all pieces.
+   if the devices do not reach each other. ds__emit_block_of and ds__emit_slice_of cut bytes into
+   blocks and slices. ds__pieces_emit in plan/pieces.h calls this room for all pieces.
 
    Invariants: a step waits only for steps that were added before. A step that writes a slot of
    a ring waits for all readers of its former content. The inputs of a sum stand in the order of
@@ -25,21 +25,22 @@ typedef struct ds__extent {
 } ds__extent;
 
 /* Returns where block i of `of` blocks begins. */
-static size_t ds__block(const ds_plan_desc *w, size_t i, size_t of) {
+static size_t ds__emit_block_of(const ds_plan_desc *w, size_t i, size_t of) {
     size_t item = w->item ? w->item : 1;
     size_t n = w->bytes / item;
     return (n / of * i + n % of * i / of) * item;
 }
 
 /* Returns where slice j of `of` slices begins in a part of so many bytes. */
-static size_t ds__slice(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
+static size_t ds__emit_slice_of(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
     size_t unit = w->item && 256 % w->item ? w->item : 256;
     size_t n = bytes / unit;
     return j == of ? bytes : (n / of * j + n % of * j / of) * unit;
 }
 
 static ds__extent ds__slice_span(const ds_plan_desc *w, size_t bytes, size_t j, size_t of) {
-    return (ds__extent){ ds__slice(w, bytes, j, of), ds__slice(w, bytes, j + 1, of) };
+    return (ds__extent){ ds__emit_slice_of(w, bytes, j, of),
+                         ds__emit_slice_of(w, bytes, j + 1, of) };
 }
 
 /* Adds a step with the key, destination, bytes, rank and source of `step`, which reads `count`
@@ -85,8 +86,8 @@ static int ds__ring_add(ds__draft *d, int rank, size_t slot, size_t slots) {
 
 /* Returns the slot of piece q in a ring of the rank; the pieces of a flow share the ring. *place
    is the number of the ring plus 1. If *place is 0, the ring is added. */
-static ds_plan_location ds__ring_spot(ds__draft *d, int *place, int rank, size_t slot, size_t slots,
-                                      size_t q) {
+static ds_plan_location ds__ring_location(ds__draft *d, int *place, int rank, size_t slot,
+                                          size_t slots, size_t q) {
     if (!*place) {
         if (!ds__ring_add(d, rank, slot, slots))
             return (ds_plan_location){ 0, 0, 0 };
@@ -102,7 +103,7 @@ static void ds__ring_write(ds__draft *d, int place, size_t slots, size_t q, uint
         return;
     uint32_t *head = &d->head[d->ring[place - 1].head + q % slots];
     for (uint32_t k = *head; k != DS__NONE; k = d->link[k].next)
-        ds__after(d, step, d->link[k].step);
+        ds__schedule_step_after(d, step, d->link[k].step);
     *head = DS__NONE;
 }
 
@@ -154,8 +155,8 @@ static uint64_t ds__key_turn(const ds__draft *d, int from, int to, int by) {
     return turn < 4095 ? (uint64_t)turn : 4095;
 }
 
-static uint64_t ds__key(const ds__draft *d, const ds__piece *c, int depth, int from, int to,
-                        int by) {
+static uint64_t ds__emit_step_key(const ds__draft *d, const ds__piece *c, int depth, int from,
+                                  int to, int by) {
     return (c->key + ((uint64_t)(depth / 2 * d->wave) << 48) + ((uint64_t)depth << 32)) |
            ds__key_turn(d, from, to, by) << 20;
 }
@@ -191,14 +192,14 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
 
     for (int leg = !ds__copy_staged(d, h.at.rank, to.rank); leg < 2; leg++) {
         ds_plan_location dst =
-            leg ? to : ds__ring_spot(d, copy->stage, host, c->slot, c->slots, c->q);
+            leg ? to : ds__ring_location(d, copy->stage, host, c->slot, c->slots, c->q);
         int a = h.at.rank;
         int b = dst.rank;
         int by = ds__copy_maker(d, a, b, copy->push);
         int into = leg ? copy->to.ring : *copy->stage;
 
         ds__dstep one = {
-            .key = ds__key(d, c, 2 * copy->depth + leg, a, b, by),
+            .key = ds__emit_step_key(d, c, 2 * copy->depth + leg, a, b, by),
             .to = dst,
             .bytes = c->bytes,
             .rank = by,
@@ -208,7 +209,7 @@ static uint32_t ds__emit_copy(ds__draft *d, const ds__piece *c, const ds__copy *
         if (step == DS__NONE)
             return step;
 
-        ds__after(d, step, h.step);
+        ds__schedule_step_after(d, step, h.step);
         ds__ring_read(d, h.ring, c->slots, c->q, step);
         ds__ring_write(d, into, c->slots, c->q, step);
         h = (ds__held){ dst, step, into };
@@ -231,7 +232,7 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
     for (int i = 0; i < sum->count; i++)
         sum->spot[i] = sum->in[i].at;
     ds__dstep one = {
-        .key = ds__key(d, c, sum->depth, rank, rank, rank),
+        .key = ds__emit_step_key(d, c, sum->depth, rank, rank, rank),
         .to = to.at,
         .bytes = c->bytes,
         .rank = rank,
@@ -239,14 +240,14 @@ static ds__held ds__emit_sum(ds__draft *d, const ds__piece *c, const ds__sum *su
     };
     to.step = ds__dstep_add(d, one, sum->spot, (uint32_t)sum->count);
     for (int i = 0; i < sum->count && !d->failed; i++) {
-        ds__after(d, to.step, sum->in[i].step);
+        ds__schedule_step_after(d, to.step, sum->in[i].step);
         ds__ring_read(d, sum->in[i].ring, c->slots, c->q, to.step);
     }
     ds__ring_write(d, to.ring, c->slots, c->q, to.step);
     return to;
 }
 
-static int ds__depth(const int *tree, int v) {
+static int ds__emit_tree_depth(const int *tree, int v) {
     int n = 0;
     for (; tree[v] >= 0; v = tree[v])
         n++;
@@ -260,7 +261,7 @@ static int ds__by_depth(const int *tree, int n, int *order) {
     for (int v = 0; v < n; v++) {
         if (tree[v] == DS__APART)
             continue;
-        depth[v] = ds__depth(tree, v);
+        depth[v] = ds__emit_tree_depth(tree, v);
         int at = count++;
         for (; at > 0 && depth[order[at - 1]] > depth[v]; at--)
             order[at] = order[at - 1];
@@ -283,7 +284,7 @@ static ds__held ds__held_place(ds__draft *d, const ds__piece *c, int v, int outp
     int *place = &c->place[DS__PLACES * v + which];
     if (output)
         return to;
-    to.at = ds__ring_spot(d, place, v, c->slot, c->slots, c->q);
+    to.at = ds__ring_location(d, place, v, c->slot, c->slots, c->q);
     to.ring = *place;
     return to;
 }
@@ -298,19 +299,19 @@ typedef struct ds__rise {
 } ds__rise;
 
 static int ds__rise_init(ds__rise *r, size_t n) {
-    r->sent = ds__alloc(n * sizeof *r->sent);
-    r->in = ds__alloc(n * sizeof *r->in);
-    r->spot = ds__alloc(n * sizeof *r->spot);
-    r->low = ds__alloc(2 * n * sizeof *r->low);
+    r->sent = ds__host_alloc(n * sizeof *r->sent);
+    r->in = ds__host_alloc(n * sizeof *r->in);
+    r->spot = ds__host_alloc(n * sizeof *r->spot);
+    r->low = ds__host_alloc(2 * n * sizeof *r->low);
     r->lowest = r->low ? r->low + n : NULL;
     return r->sent && r->in && r->spot && r->low;
 }
 
 static void ds__rise_deinit(ds__rise *r) {
-    ds__release(r->sent);
-    ds__release(r->in);
-    ds__release(r->spot);
-    ds__release(r->low);
+    ds__host_free(r->sent);
+    ds__host_free(r->in);
+    ds__host_free(r->spot);
+    ds__host_free(r->low);
 }
 
 /* Collects the inputs of the i-th node: its own and those that its children sent, in the order
@@ -344,7 +345,7 @@ static int ds__rise_inputs(const ds__draft *d, const ds__piece *c, const ds__nod
 static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *nodes) {
     const int *tree = nodes->tree;
     const int *order = nodes->order;
-    int height = ds__depth(tree, order[nodes->count - 1]);
+    int height = ds__emit_tree_depth(tree, order[nodes->count - 1]);
     ds__held result = { { 0, 0, 0 }, DS__NONE, 0 };
     ds__rise r;
     if (!ds__rise_init(&r, (size_t)d->p + 1))
@@ -352,7 +353,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 
     for (int i = nodes->count - 1; i >= 0 && !d->failed; i--) {
         int v = order[i];
-        int depth = height - ds__depth(tree, v);
+        int depth = height - ds__emit_tree_depth(tree, v);
         int k = ds__rise_inputs(d, c, nodes, i, &r);
         result = r.in[0];
         r.lowest[v] = r.low[0];
@@ -366,7 +367,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 
         int *place = &c->place[DS__PLACES * v];
         ds__held to = { { 0, 0, 0 }, DS__NONE, 0 };
-        to.at = ds__ring_spot(d, &place[1], tree[v], c->slot, c->slots, c->q);
+        to.at = ds__ring_location(d, &place[1], tree[v], c->slot, c->slots, c->q);
         to.ring = place[1];
         ds__copy copy = { result, to, &place[2], !d->pull, depth };
         r.sent[v] = to;
@@ -377,7 +378,7 @@ static ds__held ds__emit_up(ds__draft *d, const ds__piece *c, const ds__nodes *n
 }
 
 /* Returns 1 if copies down a tree are pushed, since the root gets them from all. */
-static int ds__gives(const ds__draft *d) {
+static int ds__emit_gives(const ds__draft *d) {
     return d->want->what == DS_GATHER || (d->want->what == DS_REDUCE && d->p > DS__PLAN_LARGE);
 }
 
@@ -387,14 +388,14 @@ static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int o
     if (copied || (c->f->dest >= 0 && c->f->dest != owner))
         return;
     ds__dstep one = {
-        .key = ds__key(d, c, 2 * (depth0 + 1), owner, owner, owner),
+        .key = ds__emit_step_key(d, c, 2 * (depth0 + 1), owner, owner, owner),
         .to = { owner, DS_PLAN_OUTPUT, c->f->out + c->offset },
         .bytes = c->bytes,
         .rank = owner,
         .source = -1,
     };
     uint32_t step = ds__dstep_add(d, one, &first.at, 1);
-    ds__after(d, step, first.step);
+    ds__schedule_step_after(d, step, first.step);
     ds__ring_read(d, first.ring, c->slots, c->q, step);
 }
 
@@ -402,7 +403,7 @@ static void ds__emit_own(ds__draft *d, const ds__piece *c, ds__held first, int o
 static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nodes, ds__held first,
                           int depth0) {
     const int *tree = nodes->tree;
-    ds__held *held = ds__alloc(((size_t)d->p + 1) * sizeof *held);
+    ds__held *held = ds__host_alloc(((size_t)d->p + 1) * sizeof *held);
     if (!held) {
         d->failed = 1;
         return;
@@ -418,13 +419,13 @@ static void ds__emit_down(ds__draft *d, const ds__piece *c, const ds__nodes *nod
             .from = held[tree[v]],
             .to = to,
             .stage = &c->place[DS__PLACES * v + 4],
-            .push = ds__gives(d),
-            .depth = depth0 + ds__depth(tree, v),
+            .push = ds__emit_gives(d),
+            .depth = depth0 + ds__emit_tree_depth(tree, v),
         };
         held[v] = to;
         held[v].step = ds__emit_copy(d, c, &copy);
     }
-    ds__release(held);
+    ds__host_free(held);
 }
 
 /* A piece of the blocks of several ranks: copies to each rank its part. */
@@ -432,8 +433,8 @@ static void ds__emit_parts(ds__draft *d, const ds__piece *c, int *order, ds__hel
                            int depth0) {
     for (int i = 0; i < c->f->parts && !d->failed; i++) {
         const int *tree = d->tree + c->f->down + (ptrdiff_t)i * (d->p + 1);
-        size_t own = ds__block(d->want, (size_t)(c->f->dest + i), (size_t)d->p);
-        size_t end = ds__block(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
+        size_t own = ds__emit_block_of(d->want, (size_t)(c->f->dest + i), (size_t)d->p);
+        size_t end = ds__emit_block_of(d->want, (size_t)(c->f->dest + i + 1), (size_t)d->p);
         size_t begin = c->f->in + c->offset;
         size_t from = begin > own ? begin : own;
         size_t to = begin + c->bytes < end ? begin + c->bytes : end;

@@ -1,8 +1,8 @@
 /* plan/flow.h - flows and lists of groups.
 
-   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__path). ds__list_tree
-   makes trees that sum in the order of the ranks, from group to group. ds__flows_leads uses
-   them for sums over many ranks.
+   Adds flows to a draft (ds__flow_add) and takes a path out of a tree (ds__flow_path_find).
+   ds__list_tree makes trees that sum in the order of the ranks, from group to group.
+   ds__flows_leads uses them for sums over many ranks.
 
    Invariants: an empty flow is not added. Trees are named by their index in d->tree. In
    ds__flows_leads each group, or part of a group, has at least one lead.
@@ -34,7 +34,7 @@ static void ds__flow_add(ds__draft *d, ds__extent part, ds__flow flow) {
 
 /* Returns the path from the root of a tree to a node as a tree of its own, forwards or backwards.
    */
-static ptrdiff_t ds__path(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
+static ptrdiff_t ds__flow_path_find(ds__draft *d, ptrdiff_t tree, int to, int backwards) {
     int root = to;
     if (d->failed)
         return -1;
@@ -77,7 +77,7 @@ static int ds__list_run(const ds__draft *d, const int *group, int i, int split) 
 static ptrdiff_t ds__list_tree(ds__draft *d, const ds__algo *a, int j, int split, int *owner) {
     int group[DS__TOPOLOGY_MAX];
     int before = -1;
-    ds__groups(d->t, a->level, group);
+    ds__tree_groups_of(d->t, a->level, group);
     ptrdiff_t at = ds__tree_new(d, -1);
     for (int i = 0; i < d->p && !d->failed;) {
         int n = a->level ? ds__list_run(d, group, i, split) : 1;
@@ -166,8 +166,8 @@ static int ds__leads_add(ds__draft *d, const ds__leads *o, int j) {
         flow.dest = w->root;
         flow.down = ds__leads_to_root(d, flow.owner);
     } else {
-        part.begin = ds__block(w, (size_t)(j * o->each), (size_t)d->p);
-        part.end = ds__block(w, (size_t)((j + 1) * o->each), (size_t)d->p);
+        part.begin = ds__emit_block_of(w, (size_t)(j * o->each), (size_t)d->p);
+        part.end = ds__emit_block_of(w, (size_t)((j + 1) * o->each), (size_t)d->p);
         flow.dest = j * o->each;
         flow.down = ds__leads_to_blocks(d, o, j, flow.owner);
     }

@@ -1,12 +1,12 @@
 /* plan/flows.h - flows of an algorithm.
 
-   Turns a collective and an algorithm into flows (ds__flows), for trees, meshes, packed trees
-   and copies through the host. Grids are only checked here, since they have no flows. ds__load
-   gives the time of the busiest wire and the number of copies of one piece.
+   Turns a collective and an algorithm into flows (ds__flows_make), for trees, meshes, packed trees
+   and copies through the host. Grids are only checked here, since they have no flows.
+   ds__flows_load gives the time of the busiest wire and the number of copies of one piece.
 
-   Invariants: ds__flows discards the trees and flows of the draft first. It returns 0 if the
+   Invariants: ds__flows_make discards the trees and flows of the draft first. It returns 0 if the
    algorithm does not fit or if memory is exhausted, and sets `failed` only in the second case.
-   Every tree of sums satisfies ds__in_order. ds__load counts one tree of a flow in each
+   Every tree of sums satisfies ds__in_order. ds__flows_load counts one tree of a flow in each
    direction.
    Locks: none.
    Threads: the thread that makes the plan. */
@@ -88,7 +88,7 @@ static int ds__flow_owners_add(ds__draft *d) {
             continue;
         ds__flow flow = { .owner = i, .dest = w->root };
         flow.up = ds__tree_make(d, &ds__flow_star, i, 0);
-        flow.down = ds__path(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
+        flow.down = ds__flow_path_find(d, ds__tree_make(d, &ds__flow_star, i, 0), w->root, 0);
         ds__flow_add(d, ds__slice_span(w, w->bytes, k, n), flow);
         k++;
     }
@@ -103,7 +103,7 @@ static int ds__flow_groups_add(const ds__flow_maker *m, int root, int j, ds__ext
     int all = m->what == DS_ALL_REDUCE;
     int group[DS__TOPOLOGY_MAX];
     int turn = 0;
-    ds__groups(d->t, m->a->level, group);
+    ds__tree_groups_of(d->t, m->a->level, group);
     for (int k = 0; k < root; k++)
         turn += group[k] == group[root];
 
@@ -123,18 +123,18 @@ static void ds__flow_path_add(const ds__flow_maker *m, int root, int j, ptrdiff_
     ds__draft *d = m->d;
     const ds_plan_desc *w = d->want;
     size_t p = (size_t)d->p;
-    size_t at = ds__block(w, (size_t)v, p);
-    size_t n = ds__block(w, (size_t)v + 1, p) - at;
+    size_t at = ds__emit_block_of(w, (size_t)v, p);
+    size_t n = ds__emit_block_of(w, (size_t)v + 1, p) - at;
     ds__extent part = ds__slice_span(w, n, (size_t)j, (size_t)m->ways);
     ds__flow flow = { .in = at, .owner = root, .dest = v, .up = -1 };
-    flow.down = ds__path(d, tree, v, m->what == DS_GATHER);
+    flow.down = ds__flow_path_find(d, tree, v, m->what == DS_GATHER);
     if (m->what == DS_GATHER) {
         flow.in = 0;
         flow.out = at;
         flow.owner = v;
         flow.dest = root;
     } else if (m->what == DS_ALL_TO_ALL) {
-        flow.out = ds__block(w, (size_t)root, p);
+        flow.out = ds__emit_block_of(w, (size_t)root, p);
     }
     ds__flow_add(d, part, flow);
 }
@@ -144,13 +144,13 @@ static void ds__flow_paths_add(const ds__flow_maker *m, int root, int j, ptrdiff
     ds__draft *d = m->d;
     int deepest = 0;
     for (int v = 0; v < d->p; v++) {
-        int depth = ds__depth(d->tree + tree, v);
+        int depth = ds__emit_tree_depth(d->tree + tree, v);
         if (depth > deepest)
             deepest = depth;
     }
     for (int depth = deepest; depth >= 0; depth--)
         for (int v = 0; v < d->p && !d->failed; v++)
-            if (ds__depth(d->tree + tree, v) == depth)
+            if (ds__emit_tree_depth(d->tree + tree, v) == depth)
                 ds__flow_path_add(m, root, j, tree, v);
 }
 
@@ -223,8 +223,8 @@ static int ds__flow_root_add(ds__flow_maker *m, int root) {
     if (meshed && !ds__mesh_trees(d, &m->mesh, root, m->cut, tree))
         return 0;
     if (m->each) {
-        block.begin = ds__block(w, (size_t)root, p);
-        block.end = ds__block(w, (size_t)root + 1, p);
+        block.begin = ds__emit_block_of(w, (size_t)root, p);
+        block.end = ds__emit_block_of(w, (size_t)root + 1, p);
     }
     for (int j = 0; j < m->ways && !d->failed; j++) {
         ptrdiff_t t = meshed ? tree[j] : ds__tree_make(d, m->a, root, j);
@@ -277,7 +277,7 @@ static int ds__flow_trees_add(ds__flow_maker *m) {
 }
 
 /* Makes the flows of the draft. Returns 1 for flows, 0 if this algorithm does not fit here. */
-static int ds__flows(ds__draft *d, const ds__algo *a) {
+static int ds__flows_make(ds__draft *d, const ds__algo *a) {
     int what = (int)d->want->what;
     ds__flow_maker m = { .d = d, .a = a, .what = what, .ways = a->ways };
     m.sums = what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
@@ -322,7 +322,7 @@ static void ds__load_copy(const ds__draft *d, ds__wire_loads *o, int from, int t
 
 /* Returns the time of the busiest wire for all flows, and the number of copies of a piece of
    each. `load` has room for all wires. */
-static int64_t ds__load(const ds__draft *d, double *load, size_t *copies) {
+static int64_t ds__flows_load(const ds__draft *d, double *load, size_t *copies) {
     const ds_topology *t = d->t;
     ds__wire_loads loads = { load, 0, 0 };
     memset(load, 0, (size_t)t->wires * sizeof *load);

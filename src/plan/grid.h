@@ -60,9 +60,9 @@ static int ds__grid_rooted(const ds_plan_desc *w) {
 static size_t ds__grid_at(const ds__grid *g, int span, int lead, int group) {
     const ds_plan_desc *w = g->d->want;
     if (ds__grid_blocks(w))
-        return ds__block(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
-    return g->begin + ds__slice(w, g->bytes, (size_t)(lead * g->groups + group),
-                                (size_t)(g->leads * g->groups));
+        return ds__emit_block_of(w, (size_t)(span * g->leads + lead), (size_t)g->d->p);
+    return g->begin + ds__emit_slice_of(w, g->bytes, (size_t)(lead * g->groups + group),
+                                        (size_t)(g->leads * g->groups));
 }
 
 /* Returns the bytes that leads of several groups exchange: in all_reduce the part of a group in
@@ -89,8 +89,8 @@ static ds__held ds__grid_room(ds__grid *g, int rank, int which, size_t at, size_
     size_t unit = item > 256 ? item : 256; /* pieces differ by a unit at either end */
     if (which < 0)
         return to;
-    to.at = ds__ring_spot(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
-                          g->c.slots, g->c.q);
+    to.at = ds__ring_location(g->d, &g->place[rank * g->places + which], rank, bytes + 3 * unit,
+                              g->c.slots, g->c.q);
     to.ring = g->place[rank * g->places + which];
     return to;
 }
@@ -130,7 +130,7 @@ static uint32_t ds__grid_pass(ds__grid *g, int from, int to, int span, ds__exten
     uint32_t step =
         ds__grid_copy(g, here, 0, part.end - begin, ds__grid_room(g, to, -1, begin, 0), 0).step;
     for (int i = 0; i < after && !g->d->failed; i++)
-        ds__after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
+        ds__schedule_step_after(g->d, step, g->got[(from * g->spans + span) * g->most + i]);
     return step;
 }
 
@@ -275,10 +275,10 @@ static void ds__grid_own_blocks(ds__grid *g) {
     ds__draft *d = g->d;
     for (int r = 0; r < d->p && !d->failed; r++) {
         ds_plan_location from = { r, DS_PLAN_INPUT, 0 };
-        size_t begin = ds__block(d->want, (size_t)r, (size_t)d->p);
-        size_t end = ds__block(d->want, (size_t)r + 1, (size_t)d->p);
+        size_t begin = ds__emit_block_of(d->want, (size_t)r, (size_t)d->p);
+        size_t end = ds__emit_block_of(d->want, (size_t)r + 1, (size_t)d->p);
         ds__dstep one = {
-            .key = ds__key(d, &g->c, 2 * g->depth, r, r, r),
+            .key = ds__emit_step_key(d, &g->c, 2 * g->depth, r, r, r),
             .to = { r, DS_PLAN_OUTPUT, begin },
             .bytes = end - begin,
             .rank = r,
@@ -442,13 +442,13 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
     g->places = (g->leads / g->run + g->run + g->size - g->leads + 2) * g->spans + g->groups + 1;
     size_t spans = (size_t)g->spans;
 
-    g->rank = ds__alloc(n * sizeof *g->rank);
-    g->place = ds__alloc(n * (size_t)g->places * sizeof *g->place);
-    g->have = ds__alloc(n * spans * sizeof *g->have);
-    g->sum = ds__alloc(2 * n * spans * sizeof *g->sum);
-    g->got = ds__alloc(n * spans * (size_t)g->most * sizeof *g->got);
-    g->in = ds__alloc(n * sizeof *g->in);
-    g->spot = ds__alloc(n * sizeof *g->spot);
+    g->rank = ds__host_alloc(n * sizeof *g->rank);
+    g->place = ds__host_alloc(n * (size_t)g->places * sizeof *g->place);
+    g->have = ds__host_alloc(n * spans * sizeof *g->have);
+    g->sum = ds__host_alloc(2 * n * spans * sizeof *g->sum);
+    g->got = ds__host_alloc(n * spans * (size_t)g->most * sizeof *g->got);
+    g->in = ds__host_alloc(n * sizeof *g->in);
+    g->spot = ds__host_alloc(n * sizeof *g->spot);
     if (!g->rank || !g->place || !g->have || !g->sum || !g->got || !g->in || !g->spot)
         return 0;
 
@@ -461,13 +461,13 @@ static int ds__grid_init(ds__grid *g, ds__draft *d) {
 }
 
 static void ds__grid_deinit(ds__grid *g) {
-    ds__release(g->rank);
-    ds__release(g->place);
-    ds__release(g->have);
-    ds__release(g->sum);
-    ds__release(g->got);
-    ds__release(g->in);
-    ds__release(g->spot);
+    ds__host_free(g->rank);
+    ds__host_free(g->place);
+    ds__host_free(g->have);
+    ds__host_free(g->sum);
+    ds__host_free(g->got);
+    ds__host_free(g->in);
+    ds__host_free(g->spot);
 }
 
 /* Emits piece q. */
@@ -477,8 +477,8 @@ static void ds__grid_emit_piece(ds__grid *g, size_t q, size_t pieces) {
     int what = (int)w->what;
     g->c.q = q;
     g->c.key = (uint64_t)q << 48;
-    g->begin = ds__slice(w, w->bytes, q, pieces);
-    g->bytes = ds__slice(w, w->bytes, q + 1, pieces) - g->begin;
+    g->begin = ds__emit_slice_of(w, w->bytes, q, pieces);
+    g->bytes = ds__emit_slice_of(w, w->bytes, q + 1, pieces) - g->begin;
     g->depth = 0;
     memset(g->have, 0, (size_t)d->p * (size_t)g->spans * sizeof *g->have);
     if (what != DS_BROADCAST && what != DS_ALL_GATHER)

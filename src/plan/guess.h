@@ -53,9 +53,9 @@ static int ds__loads_init(ds__loads *o, const ds__draft *d) {
     size_t p = (size_t)d->p;
     size_t wires = (size_t)d->t->wires;
     memset(o, 0, sizeof *o);
-    o->wire = ds__alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *o->wire);
-    o->inner = ds__alloc(p + 1);
-    o->made = ds__alloc(p * sizeof *o->made);
+    o->wire = ds__host_alloc(((wires + p) * DS__GUESS_LEVELS + p) * sizeof *o->wire);
+    o->inner = ds__host_alloc(p + 1);
+    o->made = ds__host_alloc(p * sizeof *o->made);
     if (!o->wire || !o->inner || !o->made)
         return 0;
     o->sum = o->wire + wires * DS__GUESS_LEVELS;
@@ -64,9 +64,9 @@ static int ds__loads_init(ds__loads *o, const ds__draft *d) {
 }
 
 static void ds__loads_deinit(ds__loads *o) {
-    ds__release(o->wire);
-    ds__release(o->inner);
-    ds__release(o->made);
+    ds__host_free(o->wire);
+    ds__host_free(o->inner);
+    ds__host_free(o->made);
 }
 
 /* Returns the level that a level counts as. */
@@ -150,7 +150,7 @@ static void ds__loads_node(const ds__draft *d, ds__loads *o, const ds__loads_sid
         e.level = ds__loads_level(side->height + depth - 1);
         e.from = u;
         e.to = v;
-        e.push = ds__gives(d);
+        e.push = ds__emit_gives(d);
     } else if (!o->inner[v]) {
         e.level = 0; /* an input is there from the beginning */
     }
@@ -172,7 +172,7 @@ static void ds__loads_tree(const ds__draft *d, ds__loads *o, const ds__loads_sid
     for (int v = 0; v <= d->p; v++) {
         if (tree[v] < 0)
             continue;
-        int depth = ds__depth(tree, v);
+        int depth = ds__emit_tree_depth(tree, v);
         if (depth > deepest)
             deepest = depth;
         ds__loads_node(d, o, side, v, depth);
@@ -187,7 +187,7 @@ static void ds__loads_flow(const ds__draft *d, ds__loads *o, const ds__flow *f) 
     if (f->up >= 0) {
         up.tree = d->tree + f->up;
         for (int v = 0; v <= d->p; v++) {
-            int depth = up.tree[v] < 0 ? 0 : ds__depth(up.tree, v);
+            int depth = up.tree[v] < 0 ? 0 : ds__emit_tree_depth(up.tree, v);
             if (depth > up.height)
                 up.height = depth;
         }
@@ -331,13 +331,13 @@ static void ds__guess_choose(const ds__draft *d, const ds__loads *o, ds__algo a,
 static int ds__guess_add(ds__search *s, ds__guesses *all, ds__algo a) {
     ds__draft *d = &s->now;
     ds__loads o;
-    if (!ds__flows(d, &a))
+    if (!ds__flows_make(d, &a))
         return !d->failed;
     if (!ds__loads_init(&o, d)) {
         d->failed = 1;
         goto fail;
     }
-    if (d->run && !ds__emit(d, 1, 0))
+    if (d->run && !ds__pieces_emit(d, 1, 0))
         goto fail;
     if (d->run)
         ds__loads_grid(d, &o);
@@ -367,8 +367,8 @@ static int ds__guess_compare(const void *a, const void *b) {
 static int ds__search_this(ds__search *s, const ds__guess *g) {
     ds__draft *d = &s->now;
     int id = ds__algo_at(g->algo.name);
-    if (!ds__flows(d, &g->algo) || !ds__emit(d, g->pieces, g->pieces > 1) || !ds__arrange(d) ||
-        !ds__lanes_in_turn(d) || !ds__predict(d))
+    if (!ds__flows_make(d, &g->algo) || !ds__pieces_emit(d, g->pieces, g->pieces > 1) ||
+        !ds__schedule_arrange(d) || !ds__lanes_in_turn(d) || !ds__cost_predict(d))
         return 0;
     s->work += g->copies * g->pieces;
     ds__search_best(s, id);

@@ -206,7 +206,7 @@ static int ds__wants_init(ds__wants *o, ds__draft *d, const ds__algo *a) {
     o->each = what == DS_SCATTER || what == DS_GATHER || what == DS_ALL_TO_ALL;
     o->sides = what == DS_ALL_REDUCE ? 2 : 1;
     size_t room = (o->rooted ? 1 : p) * (o->each ? p : 1) * (size_t)o->sides * (size_t)o->ways;
-    o->want = ds__alloc(room * sizeof *o->want);
+    o->want = ds__host_alloc(room * sizeof *o->want);
     if (!o->want)
         return 0;
     for (int j = 0; j < o->ways && !d->failed; j++)
@@ -234,7 +234,7 @@ static int ds__wants_improve(const ds__wants *o, const ds__pack *k) {
     double least = 1e300;
     size_t nodes = o->count * (size_t)k->n;
     int passes = o->count > 16 ? 8 : 32;
-    int *best = ds__alloc((nodes + 1) * sizeof *best);
+    int *best = ds__host_alloc((nodes + 1) * sizeof *best);
     int *tree = o->count ? d->tree + o->want[0].tree : d->tree;
     int ok = 1;
     if (o->count > 100)
@@ -257,7 +257,7 @@ static int ds__wants_improve(const ds__wants *o, const ds__pack *k) {
     }
     if (ok && nodes)
         memcpy(tree, best, nodes * sizeof *best);
-    ds__release(best);
+    ds__host_free(best);
     return ok;
 }
 
@@ -269,7 +269,7 @@ static ds__extent ds__want_block(const ds__wants *o, const ds_plan_desc *w, cons
         return (ds__extent){ 0, w->bytes };
     if (o->what == DS_ALL_TO_ALL)
         block = (size_t)n->to;
-    return (ds__extent){ ds__block(w, block, p), ds__block(w, block + 1, p) };
+    return (ds__extent){ ds__emit_block_of(w, block, p), ds__emit_block_of(w, block + 1, p) };
 }
 
 /* Returns the flow of a want whose block begins at `begin`. */
@@ -298,14 +298,14 @@ static ds__flow ds__want_flow(const ds__wants *o, ds__draft *d, const ds__want *
         break;
     case DS_ALL_TO_ALL:
         f.in = begin;
-        f.out = ds__block(d->want, (size_t)n->root, (size_t)d->p);
+        f.out = ds__emit_block_of(d->want, (size_t)n->root, (size_t)d->p);
         f.dest = n->to;
         break;
     case DS_GATHER:
         f.out = begin;
         f.owner = n->to;
         f.dest = n->root;
-        f.down = ds__path(d, n->tree, n->to, 1);
+        f.down = ds__flow_path_find(d, n->tree, n->to, 1);
         break;
     default: /* broadcast */
         break;
@@ -335,7 +335,7 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
 
     ds__wants wants;
     ds__pack k = { d, NULL, 0, d->p + 1 };
-    k.load = ds__alloc(((size_t)d->t->wires + 1) * sizeof *k.load);
+    k.load = ds__host_alloc(((size_t)d->t->wires + 1) * sizeof *k.load);
     k.whole = w->bytes ? (double)d->bound * 1e-9 + 1e-9 : 1;
     if (ds__wants_init(&wants, d, a) && k.load)
         ok = ds__wants_improve(&wants, &k);
@@ -343,8 +343,8 @@ static int ds__pack_flows(ds__draft *d, const ds__algo *a) {
         d->failed = 1;
     if (ok)
         ds__wants_flows(&wants, d);
-    ds__release(wants.want);
-    ds__release(k.load);
+    ds__host_free(wants.want);
+    ds__host_free(k.load);
     d->ways = a->ways;
     return ok && !d->failed;
 }

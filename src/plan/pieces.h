@@ -1,7 +1,7 @@
 /* plan/pieces.h - steps of all pieces.
 
-   Emits all pieces of a draft (ds__emit), as flows or as a grid. A flow is cut into pieces of
-   whole units, which differ by at most one unit. Pieces pass a rank in a ring of slots.
+   Emits all pieces of a draft (ds__pieces_emit), as flows or as a grid. A flow is cut into pieces
+   of whole units, which differ by at most one unit. Pieces pass a rank in a ring of slots.
 
    Invariants: a flow has at least one piece, and no more than it has units. `first` and `each`
    of a flow number its steps: piece q begins with step first + q * each. Trees must not be added
@@ -31,7 +31,7 @@ static void ds__emit_piece(ds__draft *d, const ds__piece *c, const ds__nodes *up
     ds__held held = { { f->owner, DS_PLAN_INPUT, f->in + c->offset }, DS__NONE, 0 };
     int height = 0;
     if (ups->count) {
-        height = ds__depth(ups->tree, ups->order[ups->count - 1]);
+        height = ds__emit_tree_depth(ups->tree, ups->order[ups->count - 1]);
         held = ds__emit_up(d, c, ups);
     }
     if (f->parts > 1)
@@ -82,9 +82,9 @@ static void ds__emit_flow(ds__draft *d, ds__flow *f, size_t pieces, int *up, int
 
 /* Emits all pieces of all flows, or of a grid. Returns 0 if memory or the limit of steps is
    exhausted. */
-static int ds__emit(ds__draft *d, size_t pieces, int wave) {
+static int ds__pieces_emit(ds__draft *d, size_t pieces, int wave) {
     size_t n = (size_t)d->p + 1;
-    int *up = ds__alloc(2 * n * sizeof *up);
+    int *up = ds__host_alloc(2 * n * sizeof *up);
     int *down = up ? up + n : NULL;
     ds__draft_clear(d);
     d->wave = wave;
@@ -98,7 +98,7 @@ static int ds__emit(ds__draft *d, size_t pieces, int wave) {
         ds__emit_grid(d, pieces);
     for (size_t i = 0; i < d->flows && !d->failed; i++)
         ds__emit_flow(d, &d->flow[i], pieces, up, down);
-    ds__release(up);
+    ds__host_free(up);
     return !d->failed;
 }
 

@@ -31,19 +31,19 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
     ds_plan *n = &o->plan;
     size_t ranks = (size_t)d->p + 1;
     size_t lanes = ranks * DS__PLAN_LANES;
-    ds_plan_step *step = ds__alloc((d->steps + 1) * sizeof *step);
-    ds_plan_location *spot = ds__alloc((d->spots + 1) * sizeof *spot);
+    ds_plan_step *step = ds__host_alloc((d->steps + 1) * sizeof *step);
+    ds_plan_location *spot = ds__host_alloc((d->spots + 1) * sizeof *spot);
     /* last: plus 1 */
-    uint32_t *before = ds__alloc((d->links + 1) * sizeof *before);
-    uint32_t *last = ds__alloc(lanes * sizeof *last);
+    uint32_t *before = ds__host_alloc((d->links + 1) * sizeof *before);
+    uint32_t *last = ds__host_alloc(lanes * sizeof *last);
     uint32_t count = 0;
-    size_t *scratch = ds__alloc(ranks * sizeof *scratch);
+    size_t *scratch = ds__host_alloc(ranks * sizeof *scratch);
     n->step = step;
     n->spot = spot;
     n->before = before;
     n->scratch = scratch;
     if (!step || !spot || !before || !last || !scratch) {
-        ds__release(last);
+        ds__host_free(last);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a plan of %zu steps", d->steps);
     }
     if (d->spots)
@@ -73,7 +73,7 @@ static ds_result ds__plan_fill(ds__draft *d, ds__planned *o) {
                 0;
         step[i].after_count = count - step[i].after;
     }
-    ds__release(last);
+    ds__host_free(last);
     n->ranks = d->p;
     n->ways = d->ways;
     n->lanes = d->lanes;
@@ -137,17 +137,17 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         if (t->seat[i] >= s.now.largest)
             s.now.largest = t->seat[i] + 1;
     s.now.slots = DS__PLAN_SLOTS;
-    s.load = ds__alloc(((size_t)t->wires + 1) * sizeof *s.load);
-    s.now.scratch = ds__alloc(n * sizeof *s.now.scratch);
-    s.best.scratch = ds__alloc(n * sizeof *s.best.scratch);
-    s.now.place = ds__alloc(DS__PLACES * n * sizeof *s.now.place);
-    s.out = ds__alloc(sizeof *s.out);
+    s.load = ds__host_alloc(((size_t)t->wires + 1) * sizeof *s.load);
+    s.now.scratch = ds__host_alloc(n * sizeof *s.now.scratch);
+    s.best.scratch = ds__host_alloc(n * sizeof *s.best.scratch);
+    s.now.place = ds__host_alloc(DS__PLACES * n * sizeof *s.now.place);
+    s.out = ds__host_alloc(sizeof *s.out);
     if (s.out)
         s.out->allocator = ds__allocator;
-    double *need = ds__alloc(n * sizeof *need);
-    char *from = ds__alloc(n);
+    double *need = ds__host_alloc(n * sizeof *need);
+    char *from = ds__host_alloc(n);
     ds_result r = DS_OK;
-    int64_t bound = need && from ? ds__bound(t, w, need, from) : 0;
+    int64_t bound = need && from ? ds__bound_compute(t, w, need, from) : 0;
     s.enough = w->pieces || w->algorithm ? 0 : bound;
     s.now.bound = bound;
     if (!s.load || !s.now.scratch || !s.best.scratch || !s.now.place || !s.out || !need || !from ||
@@ -167,9 +167,9 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
         s.best.p = t->devices;
         r = ds__plan_fill(&s.best, s.out);
     }
-    ds__release(s.load);
-    ds__release(need);
-    ds__release(from);
+    ds__host_free(s.load);
+    ds__host_free(need);
+    ds__host_free(from);
     ds__draft_end(&s.now);
     ds__draft_end(&s.best);
     if (r == DS_OK)
@@ -231,30 +231,30 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
     DS__ENTER("ds_plan_write");
     DS__REQUIRE(t && plan && write_fn, "%s is NULL", !t ? "topology" : plan ? "write_fn" : "plan");
     const ds__planned *o = (const ds__planned *)plan;
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     size_t copies = 0;
     for (size_t i = 0; i < plan->steps; i++)
         copies += plan->step[i].from_count == 1;
-    ds__pen_print(&pen, "%s of %zu bytes over %d ranks", ds__collective_names[plan->desc.what],
-                  plan->desc.bytes, plan->ranks);
+    ds__text_writer_print(&pen, "%s of %zu bytes over %d ranks",
+                          ds__collective_names[plan->desc.what], plan->desc.bytes, plan->ranks);
     if (plan->desc.what <= DS_REDUCE)
-        ds__pen_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
-    ds__pen_print(
+        ds__text_writer_print(&pen, ", root %s", t->node[t->rank[plan->desc.root]].name);
+    ds__text_writer_print(
         &pen,
         ": %s, %d way%s, %zu piece%s of at most %zu bytes, %zu copies and %zu sums on %d lane%s\n",
         plan->desc.algorithm, plan->ways, plan->ways == 1 ? "" : "s", plan->pieces,
         plan->pieces == 1 ? "" : "s", plan->piece_bytes, copies, plan->steps - copies, plan->lanes,
         plan->lanes == 1 ? "" : "s");
-    ds__pen_print(&pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n",
-                  (double)plan->predicted_ns / 1e3, (double)plan->bound_ns / 1e3,
-                  plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns
-                                     : 100.0);
+    ds__text_writer_print(
+        &pen, "predicted %.1f us, bound %.1f us: %.1f %% of it\n", (double)plan->predicted_ns / 1e3,
+        (double)plan->bound_ns / 1e3,
+        plan->predicted_ns ? 100.0 * (double)plan->bound_ns / (double)plan->predicted_ns : 100.0);
     for (int i = 0; i < DS__ALGO_NAMES; i++)
         if (o->best[i].ns)
-            ds__pen_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n", ds__algo_names[i],
-                          (double)o->best[i].ns / 1e3, o->best[i].ways,
-                          o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
-                          o->best[i].pieces == 1 ? "" : "s");
+            ds__text_writer_print(&pen, "  %-8s %12.1f us  %d way%s, %zu piece%s\n",
+                                  ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
+                                  o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
+                                  o->best[i].pieces == 1 ? "" : "s");
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }
 

@@ -1,13 +1,13 @@
 /* plan/schedule.h - order of the steps.
 
-   Puts the steps of a draft in order. ds__sort orders them by key. ds__arrange starts each step
-   as soon as its inputs, wires and engine are free, and orders the steps by start. With many
-   ranks a copy between groups may reserve its wires. Lanes are not considered yet. ds__after
-   makes a step wait for another one.
+   Puts the steps of a draft in order. ds__schedule_sort orders them by key. ds__schedule_arrange
+   starts each step as soon as its inputs, wires and engine are free, and orders the steps by start.
+   With many ranks a copy between groups may reserve its wires. Lanes are not considered yet.
+   ds__schedule_step_after makes a step wait for another one.
 
-   Invariants: ds__sort changes the numbers of steps, so it updates all links. ds__arrange needs
-   keys that order the steps by urgency, and replaces them by the start times. A heap of waiting
-   steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
+   Invariants: ds__schedule_sort changes the numbers of steps, so it updates all links.
+   ds__schedule_arrange needs keys that order the steps by urgency, and replaces them by the start
+   times. A heap of waiting steps (ds__waits) holds step numbers plus 1, and 0 is the empty heap.
    Locks: none.
    Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_SCHEDULE_H
@@ -32,10 +32,10 @@ static int ds__sorted_compare(const void *a, const void *b) {
 }
 
 /* The steps by their keys. */
-static int ds__sort(ds__draft *d) {
-    ds__sorted *order = ds__alloc((d->steps + 1) * sizeof *order);
-    ds__dstep *fresh = ds__alloc((d->steps + 1) * sizeof *fresh);
-    uint32_t *now = ds__alloc((d->steps + 1) * sizeof *now);
+static int ds__schedule_sort(ds__draft *d) {
+    ds__sorted *order = ds__host_alloc((d->steps + 1) * sizeof *order);
+    ds__dstep *fresh = ds__host_alloc((d->steps + 1) * sizeof *fresh);
+    uint32_t *now = ds__host_alloc((d->steps + 1) * sizeof *now);
     int ok = order && fresh && now;
     for (uint32_t i = 0; ok && i < d->steps; i++)
         order[i] = (ds__sorted){ d->step[i].key, i };
@@ -49,9 +49,9 @@ static int ds__sort(ds__draft *d) {
         d->link[i].step = now[d->link[i].step];
     if (ok && d->steps)
         memcpy(d->step, fresh, d->steps * sizeof *fresh);
-    ds__release(order);
-    ds__release(fresh);
-    ds__release(now);
+    ds__host_free(order);
+    ds__host_free(fresh);
+    ds__host_free(now);
     return ok;
 }
 
@@ -173,12 +173,13 @@ static int ds__begin_step(ds__arrangement *x, uint32_t i, int64_t now) {
         w->kept[r->wire[k]] = 0;
     if (kept)
         w->busy[own]--;
-    int64_t held = r ? d->t->start_ns + ds__ns((double)s->bytes, r->rate) : ds__memory_ns(d, s);
+    int64_t held =
+        r ? d->t->start_ns + ds__cost_ns((double)s->bytes, r->rate) : ds__memory_ns(d, s);
     int ok = 1;
     w->busy[own]++;
     for (size_t k = 0; ok && r && k < r->hops; k++) {
         w->busy[r->wire[k]] = 1;
-        ok = ds__due_put(h, now + ds__ns((double)s->bytes, d->t->wire[r->wire[k]]), 1,
+        ok = ds__due_put(h, now + ds__cost_ns((double)s->bytes, d->t->wire[r->wire[k]]), 1,
                          (uint32_t)r->wire[k]);
     }
     s->start = now;
@@ -244,31 +245,31 @@ static int ds__arrangement_init(ds__arrangement *x, ds__draft *d) {
     x->d = d;
     x->wires = (size_t)d->t->wires;
     x->all = x->wires + 2 * ((size_t)d->p + 1);
-    w->head = ds__alloc((x->all + 1) * sizeof *w->head);
-    w->child = ds__alloc((d->steps + 1) * sizeof *w->child);
-    w->next = ds__alloc((d->steps + 1) * sizeof *w->next);
-    w->kept = ds__alloc((x->all + 1) * sizeof *w->kept);
-    w->busy = ds__alloc(x->all * sizeof *w->busy);
+    w->head = ds__host_alloc((x->all + 1) * sizeof *w->head);
+    w->child = ds__host_alloc((d->steps + 1) * sizeof *w->child);
+    w->next = ds__host_alloc((d->steps + 1) * sizeof *w->next);
+    w->kept = ds__host_alloc((x->all + 1) * sizeof *w->kept);
+    w->busy = ds__host_alloc(x->all * sizeof *w->busy);
     return w->head && w->child && w->next && w->kept && w->busy;
 }
 
 static void ds__arrangement_deinit(ds__arrangement *x) {
-    ds__release(x->w.head);
-    ds__release(x->w.child);
-    ds__release(x->w.next);
-    ds__release(x->w.kept);
-    ds__release(x->w.busy);
-    ds__release(x->freed.due);
-    ds__release(x->h.due);
+    ds__host_free(x->w.head);
+    ds__host_free(x->w.child);
+    ds__host_free(x->w.next);
+    ds__host_free(x->w.kept);
+    ds__host_free(x->w.busy);
+    ds__host_free(x->freed.due);
+    ds__host_free(x->h.due);
 }
 
 /* Starts each step as soon as it can start, in the order of the list, and notes the times. No step
    waits for a wire that is only reserved by steps that wait themselves. Then the steps stand in
    the order of their starts. Returns 0 if memory is exhausted. */
-static int ds__arrange(ds__draft *d) {
+static int ds__schedule_arrange(ds__draft *d) {
     ds__arrangement x;
     size_t links = d->links;
-    int ok = ds__arrangement_init(&x, d) && ds__sort(d) && ds__followers(d, 0);
+    int ok = ds__arrangement_init(&x, d) && ds__schedule_sort(d) && ds__cost_followers_count(d, 0);
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
             ok = ds__begin_step(&x, i, 0);
@@ -281,10 +282,10 @@ static int ds__arrange(ds__draft *d) {
     for (size_t i = 0; i < d->steps; i++)
         d->step[i].key = (uint64_t)d->step[i].start;
     ds__arrangement_deinit(&x);
-    return ok && ds__sort(d);
+    return ok && ds__schedule_sort(d);
 }
 
-static void ds__after(ds__draft *d, uint32_t step, uint32_t before) {
+static void ds__schedule_step_after(ds__draft *d, uint32_t step, uint32_t before) {
     if (before == DS__NONE || step == DS__NONE)
         return;
     ds__dlink *one = DS__ADD(d, link);

@@ -104,7 +104,7 @@ static int ds__search_is_far(const ds__search *s) {
 /* Returns 1 if the flows of the draft cannot be faster than the best plan, or need not be. Sets
    `copies` to the number of copies of a piece. */
 static int ds__search_is_slow(ds__search *s, int id, size_t *copies) {
-    int64_t least = ds__load(&s->now, s->load, copies);
+    int64_t least = ds__flows_load(&s->now, s->load, copies);
     s->time[1][s->turn] = least;
     if (id && s->best.name && s->best.end <= s->enough)
         return 1;
@@ -146,7 +146,8 @@ static int ds__search_pieces(ds__search *s, int id, size_t copies, size_t k, int
             if (s->work > most)
                 return DS__SEARCH_SPENT;
         }
-        if (!ds__emit(d, k, wave) || !ds__arrange(d) || !ds__settle(d) || !ds__predict(d))
+        if (!ds__pieces_emit(d, k, wave) || !ds__schedule_arrange(d) || !ds__settle_plan(d) ||
+            !ds__cost_predict(d))
             return DS__SEARCH_FAILED;
         if (d->end < *fastest)
             *fastest = d->end;
@@ -198,7 +199,7 @@ static int ds__search_one(ds__search *s, const ds__algo *a) {
         return 1;
     if (asked && strcmp(asked, a->name) != 0)
         return 1;
-    if (!ds__flows(d, a))
+    if (!ds__flows_make(d, a))
         return !d->failed;
     if (ds__search_is_slow(s, id, &copies))
         return 1;

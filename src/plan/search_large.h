@@ -96,7 +96,7 @@ static int ds__search_all(ds__search *s) {
         int group[DS__TOPOLOGY_MAX];
         int groups = 0;
         int largest = 0;
-        ds__groups(s->now.t, level, group);
+        ds__tree_groups_of(s->now.t, level, group);
         for (int i = 0; i < p; i++) {
             int n = 0;
             int new_one = 1;

@@ -1,14 +1,14 @@
 /* plan/settle.h - lanes of the steps.
 
    Gives each step a lane, and if needed one more step to wait for. With them the virtual clock
-   serves the steps in the chosen order where possible. ds__settle does this after ds__arrange
-   or after a modulo schedule. ds__lanes_in_turn does it for the estimated candidates of many
-   ranks.
+   serves the steps in the chosen order where possible. ds__settle_plan does this after
+   ds__schedule_arrange or after a modulo schedule. ds__lanes_in_turn does it for the estimated
+   candidates of many ranks.
 
    Invariants: the steps stand in the chosen order, and each waits only for earlier ones.
-   `ready`, `start` and `done` follow the rule of the virtual clock; ds__predict computes the
+   `ready`, `start` and `done` follow the rule of the virtual clock; ds__cost_predict computes the
    final times. At most one link per step is added. A lane is less than DS__PLAN_LANES, in
-   ds__settle with few ranks less than DS__PLAN_FEW_LANES.
+   ds__settle_plan with few ranks less than DS__PLAN_FEW_LANES.
    Locks: none.
    Threads: the thread that makes the plan. */
 #ifndef DS__PLAN_SETTLE_H
@@ -58,21 +58,21 @@ static int ds__settling_init(ds__settling *x, ds__draft *d) {
     x->wires = (size_t)d->t->wires;
     x->count = 0;
     size_t n = x->wires + 2 * x->ranks;
-    x->lane = ds__alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
-    x->engine = ds__alloc((x->ranks * x->engines + n) * sizeof *x->engine);
+    x->lane = ds__host_alloc(x->ranks * DS__PLAN_LANES * sizeof *x->lane);
+    x->engine = ds__host_alloc((x->ranks * x->engines + n) * sizeof *x->engine);
     x->free_at = x->engine ? x->engine + x->ranks * x->engines : NULL;
-    x->last = ds__alloc((n + x->ranks) * sizeof *x->last);
+    x->last = ds__host_alloc((n + x->ranks) * sizeof *x->last);
     x->used = x->last ? x->last + n : NULL;
-    x->ended = ds__alloc((d->steps + 1) * sizeof *x->ended);
+    x->ended = ds__host_alloc((d->steps + 1) * sizeof *x->ended);
     d->lanes = 0;
     return x->lane && x->engine && x->last && x->ended;
 }
 
 static void ds__settling_deinit(ds__settling *x) {
-    ds__release(x->lane);
-    ds__release(x->engine);
-    ds__release(x->last);
-    ds__release(x->ended);
+    ds__host_free(x->lane);
+    ds__host_free(x->engine);
+    ds__host_free(x->last);
+    ds__host_free(x->ended);
 }
 
 /* Returns the k-th wire of a step, or behind the wires its engine or memory. */
@@ -116,7 +116,7 @@ static void ds__placing_init(const ds__settling *x, ds__placing *o, uint32_t i) 
         if (!x->last[what])
             continue;
         const ds__dstep *other = &d->step[x->last[what] - 1];
-        int64_t turn = ds__turn(d, other);
+        int64_t turn = ds__cost_step_turn(d, other);
         if (other->ready > o->earliest || (other->ready == o->earliest && turn > o->before)) {
             o->earliest = other->ready;
             o->before = turn;
@@ -150,8 +150,8 @@ static void ds__placing_run(ds__settling *x, const ds__placing *o) {
     s->start = s->ready > o->start ? s->ready : o->start;
     if (r) {
         for (size_t k = 0; k < r->hops; k++)
-            x->free_at[r->wire[k]] = s->start + ds__ns((double)s->bytes, t->wire[r->wire[k]]);
-        *o->engine = s->start + t->start_ns + ds__ns((double)s->bytes, r->rate);
+            x->free_at[r->wire[k]] = s->start + ds__cost_ns((double)s->bytes, t->wire[r->wire[k]]);
+        *o->engine = s->start + t->start_ns + ds__cost_ns((double)s->bytes, r->rate);
         s->done = *o->engine + r->latency_ns;
     } else {
         s->done = s->start + ds__memory_ns(d, s);
@@ -209,7 +209,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
     ds__dstep *s = o->s;
     const ds__troute *r = o->r;
     const ds__due *ended = x->ended;
-    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__ns((double)s->bytes, r->rate) / 2 : 0);
+    int64_t patience = x->d->t->start_ns / 4 + (r ? ds__cost_ns((double)s->bytes, r->rate) / 2 : 0);
     size_t low = ds__settling_after(x, o->earliest);
     int later = -1;
     if (low && ended[low - 1].at == o->earliest && (low == x->count || ended[low].at > o->start))
@@ -219,7 +219,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
         low--;
     }
     if (low < x->count && ended[low].at <= o->start + patience) {
-        ds__after(x->d, o->i, ended[low].id);
+        ds__schedule_step_after(x->d, o->i, ended[low].id);
         s->ready = ended[low].at > o->lane[s->lane] ? ended[low].at : o->lane[s->lane];
     }
 }
@@ -228,7 +228,7 @@ static void ds__settle_wait(const ds__settling *x, const ds__placing *o, int lan
    is served holds all it needs from then on. So the steps are gone through in the chosen order,
    with the times that they get. Each takes a lane. If needed it waits for one more step, so that
    it is ready after the earlier steps that use the same. Returns 0 if memory is exhausted. */
-static int ds__settle(ds__draft *d) {
+static int ds__settle_plan(ds__draft *d) {
     int lanes = d->p > DS__PLAN_LARGE ? DS__PLAN_LANES : DS__PLAN_FEW_LANES;
     ds__settling x;
     int ok = ds__settling_init(&x, d);
@@ -279,8 +279,8 @@ static void ds__lane_choose(ds__settling *x, const ds__placing *o) {
 }
 
 /* For many ranks, where one step that begins out of its turn delays thousands. Start and end of
-   each step are computed anew in the order of the list, so the rule of ds__settle holds for the
-   times that come out. Returns 0 if memory is exhausted. */
+   each step are computed anew in the order of the list, so the rule of ds__settle_plan holds for
+   the times that come out. Returns 0 if memory is exhausted. */
 static int ds__lanes_in_turn(ds__draft *d) {
     ds__settling x;
     int ok = ds__settling_init(&x, d);
@@ -292,7 +292,7 @@ static int ds__lanes_in_turn(ds__draft *d) {
         if (ds__placing_early(&o, o.s->ready, turn)) {
             size_t low = ds__settling_after(&x, o.earliest - (turn > o.before));
             if (low < x.count) {
-                ds__after(d, i, x.ended[low].id);
+                ds__schedule_step_after(d, i, x.ended[low].id);
                 o.s->ready = x.ended[low].at;
             }
         }

@@ -2,7 +2,7 @@
 
    Describes an algorithm (ds__algo) and makes trees from it: chains, heaps of any arity, stars,
    and trees that go from group to group (ds__tree_make). ds__tree_new adds an empty tree to a
-   draft, ds__line sorts the ranks by their distance from the root.
+   draft, ds__tree_line_make sorts the ranks by their distance from the root.
 
    Invariants: a tree has an entry for each rank and a last one for the host. An entry is the
    parent, DS__ALONE for the root, or DS__APART for a node outside the tree. A tree is named by
@@ -46,7 +46,7 @@ static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
     size_t n = (size_t)d->p + 1;
     while (!d->failed && d->trees + n > d->tree_room) { /* room for all at once */
         size_t full = d->tree_room;
-        int *grown = ds__grown(&d->tree, full, &d->tree_room, sizeof *d->tree);
+        int *grown = ds__array_grow(&d->tree, full, &d->tree_room, sizeof *d->tree);
         if (!grown)
             d->failed = 1;
     }
@@ -55,17 +55,17 @@ static ptrdiff_t ds__tree_new(ds__draft *d, int root) {
     return at;
 }
 
-static void ds__groups(const ds_topology *t, int level, int *group) {
+static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
     memcpy(group, t->group[level], (size_t)t->devices * sizeof *group);
 }
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
-static void ds__line(const ds__draft *d, int root, int *line) {
+static void ds__tree_line_make(const ds__draft *d, int root, int *line) {
     int near[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
-    ds__groups(d->t, 1, near);
-    ds__groups(d->t, 2, side);
+    ds__tree_groups_of(d->t, 1, near);
+    ds__tree_groups_of(d->t, 2, side);
     for (int i = 0; i < n; i++) {
         int v = (root + i) % n;
         int at = i;
@@ -107,8 +107,8 @@ typedef struct ds__tree_maker {
 
 /* Makes a heap of the members of a group: the parent of its entry is given. `skip`: copies that
    the entry makes to other groups. */
-static void ds__heap(const ds__tree_maker *m, const int *member, int count, int entry, int parent,
-                     int skip) {
+static void ds__tree_heap_add(const ds__tree_maker *m, const int *member, int count, int entry,
+                              int parent, int skip) {
     int arity = m->a->arity;
     int top = arity > skip ? arity - skip : 1;
     for (int i = 0; i < count; i++) {
@@ -177,7 +177,7 @@ static void ds__tree_group_add(ds__tree_maker *m, int g) {
     } else if (m->alone) {
         parent = DS__ALONE;
     }
-    ds__heap(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
+    ds__tree_heap_add(m, member, n, o->entry, parent, ds__tree_skip(m, g, via));
 }
 
 /* Returns the j-th tree from a root; -1 if memory is exhausted. */
@@ -195,8 +195,8 @@ static ptrdiff_t ds__tree_make(ds__draft *d, const ds__algo *a, int root, int j)
         return at;
     }
 
-    ds__groups(d->t, a->level, group);
-    ds__line(d, root, m.line);
+    ds__tree_groups_of(d->t, a->level, group);
+    ds__tree_line_make(d, root, m.line);
     m.groups = 0;
     for (int i = 0; i < d->p; i++) {
         if (i == 0 || group[m.line[i]] != group[m.line[i - 1]])

@@ -157,7 +157,7 @@ typedef struct ds__planned {
     ds__draft_add((d), &(d)->what, &(d)->what##s, &(d)->what##_room, sizeof *(d)->what)
 
 static void *ds__draft_add(ds__draft *d, void *array, size_t *count, size_t *room, size_t size) {
-    void *at = d->failed ? NULL : ds__grown(array, *count, room, size);
+    void *at = d->failed ? NULL : ds__array_grow(array, *count, room, size);
     if (!at)
         d->failed = 1;
     else
@@ -170,15 +170,15 @@ static void ds__draft_clear(ds__draft *d) {
 }
 
 static void ds__draft_end(ds__draft *d) {
-    ds__release(d->tree);
-    ds__release(d->flow);
-    ds__release(d->step);
-    ds__release(d->spot);
-    ds__release(d->link);
-    ds__release(d->head);
-    ds__release(d->ring);
-    ds__release(d->scratch);
-    ds__release(d->place);
+    ds__host_free(d->tree);
+    ds__host_free(d->flow);
+    ds__host_free(d->step);
+    ds__host_free(d->spot);
+    ds__host_free(d->link);
+    ds__host_free(d->head);
+    ds__host_free(d->ring);
+    ds__host_free(d->scratch);
+    ds__host_free(d->place);
 }
 
 #endif

@@ -117,8 +117,8 @@ __attribute__((cold, noinline)) static void ds__rng_observe(int kind, const ds__
                                                             size_t bytes, ds__stream *s,
                                                             ds_result r) {
     ds__seen_operand out = { .ptr = a->out, .bytes = bytes, .device = s->device, .writes = 1 };
-    out.stream.id = ds__handle(&s->slot);
-    ds__observe(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
+    out.stream.id = ds__handle_of(&s->slot);
+    ds__observer_notify(&(ds__seen){ .kind = kind, .operand = &out, .operands = 1, .result = r });
 }
 
 /* A fill that is being checked and enqueued. */
@@ -191,7 +191,7 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
         return DS_OK;
     if ((uintptr_t)d->out % size)
         return ds__fail(DS_ERR_INVALID_VALUE, "out must be a multiple of %zu", size);
-    ds_result r = ds__operand(d->out, q->bytes, "out", &p, &known);
+    ds_result r = ds__copy_operand_find(d->out, q->bytes, "out", &p, &known);
     if (r == DS_OK && known && p.kind == DS_MEMORY_DEVICE &&
         (p.device.type != s->device.type || p.device.index != s->device.index))
         r = ds__fail(DS_ERR_DEVICE_MISMATCH, "out is on %s:%d, but the stream is on %s:%d",
@@ -237,10 +237,10 @@ static ds_result ds__rng_request_submit(ds__rng_request *q) {
         r = ds__rng_kernel(q->which, &w.kernel);
     if (r < 0)
         return r;
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__rng_observe(DS__SEEN_BEGIN, &q->args, q->bytes, q->stream, r);
     r = ds__rng_request_put(q, &w);
-    if (ds__observed())
+    if (ds__observer_is_set())
         ds__rng_observe(DS__SEEN_END, &q->args, q->bytes, q->stream, r);
     if (g->offset != before)
         g->changes++;

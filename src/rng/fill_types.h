@@ -35,7 +35,7 @@ static ds_result ds__rng_text_join(int which) {
         return DS_OK;
     for (size_t i = 0; parts[i]; i++)
         length += strlen(parts[i]);
-    char *to = ds__alloc(length);
+    char *to = ds__host_alloc(length);
     if (!to)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a kernel");
     ds__rng.text[which] = to;
@@ -99,7 +99,7 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
     op.u.kernel.args = a;
     op.u.kernel.grid = NULL;
     op.u.kernel.capture = inside;
-    ds_result r = ds__submit(s, &op);
+    ds_result r = ds__stream_submit(s, &op);
     ds__unpin(&ds__g.kernels, k);
     return r;
 }

@@ -82,8 +82,8 @@ static void ds__generator_free(ds__generator *g) {
     if (!g)
         return;
     ds__mutex_destroy(&g->lock);
-    ds__release(g->label);
-    ds__release(g);
+    ds__host_free(g->label);
+    ds__host_free(g);
 }
 
 /* Drops a reference; the last one frees the generator. Takes ds__rng.lock. */
@@ -159,11 +159,11 @@ static ds_result ds__generator_new(const ds_rng_desc *d, ds__generator **out) {
     if (r < 0)
         return r;
 
-    ds__generator *g = ds__alloc(sizeof *g);
+    ds__generator *g = ds__host_alloc(sizeof *g);
     if (g && d->label)
         g->label = ds__copy_text(d->label, 255);
     if (!g || (d->label && !g->label)) {
-        ds__release(g);
+        ds__host_free(g);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a generator");
     }
     ds__mutex_init(&g->lock);
@@ -204,7 +204,7 @@ static void ds__rng_shutdown_graphs(void) {
 
     for (ds__rng_graph *u = idle, *next; u; u = next) {
         next = u->next;
-        ds__release(u);
+        ds__host_free(u);
     }
 }
 
@@ -214,8 +214,8 @@ static void ds__rng_shutdown_generators(void) {
         ds__generator *g = ds__rng.slot[i];
         if (!g)
             continue;
-        ds__warn("generator \"%s\", created at %s:%d, was not destroyed", g->label ? g->label : "",
-                 g->made.file ? g->made.file : "?", g->made.line);
+        ds__log_warn("generator \"%s\", created at %s:%d, was not destroyed",
+                     g->label ? g->label : "", g->made.file ? g->made.file : "?", g->made.line);
         g->id = 0;
         ds__generator_drop(g);
     }
@@ -235,7 +235,7 @@ static void ds__rng_shutdown_kernels(void) {
             ds__table_kill(&ds__g.kernels, k);
             ds__unpin(&ds__g.kernels, k);
         }
-        ds__release(ds__rng.text[i]);
+        ds__host_free(ds__rng.text[i]);
         ds__rng.text[i] = NULL;
     }
 }
@@ -246,7 +246,7 @@ static void ds__rng_shutdown(void) {
     ds__rng_shutdown_graphs();
     ds__rng_shutdown_generators();
     ds__rng_shutdown_kernels();
-    ds__release(ds__rng.slot);
+    ds__host_free(ds__rng.slot);
     ds__rng.slot = NULL;
     ds__rng.room = ds__rng.used = 0;
     ds__rng.ready = 0;

@@ -48,10 +48,11 @@ static int ds__rng_read_failed(ds_event read) {
    u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
     ds__event *e = ds__pin(&ds__g.events, u->read.id);
-    ds_result r = e ? ds__record(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
+    ds_result r =
+        e ? ds__event_record_on(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
     if (e)
         ds__event_unpin(e);
-    u->lost.id = r == DS_OK ? 0 : ds__handle(&s->slot);
+    u->lost.id = r == DS_OK ? 0 : ds__handle_of(&s->slot);
     if (r == DS_OK)
         u->launched = 1;
     return r;
@@ -111,7 +112,7 @@ static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
    which may still read them. The generator's lock is held. */
 static ds_result ds__rng_launch_write(ds__rng_graph *u, ds__stream *s) {
     const ds__generator *g = u->generator;
-    ds_stream stream = { ds__handle(&s->slot) };
+    ds_stream stream = { ds__handle_of(&s->slot) };
     ds__rng_args a = { .out = u->state };
     ds_kernel kernel;
     a.seed = g->seed;
@@ -200,7 +201,7 @@ static void ds__rng_graph_release(void *user) {
     ds__lock_give(&ds__rng.lock);
     ds__generator_drop(g);
     if (over)
-        ds__release(u);
+        ds__host_free(u);
 }
 
 /* Takes an idle object of the device; NULL: there is none. */
@@ -220,7 +221,7 @@ static ds__rng_graph *ds__rng_graph_take_idle(ds_device device) {
 /* Creates an object with its device memory and event. */
 static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     void *state = NULL;
-    ds__rng_graph *u = ds__alloc(sizeof *u);
+    ds__rng_graph *u = ds__host_alloc(sizeof *u);
     if (!u)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the fills of a graph");
     ds_result r = ds__segment_alloc(device, 2 * sizeof(uint64_t), &state);
@@ -229,7 +230,7 @@ static ds_result ds__rng_graph_new(ds_device device, ds__rng_graph **out) {
     if (r < 0) {
         if (state)
             DS_IGNORE(ds__segment_free(device, state, 2 * sizeof(uint64_t), 1));
-        ds__release(u);
+        ds__host_free(u);
         return r;
     }
     u->state = state;

@@ -360,7 +360,7 @@ DS__DEVICE void ds__rng_turn64(uint64_t w, double *sine, double *cosine) {
 
 /* Two normal numbers of two uniform ones (Box, Muller 1958). */
 DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviation, float *out) {
-    float s = ds__sqrt32(-2.0f * ds__rng_log(ds__rng_above_0(a)));
+    float s = ds__float_sqrt(-2.0f * ds__rng_log(ds__rng_above_0(a)));
     float sine;
     float cosine;
     ds__rng_turn(b, &sine, &cosine);
@@ -370,7 +370,7 @@ DS__DEVICE void ds__rng_normals(uint32_t a, uint32_t b, float mean, float deviat
 
 DS__DEVICE ds__rng_doubles ds__rng_normals64(ds__rng_words x, double mean, double deviation) {
     ds__rng_doubles d;
-    double s = ds__sqrt64(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
+    double s = ds__double_sqrt(-2.0 * ds__rng_log64(ds__rng_above_0_64(x.w[0], x.w[1])));
     double sine;
     double cosine;
     ds__rng_turn64(x.w[2] ^ (uint64_t)x.w[3] << 21, &sine, &cosine);

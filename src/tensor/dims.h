@@ -6,7 +6,7 @@
 
    Invariants: after a successful ds__tensor_read, the bytes of all elements lie inside the
    address space, from `low` to `high` behind `first`. Strides of an empty tensor and of
-   dimensions of size 1 are not checked, so they must not be followed. The text that ds__nth
+   dimensions of size 1 are not checked, so they must not be followed. The text that ds__dims_nth
    returns stays valid until its next call on the same thread.
    Locks: none.
    Threads: any. */
@@ -17,7 +17,7 @@
 #include "internal.h"
 
 /* "input tensor at index 3"; of index -1 only the words. */
-static const char *ds__nth(const char *what, int64_t index) {
+static const char *ds__dims_nth(const char *what, int64_t index) {
     static _Thread_local char text[100];
     if (index < 0)
         snprintf(text, sizeof text, "%s", what);
@@ -61,23 +61,23 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     out->first = NULL;
     out->device = out->given = (ds_device){ 0, 0 };
     DS__REQUIRE(ndim >= 0 && ndim <= DS_TENSOR_MAX_DIMS,
-                "%s has %d dimensions; 0 to %d are allowed", ds__nth(what, index), ndim,
+                "%s has %d dimensions; 0 to %d are allowed", ds__dims_nth(what, index), ndim,
                 DS_TENSOR_MAX_DIMS);
-    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__nth(what, index));
+    DS__REQUIRE(!ndim || shape, "the shape of %s is NULL", ds__dims_nth(what, index));
     DS__REQUIRE(dtype.bits && dtype.lanes, "%s has a data type of %d bits in %d lanes",
-                ds__nth(what, index), dtype.bits, dtype.lanes);
+                ds__dims_nth(what, index), dtype.bits, dtype.lanes);
     if (!out->item)
         return ds__fail(DS_ERR_UNSUPPORTED, "%s has elements of %d bits, which are not whole bytes",
-                        ds__nth(what, index), dtype.bits * dtype.lanes);
+                        ds__dims_nth(what, index), dtype.bits * dtype.lanes);
     for (int d = 0; d < ndim; d++)
         out->shape[d] = shape[d];
     out->count = ds__count_of(ndim, shape);
     for (int d = 0; out->count == -1 && d < ndim; d++)
-        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d", ds__nth(what, index),
-                    (long long)shape[d], d);
+        DS__REQUIRE(shape[d] >= 0, "%s has the size %lld in dimension %d",
+                    ds__dims_nth(what, index), (long long)shape[d], d);
     int64_t bytes = 0;
     DS__REQUIRE(out->count >= 0 && !__builtin_mul_overflow(out->count, (int64_t)out->item, &bytes),
-                "%s is larger than the address space", ds__nth(what, index));
+                "%s is larger than the address space", ds__dims_nth(what, index));
     out->bytes = (size_t)bytes;
     if (!strides) {
         ds__row_major(ndim, shape, out->strides);
@@ -99,7 +99,8 @@ static ds_result ds__dims_read(ds_dtype dtype, int ndim, const int64_t *shape,
     wide |= __builtin_mul_overflow(low, (int64_t)out->item, &low) ||
             __builtin_add_overflow(high, out->count > 0, &high) ||
             __builtin_mul_overflow(high, (int64_t)out->item, &high);
-    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space", ds__nth(what, index));
+    DS__REQUIRE(!wide, "the strides of %s lead beyond the address space",
+                ds__dims_nth(what, index));
     out->low = (ptrdiff_t)low;
     out->high = (ptrdiff_t)high;
     return DS_OK;
@@ -117,14 +118,14 @@ static ds_result ds__tensor_device(ds_device given, const char *what, int64_t in
         given.type != DS_DEVICE_CPU)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "%s is on a device of DLPack's type %d, which is not supported",
-                        ds__nth(what, index), given.type);
-    ds_result r = ds__resolve(given, out);
-    return r < 0 ? ds__also(r, " (%s)", ds__nth(what, index)) : r;
+                        ds__dims_nth(what, index), given.type);
+    ds_result r = ds__device_resolve(given, out);
+    return r < 0 ? ds__fail_append(r, " (%s)", ds__dims_nth(what, index)) : r;
 }
 
 static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
                                  ds__dims *out) {
-    DS__REQUIRE(t, "%s is NULL", ds__nth(what, index));
+    DS__REQUIRE(t, "%s is NULL", ds__dims_nth(what, index));
     ds_result r = ds__dims_read(t->dtype, t->ndim, t->shape, t->strides, what, index, out);
     if (r == DS_OK)
         r = ds__tensor_device(t->device, what, index, &out->device);
@@ -133,11 +134,11 @@ static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t i
     out->given = t->device.type == DS_DEVICE_CURRENT ? out->device : t->device;
     out->first = (char *)((uintptr_t)t->data + t->byte_offset);
     DS__REQUIRE(t->data || !out->count, "%s has %lld elements and its data is NULL",
-                ds__nth(what, index), (long long)out->count);
+                ds__dims_nth(what, index), (long long)out->count);
     DS__REQUIRE(!out->count || (t->byte_offset <= UINTPTR_MAX - (uintptr_t)t->data &&
                                 (uintptr_t)out->first >= (uintptr_t)0 - (uintptr_t)out->low &&
                                 (size_t)out->high <= UINTPTR_MAX - (uintptr_t)out->first),
-                "%s reaches beyond the address space", ds__nth(what, index));
+                "%s reaches beyond the address space", ds__dims_nth(what, index));
     return DS_OK;
 }
 

@@ -21,8 +21,8 @@
 #include "storage.h"
 #include "tensor.h"
 
-static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigned flags,
-                            ds_tensor **out) {
+static ds_result ds__dlpack_import(const ds_tensor *t, int kind, void *managed, unsigned flags,
+                                   ds_tensor **out) {
     ds__dims d;
     ds_result r = ds__tensor_read(t, "the managed tensor", -1, &d);
     ds__storage *storage = r == DS_OK ? ds__storage_new(kind, managed, NULL) : NULL;
@@ -41,7 +41,7 @@ static ds_result ds__import(const ds_tensor *t, int kind, void *managed, unsigne
 DSDEF ds_result(ds_tensor_import)(ds_managed_tensor *managed, ds_tensor **out) {
     DS__TENSOR_BEGIN("ds_tensor_import");
     DS__REQUIRE(managed, "managed is NULL");
-    return ds__import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
+    return ds__dlpack_import(&managed->tensor, DS__OF_MANAGED, managed, 0, out);
 }
 
 DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed, ds_tensor **out) {
@@ -54,8 +54,8 @@ DSDEF ds_result(ds_tensor_import_versioned)(ds_managed_tensor_versioned *managed
     if (managed->flags & DS_DLPACK_SUBBYTE_PADDED && managed->tensor.dtype.bits % 8)
         return ds__fail(DS_ERR_UNSUPPORTED, "the managed tensor has padded elements of %d bits",
                         managed->tensor.dtype.bits);
-    return ds__import(&managed->tensor, DS__OF_VERSIONED, managed,
-                      managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
+    return ds__dlpack_import(&managed->tensor, DS__OF_VERSIONED, managed,
+                             managed->flags & DS_DLPACK_READ_ONLY ? DS_TENSOR_READ_ONLY : 0, out);
 }
 
 typedef struct ds__handed {
@@ -149,15 +149,15 @@ static void ds__tensors_end(void) {
     for (size_t i = 0; i < DS__TENSOR_BUCKETS; i++)
         for (ds__tensor *o = ds__c.bucket[i], *next; o; o = next) {
             next = o->next;
-            ds__warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
-                     o->made.line);
+            ds__log_warn("tensor created at %s:%d was not freed", o->made.file ? o->made.file : "?",
+                         o->made.line);
             /* it is not given back one by one */
             if (o->storage && o->storage->kind <= DS__OF_PINNED)
                 o->storage->epoch--;
             ds__tls.in_callback++;
             DS_IGNORE(ds__storage_drop(o->storage));
             ds__tls.in_callback--;
-            ds__release(o);
+            ds__host_free(o);
         }
     memset(ds__c.bucket, 0, sizeof ds__c.bucket);
     while (ds__c.waiting) {

@@ -4,7 +4,7 @@
    reading descriptions, arithmetic with shapes, results and shares of storages.
 
    Invariants: if a function fails, it stores the sentence. `what` and `index` name the tensor in
-   sentences, as ds__nth writes them.
+   sentences, as ds__dims_nth writes them.
    Locks: callers do not hold ds__c.lock.
    Threads: any. */
 #ifndef DS__TENSOR_INTERNAL_H
@@ -18,7 +18,7 @@ static ds_result ds__tensor_setup(void);
 /* ---- descriptions ---------------------------------------------------------------------------- */
 
 /* "input tensor at index 3"; of index -1 only the words. Valid until the thread's next call. */
-static const char *ds__nth(const char *what, int64_t index);
+static const char *ds__dims_nth(const char *what, int64_t index);
 /* Reads and checks a description, or type, shape and strides; strides NULL: row-major. */
 static ds_result ds__tensor_read(const ds_tensor *t, const char *what, int64_t index,
                                  ds__dims *out);

@@ -69,9 +69,9 @@ static ds_result ds__storage_drop(ds__storage *s) {
         if (now && s->kind == DS__OF_PINNED)
             DS__KEEPING(r, (ds_mem_pinned_free)(s->ptr));
     } else if (now && !ds__tls.in_callback) {
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         ds__storage_release(s);
-        ds__return(o);
+        ds__resource_return(o);
     } else {
         ds__storage_release(s);
     }

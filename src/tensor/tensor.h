@@ -56,7 +56,7 @@ static ds_result ds__tensor_new(const ds__dims *d, ds__storage *storage, unsigne
                                 ds_tensor **out) {
     size_t n = (size_t)d->ndim;
     ds__storages_catch_up();
-    ds__tensor *o = ds__alloc(sizeof *o + 2 * n * sizeof(int64_t));
+    ds__tensor *o = ds__host_alloc(sizeof *o + 2 * n * sizeof(int64_t));
     if (!o) {
         DS_IGNORE(ds__storage_drop(storage));
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a tensor");
@@ -213,7 +213,7 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     ds__dims d;
     if (out)
         *out = NULL;
-    ds_result r = ds__enter("ds_tensor_wrap");
+    ds_result r = ds__api_enter("ds_tensor_wrap");
     if (r < 0)
         return ds__refuse_payload(r, user, release_fn);
     r = ds__wrap_read(tensor, flags, out, &d);
@@ -223,9 +223,9 @@ DSDEF ds_result(ds_tensor_wrap)(const ds_tensor *tensor, unsigned flags,
     if (release_fn) {
         ds__kept_error refusal; /* calls of the release function may fail */
         ds__error_keep(&refusal);
-        ds__outside o = ds__leave();
+        ds__outside o = ds__resource_leave();
         release_fn(user);
-        ds__return(o);
+        ds__resource_return(o);
         ds__error_restore(&refusal);
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
@@ -243,7 +243,7 @@ DSDEF ds_result(ds_tensor_free)(ds_tensor *tensor) {
     ds__lock_give(&ds__c.lock);
     DS__REQUIRE(o, "%p is not a tensor of devstream, or was already freed", (void *)tensor);
     ds_result r = ds__storage_drop(o->storage);
-    ds__release(o);
+    ds__host_free(o);
     ds__storages_catch_up();
     return r;
 }

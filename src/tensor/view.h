@@ -49,7 +49,7 @@ static void ds__dims_recount(ds__dims *d) {
 
 /* Strides with which the elements in their order have another shape; 0: there are none. Runs of
    dimensions that lie in memory like one are cut anew, from the last one on. */
-static int ds__reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
+static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, int64_t *strides) {
     int v = ndim - 1;
     if (!d->count) {
         ds__row_major(ndim, shape, strides);
@@ -125,14 +125,14 @@ DSDEF ds_result(ds_tensor_view)(const ds_tensor *tensor, int ndim, const int64_t
                 "the size in dimension %d cannot be -1: the tensor has no elements", open);
     DS__REQUIRE(ds__count_of(ndim, v.shape) == d.count, "%lld elements do not fit the shape %s",
                 (long long)d.count, ds__shape_text(ndim, shape, one, sizeof one));
-    DS__REQUIRE(ds__reshape(&d, ndim, v.shape, v.strides),
+    DS__REQUIRE(ds__view_reshape(&d, ndim, v.shape, v.strides),
                 "the strides %s of the shape %s need a copy for this view",
                 ds__shape_text(d.ndim, d.strides, one, sizeof one),
                 ds__shape_text(d.ndim, d.shape, other, sizeof other));
     return ds__tensor_show(tensor, &v, out);
 }
 
-static ds_result ds__narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
+static ds_result ds__view_narrow(ds__dims *d, int dim, int64_t start, int64_t length) {
     DS__REQUIRE(start >= 0 && length >= 0 && start <= d->shape[dim] &&
                     length <= d->shape[dim] - start,
                 "start %lld and length %lld are outside dimension %d of size %lld",
@@ -152,7 +152,7 @@ DSDEF ds_result(ds_tensor_narrow)(const ds_tensor *tensor, int dim, int64_t star
         return r;
     if ((dim = ds__tensor_dim(dim, d.ndim)) < 0)
         return DS_ERR_INVALID_VALUE;
-    r = ds__narrow(&d, dim, start, length);
+    r = ds__view_narrow(&d, dim, start, length);
     return r < 0 ? r : ds__tensor_show(tensor, &d, out);
 }
 
@@ -171,7 +171,7 @@ DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start
     stop = stop < -n ? 0 : stop < 0 ? stop + n : stop > n ? n : stop;
     if (stop < start)
         stop = start;
-    r = ds__narrow(&d, dim, start, stop - start);
+    r = ds__view_narrow(&d, dim, start, stop - start);
     if (r < 0)
         return r;
     d.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
@@ -204,8 +204,8 @@ DSDEF ds_result(ds_tensor_select)(const ds_tensor *tensor, int dim, int64_t inde
     return ds__tensor_show(tensor, &d, out);
 }
 
-static ds_result ds__permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
-                             ds_tensor **out) {
+static ds_result ds__view_permute(const ds_tensor *tensor, const ds__dims *d, const int *order,
+                                  ds_tensor **out) {
     ds__dims v = *d;
     for (int i = 0; i < d->ndim; i++) {
         v.shape[i] = d->shape[order[i]];
@@ -229,7 +229,7 @@ DSDEF ds_result(ds_tensor_permute)(const ds_tensor *tensor, const int *order, ds
         DS__REQUIRE(!(seen >> from[i] & 1), "dimension %d is listed twice in the order", from[i]);
         seen |= (uint64_t)1 << from[i];
     }
-    return ds__permute(tensor, &d, from, out);
+    return ds__view_permute(tensor, &d, from, out);
 }
 
 DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1, ds_tensor **out) {
@@ -243,7 +243,7 @@ DSDEF ds_result(ds_tensor_transpose)(const ds_tensor *tensor, int dim0, int dim1
         return DS_ERR_INVALID_VALUE;
     for (int i = 0; i < d.ndim; i++)
         from[i] = i == dim0 ? dim1 : i == dim1 ? dim0 : i;
-    return ds__permute(tensor, &d, from, out);
+    return ds__view_permute(tensor, &d, from, out);
 }
 
 DSDEF ds_result(ds_tensor_as_real)(const ds_tensor *tensor, ds_tensor **out) {

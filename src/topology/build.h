@@ -30,7 +30,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
     DS__REQUIRE(ds__tnode_find(t, name) < 0, "the name \"%s\" is already used", name);
     DS__REQUIRE(t->nodes < DS__TOPOLOGY_MAX, "the topology has more than %d nodes",
                 DS__TOPOLOGY_MAX);
-    ds__tnode *n = ds__grown(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
+    ds__tnode *n = ds__array_grow(&t->node, (size_t)t->nodes, &t->node_room, sizeof *n);
     if (!n)
         return DS_ERR_OUT_OF_MEMORY;
     strcpy(n->name, name);
@@ -43,7 +43,7 @@ static ds_result ds__tnode_add(ds_topology *t, const char *name, int kind) {
 
 static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
     DS__REQUIRE(link.a != link.b, "%s cannot be linked to itself", t->node[link.a].name);
-    ds__tlink *l = ds__grown(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
+    ds__tlink *l = ds__array_grow(&t->link, (size_t)t->links, &t->link_room, sizeof *l);
     if (!l)
         return DS_ERR_OUT_OF_MEMORY;
     *l = link;
@@ -52,7 +52,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
         l->wire[i] = l->wire[0];
         if (i && l->half)
             continue;
-        double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+        double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
         if (!w)
             return DS_ERR_OUT_OF_MEMORY;
         *w = l->rate[i];
@@ -62,7 +62,7 @@ static ds_result ds__tlink_add(ds_topology *t, ds__tlink link) {
 }
 
 static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
-    struct ds__tpeer *one = ds__grown(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
+    struct ds__tpeer *one = ds__array_grow(&t->peer, (size_t)t->peers, &t->peer_room, sizeof *one);
     if (!one)
         return DS_ERR_OUT_OF_MEMORY;
     *one = peer;
@@ -72,11 +72,11 @@ static ds_result ds__tpeer_add(ds_topology *t, struct ds__tpeer peer) {
 
 static ds_topology *ds__topology_new(void) {
     static _Atomic uint64_t ids;
-    ds_topology *t = ds__alloc(sizeof *t);
+    ds_topology *t = ds__host_alloc(sizeof *t);
     if (t)
-        t->rank = ds__alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
+        t->rank = ds__host_alloc(DS__TOPOLOGY_MAX * sizeof *t->rank);
     if (!t || !t->rank) {
-        ds__release(t);
+        ds__host_free(t);
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
         return NULL;
     }
@@ -88,8 +88,8 @@ static ds_topology *ds__topology_new(void) {
     t->id = atomic_fetch_add(&ids, 1) + 1;
     if (ds__tnode_add(t, "host", DS__NODE_HOST) == DS_OK)
         return t;
-    ds__release(t->rank);
-    ds__release(t);
+    ds__host_free(t->rank);
+    ds__host_free(t);
     return NULL;
 }
 

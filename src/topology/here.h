@@ -129,7 +129,7 @@ static double ds__here_rate(ds_device from, ds_device to, unsigned flags) {
 
 static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_t count,
                                   unsigned flags, int major) {
-    char *joined = ds__alloc(count * count);
+    char *joined = ds__host_alloc(count * count);
     size_t pairs = 0;
     size_t are = 0;
     size_t unlike = 0;
@@ -182,7 +182,7 @@ static ds_result ds__here_nvlinks(ds_topology *t, const ds_device *device, size_
             r = ds__here_link(t, t->rank[i], hub, DS_LINK_NVSWITCH, out >= 1 ? out : table,
                               in >= 1 ? in : table);
     }
-    ds__release(joined);
+    ds__host_free(joined);
     return r;
 }
 
@@ -224,7 +224,7 @@ static ds_result ds__here_pair(ds_topology *t, const ds_device *device, int i, i
 static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size_t count,
                                    unsigned flags) {
     int major = 0;
-    ds__tplace *place = ds__alloc(count * sizeof *place);
+    ds__tplace *place = ds__host_alloc(count * sizeof *place);
     ds_result r =
         place ? ds__here_ask(t, device, count, place, &major)
               : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology of %zu devices", count);
@@ -232,7 +232,7 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
         r = ds__here_sockets(t, place, count);
     for (size_t i = 0; i < count && r == DS_OK; i++)
         r = ds__here_device(t, device, place, count, i);
-    ds__release(place);
+    ds__host_free(place);
     if (r == DS_OK)
         r = ds__here_nvlinks(t, device, count, flags, major);
     for (int i = 0; i < (int)count && r == DS_OK; i++)
@@ -251,21 +251,21 @@ DSDEF ds_result(ds_topology_create_of_devices)(const ds_device *devices, size_t 
                 "%zu devices are requested; 1 to %d are allowed", count, DS__TOPOLOGY_MAX - 3);
     DS__REQUIRE(!(flags & ~(unsigned)DS_TOPOLOGY_PROBE), "unknown flags %#x", flags);
     ds_topology *t = ds__topology_new();
-    ds_device *device = t ? t->device = ds__alloc(count * sizeof *device) : NULL;
+    ds_device *device = t ? t->device = ds__host_alloc(count * sizeof *device) : NULL;
     ds_result r = !t       ? DS_ERR_OUT_OF_MEMORY
                   : device ? ds__tensor_setup()
                            : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu devices", count);
     for (size_t i = 0; i < count && r == DS_OK; i++) {
-        r = ds__resolve(devices[i], &device[i]);
+        r = ds__device_resolve(devices[i], &device[i]);
         if (r == DS_OK && device[i].type == DS_DEVICE_HOST)
             r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
         if (r == DS_OK && device[i].type != device[0].type)
             r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
         if (r < 0)
-            r = ds__also(r, " (device %zu of the list)", i);
+            r = ds__fail_append(r, " (device %zu of the list)", i);
     }
     if (r == DS_OK && flags & DS_TOPOLOGY_PROBE)
-        r = ds__probe(device, count);
+        r = ds__measure_probe(device, count);
     if (r == DS_OK)
         r = ds__topology_here(t, device, count, flags);
     if (r == DS_OK)

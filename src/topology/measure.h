@@ -1,7 +1,7 @@
 /* topology/measure.h - measured rates of pairs of devices.
 
-   ds__probe measures each pair of a list by short copies and keeps the results in a table of the
-   process (ds__measured). ds__measured_find looks up a pair in either direction.
+   ds__measure_probe measures each pair of a list by short copies and keeps the results in a table
+   of the process (ds__measured). ds__measured_find looks up a pair in either direction.
 
    Invariants: a pair in the table is not measured again before ds_shutdown. After 150 ms no
    further pair is measured, and the missing pairs keep the rates of the link kinds. Rates are
@@ -54,7 +54,7 @@ static int ds__measured_find(ds_device from, ds_device to, ds__measured *out) {
 }
 
 static void ds__measures_end(void) {
-    ds__release(ds__measures);
+    ds__host_free(ds__measures);
     ds__measures = NULL;
     ds__measure_count = ds__measure_room = 0;
 }
@@ -123,7 +123,8 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
     if (r < 0)
         return r;
     ds__lock_take(&ds__c.lock);
-    ds__measured *one = ds__grown(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+    ds__measured *one =
+        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     if (one) {
         *one = m;
         ds__measure_count++;
@@ -134,9 +135,9 @@ static ds_result ds__probe_pair(const ds_device *device, const ds_stream *stream
 }
 
 /* Pairs that were not measured before; what 150 ms do not suffice for stays as the table has it. */
-static ds_result ds__probe(const ds_device *device, size_t count) {
-    ds_stream *stream = ds__alloc(count * sizeof *stream);
-    void **memory = ds__alloc(count * sizeof *memory);
+static ds_result ds__measure_probe(const ds_device *device, size_t count) {
+    ds_stream *stream = ds__host_alloc(count * sizeof *stream);
+    void **memory = ds__host_alloc(count * sizeof *memory);
     ds_result r = stream && memory
                       ? DS_OK
                       : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to measure %zu devices", count);
@@ -174,8 +175,8 @@ static ds_result ds__probe(const ds_device *device, size_t count) {
             end = one;
     }
     ds__tls.mute -= r < 0;
-    ds__release(stream);
-    ds__release(memory);
+    ds__host_free(stream);
+    ds__host_free(memory);
     return r < 0 ? r : end;
 }
 

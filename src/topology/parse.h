@@ -1,8 +1,8 @@
 /* topology/parse.h - reading the text form of a topology.
 
    Implements ds_topology_create_of_text and ds_topology_create_of_file. ds__topology_parse splits
-   the text into lines and words (ds__twords), and ds__tline adds the nodes, links, peers and values
-   of one line.
+   the text into lines and words (ds__twords), and ds__parse_line adds the nodes, links, peers and
+   values of one line.
 
    Invariants: a name is declared before its use, and every device before the first peer line. A
    line has at most 4095 characters and 512 words, and a file is smaller than one MiB. Numbers do
@@ -37,7 +37,7 @@ static ds_result ds__tword_fail(const ds__twords *w, int word, const char *what)
 
 /* A number with a unit, without the locale's decimal point. 0: it is none; 'r': a rate; 't': a
    time, in nanoseconds; 'n': no unit. */
-static int ds__quantity(const char *s, double *out) {
+static int ds__parse_quantity(const char *s, double *out) {
     static const struct {
         const char *unit;
         double by;
@@ -71,7 +71,7 @@ static int ds__quantity(const char *s, double *out) {
 }
 
 /* Reads a number of 1 to 4 digits, without a sign. Returns the text behind it, or NULL. */
-static const char *ds__tdigits(const char *s, int *out) {
+static const char *ds__parse_digits(const char *s, int *out) {
     int digits = 0;
     *out = 0;
     for (; *s >= '0' && *s <= '9' && digits < 5; s++, digits++)
@@ -81,7 +81,7 @@ static const char *ds__tdigits(const char *s, int *out) {
 
 /* "gpu0..7": the k-th name into a buffer. How many there are; 0: it is too long, or the numbers
    are not in order. */
-static int ds__tname(const char *word, int k, char *out, size_t size) {
+static int ds__parse_name(const char *word, int k, char *out, size_t size) {
     const char *dots = strstr(word, "..");
     size_t stem = dots ? (size_t)(dots - word) : strlen(word);
     if (stem + 8 > size)
@@ -94,10 +94,10 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
         stem--;
     int first;
     int last;
-    const char *end = ds__tdigits(word + stem, &first);
+    const char *end = ds__parse_digits(word + stem, &first);
     if (end != dots)
         return 0;
-    end = ds__tdigits(dots + 2, &last);
+    end = ds__parse_digits(dots + 2, &last);
     if (!end || *end || last < first)
         return 0;
     memcpy(out, word, stem);
@@ -105,14 +105,14 @@ static int ds__tname(const char *word, int k, char *out, size_t size) {
     return last - first + 1;
 }
 
-static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
+static ds_result ds__parse_names(ds__twords *w, int word, int which, int devices) {
     char name[64];
-    int n = word < w->words ? ds__tname(w->word[word], 0, name, sizeof name) : 0;
+    int n = word < w->words ? ds__parse_name(w->word[word], 0, name, sizeof name) : 0;
     if (!n)
         return ds__tword_fail(w, word, "no name");
     w->count[which] = 0;
     for (int i = 0; i < n; i++) {
-        (void)ds__tname(w->word[word], i, name, sizeof name);
+        (void)ds__parse_name(w->word[word], i, name, sizeof name);
         int at = ds__tnode_find(w->t, name);
         if (at < 0)
             return ds__tword_fail(w, word,
@@ -125,21 +125,21 @@ static ds_result ds__tnames(ds__twords *w, int word, int which, int devices) {
     return DS_OK;
 }
 
-static ds_result ds__tdeclare(ds__twords *w, int kind) {
+static ds_result ds__parse_declare(ds__twords *w, int kind) {
     ds_result r = DS_OK;
     char name[64];
     if (w->words < 2)
         return ds__tword_fail(w, 1, "a name is expected");
     for (int i = 1; i < w->words; i++) {
-        int n = ds__tname(w->word[i], 0, name, sizeof name);
+        int n = ds__parse_name(w->word[i], 0, name, sizeof name);
         if (!n)
             return ds__tword_fail(w, i, "no name");
         for (int k = 0; k < n && r == DS_OK; k++) {
-            (void)ds__tname(w->word[i], k, name, sizeof name);
+            (void)ds__parse_name(w->word[i], k, name, sizeof name);
             r = ds__tnode_add(w->t, name, kind);
         }
         if (r < 0)
-            return ds__also(r, " (line %d, word %d)", w->number, i + 1);
+            return ds__fail_append(r, " (line %d, word %d)", w->number, i + 1);
     }
     return r;
 }
@@ -152,9 +152,9 @@ static int ds__link_kind_of(const char *word) {
 }
 
 static ds_result ds__tlink_line(ds__twords *w) {
-    ds_result r = ds__tnames(w, 1, 0, 0);
+    ds_result r = ds__parse_names(w, 1, 0, 0);
     if (r == DS_OK)
-        r = ds__tnames(w, 2, 1, 0);
+        r = ds__parse_names(w, 2, 1, 0);
     if (r < 0)
         return r;
     int kind = w->words > 3 ? ds__link_kind_of(w->word[3]) : -1;
@@ -171,7 +171,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
                     ds__link_kinds[kind].latency };
     for (int i = 4; i < w->words; i++) {
         double n = 0;
-        int is = ds__quantity(w->word[i], &n);
+        int is = ds__parse_quantity(w->word[i], &n);
         if (strcmp(w->word[i], "half") == 0)
             l.half = 1;
         else if (is == 't')
@@ -191,7 +191,7 @@ static ds_result ds__tlink_line(ds__twords *w) {
             l.b = w->list[1][k];
             r = ds__tlink_add(w->t, l);
         }
-    return r < 0 ? ds__also(r, " (line %d)", w->number) : r;
+    return r < 0 ? ds__fail_append(r, " (line %d)", w->number) : r;
 }
 
 static int ds__rank_of(const ds_topology *t, int node) {
@@ -202,9 +202,9 @@ static int ds__rank_of(const ds_topology *t, int node) {
 }
 
 static ds_result ds__tpeer_line(ds__twords *w) {
-    ds_result r = ds__tnames(w, 1, 0, 1);
+    ds_result r = ds__parse_names(w, 1, 0, 1);
     if (r == DS_OK)
-        r = ds__tnames(w, 2, 1, 1);
+        r = ds__parse_names(w, 2, 1, 1);
     if (r < 0)
         return r;
     const char *word = w->words > 3 ? w->word[3] : "";
@@ -227,7 +227,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
     int timed = e.what == 'l';
     int rated = timed || e.what == 'u' || e.what == 'd' || e.what == 'b';
     int ways = rated && e.what != 'b' ? 1 : 2;
-    if (rated && (w->words < 5 || ds__quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
+    if (rated && (w->words < 5 || ds__parse_quantity(w->word[4], &e.rate) != (timed ? 't' : 'r') ||
                   e.rate < !timed))
         return ds__tword_fail(w, 4,
                               timed ? "a time is expected (\"8us\")"
@@ -254,7 +254,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
 
 static ds_result ds__tvalue_line(ds__twords *w) {
     double n = 0;
-    int is = w->words == 2 ? ds__quantity(w->word[1], &n) : 0;
+    int is = w->words == 2 ? ds__parse_quantity(w->word[1], &n) : 0;
     if (strcmp(w->word[0], "engines") == 0 && is == 'n' && n >= 1 && n <= 64 && n == (int)n)
         w->t->engines = (int)n;
     else if (strcmp(w->word[0], "start") == 0 && is == 't' && n >= 1)
@@ -269,15 +269,15 @@ static ds_result ds__tvalue_line(ds__twords *w) {
     return DS_OK;
 }
 
-static ds_result ds__tline(ds__twords *w) {
+static ds_result ds__parse_line(ds__twords *w) {
     static const char *const kinds[] = { "device", "switch", "socket" };
     for (int i = 0; i < 3; i++)
         if (strcmp(w->word[0], kinds[i]) == 0) {
             DS__REQUIRE(i || !w->t->peers, "line %d: a device after the first peer line",
                         w->number);
-            return ds__tdeclare(w, i == 0   ? DS__NODE_DEVICE
-                                   : i == 1 ? DS__NODE_SWITCH
-                                            : DS__NODE_SOCKET);
+            return ds__parse_declare(w, i == 0   ? DS__NODE_DEVICE
+                                        : i == 1 ? DS__NODE_SWITCH
+                                                 : DS__NODE_SOCKET);
         }
     if (strcmp(w->word[0], "link") == 0)
         return ds__tlink_line(w);
@@ -292,7 +292,7 @@ static ds_result ds__tline(ds__twords *w) {
 
 static ds_result ds__topology_parse(const char *text, ds_topology *t) {
     ds_result r = DS_OK;
-    ds__twords *w = ds__alloc(sizeof *w);
+    ds__twords *w = ds__host_alloc(sizeof *w);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology");
     w->t = t;
@@ -323,11 +323,11 @@ static ds_result ds__topology_parse(const char *text, ds_topology *t) {
                 *s++ = 0;
         }
         if (r == DS_OK && w->words)
-            r = ds__tline(w);
+            r = ds__parse_line(w);
     }
     if (r == DS_OK && !t->devices)
         r = ds__fail(DS_ERR_INVALID_VALUE, "line %d: the topology has no devices", w->number);
-    ds__release(w);
+    ds__host_free(w);
     return r == DS_OK ? ds__routes_make(t) : r;
 }
 
@@ -357,7 +357,7 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
 
     enum { MOST = 1 << 20 };
 
-    char *text = ds__alloc(MOST);
+    char *text = ds__host_alloc(MOST);
     FILE *f = text ? fopen(path, "rb") : NULL;
     ds_result r = !text ? ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a topology")
                   : f   ? DS_OK
@@ -374,8 +374,8 @@ DSDEF ds_result(ds_topology_create_of_file)(const char *path, ds_topology **out)
     if (f)
         fclose(f);
     if (r == DS_OK && (r = ds__topology_of_text(text, out)) < 0)
-        r = ds__also(r, " (in %s)", path);
-    ds__release(text);
+        r = ds__fail_append(r, " (in %s)", path);
+    ds__host_free(text);
     return r;
 }
 

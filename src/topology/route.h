@@ -1,8 +1,8 @@
 /* topology/route.h - routes and groups of devices.
 
    ds__routes_make computes the table of routes, the groups and the islands, as the last step of
-   a construction. ds__ways finds the paths from one node; ds__groups_find assigns the devices to
-   groups.
+   a construction. ds__route_ways_find finds the paths from one node; ds__groups_find assigns the
+   devices to groups.
 
    Invariants: nodes, links and peer lines are complete. If several peer lines set the same value
    of a pair, the last line counts. A route has room for one wire more than there are switches and
@@ -25,7 +25,7 @@ typedef struct ds__way {
 } ds__way;
 
 /* The ways from a node to all others. */
-static void ds__ways(const ds_topology *t, int from, ds__way *way) {
+static void ds__route_ways_find(const ds_topology *t, int from, ds__way *way) {
     for (int i = 0; i < t->nodes; i++)
         way[i] = (ds__way){ INT64_MAX, 0, -1, -1, 0 };
     way[from].latency = 0;
@@ -97,7 +97,7 @@ static void ds__groups_find(const ds_topology *t, int level, int *group) {
 
 /* One more wire at the end of a route; 0: no memory. */
 static int ds__route_wire(ds_topology *t, ds__troute *r, double rate) {
-    double *w = ds__grown(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
+    double *w = ds__array_grow(&t->wire, (size_t)t->wires, &t->wire_room, sizeof *w);
     if (!w)
         return 0;
     *w = rate;
@@ -117,7 +117,7 @@ typedef struct ds__pair_rates {
 /* Reads the peer lines once: an array with an element for each route. NULL: no memory. */
 static ds__pair_rates *ds__pair_rates_read(ds_topology *t) {
     size_t p = (size_t)t->devices + 1;
-    ds__pair_rates *rates = ds__alloc(p * p * sizeof *rates);
+    ds__pair_rates *rates = ds__host_alloc(p * p * sizeof *rates);
     for (int i = 0; rates && i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         ds__troute *r = ds__route_of(t, e->from, e->to);
@@ -175,7 +175,7 @@ static ds_result ds__routes_peers(ds_topology *t) {
         if (ok)
             t->hop[back->wire - t->hop + (ptrdiff_t)back->hops++] = t->wires - 1;
     }
-    ds__release(rates);
+    ds__host_free(rates);
     return ok ? DS_OK : DS_ERR_OUT_OF_MEMORY;
 }
 
@@ -190,7 +190,7 @@ static int ds__route_most(const ds_topology *t) {
 /* The routes as the virtual clock of the CPU driver takes them. */
 static ds_result ds__ways_make(ds_topology *t) {
     size_t n = (size_t)t->devices + 1;
-    t->way = ds__alloc(n * n * sizeof *t->way);
+    t->way = ds__host_alloc(n * n * sizeof *t->way);
     if (!t->way)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     for (size_t i = 0; i < n * n; i++)
@@ -204,13 +204,13 @@ static ds_result ds__ways_make(ds_topology *t) {
 static ds_result ds__routes_make(ds_topology *t) {
     int p = t->devices + 1;
     int most = ds__route_most(t);
-    ds__way *way = ds__alloc((size_t)t->nodes * sizeof *way);
+    ds__way *way = ds__host_alloc((size_t)t->nodes * sizeof *way);
     for (int level = 0; level < 3; level++) {
-        t->group[level] = ds__alloc((size_t)p * sizeof **t->group);
+        t->group[level] = ds__host_alloc((size_t)p * sizeof **t->group);
         if (t->group[level])
             ds__groups_find(t, level, t->group[level]);
     }
-    t->island = ds__alloc(2 * (size_t)p * sizeof *t->island);
+    t->island = ds__host_alloc(2 * (size_t)p * sizeof *t->island);
     if (t->island && t->group[1]) {
         int islands = 0;
         t->seat = t->island + p;
@@ -222,17 +222,17 @@ static ds_result ds__routes_make(ds_topology *t) {
             t->seat[i] = last < 0 ? 0 : t->seat[last] + 1;
         }
     }
-    t->route = ds__alloc((size_t)(p * p) * sizeof *t->route);
-    t->hop = ds__alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
+    t->route = ds__host_alloc((size_t)(p * p) * sizeof *t->route);
+    t->hop = ds__host_alloc((size_t)(p * p) * (size_t)most * sizeof *t->hop);
     if (!way || !t->route || !t->hop || !t->group[0] || !t->group[1] || !t->group[2] ||
         !t->island) {
-        ds__release(way);
+        ds__host_free(way);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the routes of %d devices", t->devices);
     }
     int *hop = t->hop;
     for (int i = 0; i < p; i++) {
         int from = i < t->devices ? t->rank[i] : 0;
-        ds__ways(t, from, way);
+        ds__route_ways_find(t, from, way);
         for (int k = 0; k < p; k++, hop += most) {
             ds__troute *r = ds__route_of(t, i, k);
             int at = k < t->devices ? t->rank[k] : 0;
@@ -251,7 +251,7 @@ static ds_result ds__routes_make(ds_topology *t) {
             }
         }
     }
-    ds__release(way);
+    ds__host_free(way);
     if (ds__routes_peers(t) < 0)
         return DS_ERR_OUT_OF_MEMORY;
     /* who is not reached directly must be reached through the host */

@@ -54,7 +54,8 @@ static int ds__sys_line(const char *pci, const char *file, char *out, size_t siz
 }
 
 /* GT/s and lanes, "max" or "current"; 0 where nobody says. */
-static void ds__tport(const char *pci, const char *which, double *out_speed, double *out_width) {
+static void ds__sysfs_port_read(const char *pci, const char *which, double *out_speed,
+                                double *out_width) {
     char file[32];
     char line[64];
     unsigned n = 0;
@@ -102,8 +103,8 @@ static void ds__tplace_find(const char *pci, ds__tplace *out) {
         return;
     double most[2];
     double now[2];
-    ds__tport(out->up[out->deep - 2], "max", &most[0], &most[1]);
-    ds__tport(address, "current", &now[0], &now[1]);
+    ds__sysfs_port_read(out->up[out->deep - 2], "max", &most[0], &most[1]);
+    ds__sysfs_port_read(address, "current", &now[0], &now[1]);
     out->plain = (most[0] > 0 && most[0] < now[0]) || (most[1] > 0 && most[1] < now[1]);
 }
 
@@ -117,9 +118,9 @@ static double ds__tplace_rate(const ds__tplace *p, int low, int high) {
         double other[2] = { 0, 0 };
         if ((p->deep - 1 - at) % 2 || (p->plain && at != p->deep - 1))
             continue;
-        ds__tport(p->up[at], "max", &speed, &width);
+        ds__sysfs_port_read(p->up[at], "max", &speed, &width);
         if (at > 0 && !p->plain)
-            ds__tport(p->up[at - 1], "max", &other[0], &other[1]);
+            ds__sysfs_port_read(p->up[at - 1], "max", &other[0], &other[1]);
         if (speed <= 0 || (other[0] > 0 && other[0] < speed))
             speed = other[0];
         if (width <= 0 || (other[1] > 0 && other[1] < width))

@@ -1,8 +1,8 @@
 /* topology/write.h - output of topologies, and the CPU fabric.
 
    Implements ds_topology_write: a matrix, a DOT graph or the text form, printed by the text
-   writer (ds__pen). Also implements ds_topology_get_fabric, the topology as the virtual clock of
-   the CPU driver takes it.
+   writer (ds__text_writer). Also implements ds_topology_get_fabric, the topology as the virtual
+   clock of the CPU driver takes it.
 
    Invariants: the tables of functions, words and shapes follow the order of ds_topology_format
    and of the node kinds. The text form has rates in whole bytes per second. A peer line that
@@ -17,92 +17,93 @@
 #include "../core/internal.h"
 #include "types.h"
 
-static void ds__topology_matrix(const ds_topology *t, ds__pen *pen) {
-    ds__pen_print(pen, "%-10s", "GB/s us");
+static void ds__topology_matrix(const ds_topology *t, ds__text_writer *pen) {
+    ds__text_writer_print(pen, "%-10s", "GB/s us");
     for (int k = 0; k <= t->devices; k++)
-        ds__pen_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
-    ds__pen_print(pen, "\n");
+        ds__text_writer_print(pen, " %11.11s", k < t->devices ? t->node[t->rank[k]].name : "host");
+    ds__text_writer_print(pen, "\n");
     for (int i = 0; i <= t->devices; i++) {
-        ds__pen_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
+        ds__text_writer_print(pen, "%-10.10s", i < t->devices ? t->node[t->rank[i]].name : "host");
         for (int k = 0; k <= t->devices; k++) {
             const ds__troute *r = ds__route_of(t, i, k);
             if (i == k)
-                ds__pen_print(pen, " %11s", "-");
+                ds__text_writer_print(pen, " %11s", "-");
             else if (!r->direct && i < t->devices && k < t->devices)
-                ds__pen_print(pen, " %11s", "*");
+                ds__text_writer_print(pen, " %11s", "*");
             else
-                ds__pen_print(pen, " %6.1f %4.1f", r->rate / 1e9, (double)r->latency_ns / 1e3);
+                ds__text_writer_print(pen, " %6.1f %4.1f", r->rate / 1e9,
+                                      (double)r->latency_ns / 1e3);
         }
-        ds__pen_print(pen, "\n");
+        ds__text_writer_print(pen, "\n");
     }
 }
 
-static void ds__topology_dot(const ds_topology *t, ds__pen *pen) {
+static void ds__topology_dot(const ds_topology *t, ds__text_writer *pen) {
     static const char *const shapes[] = { "box", "ellipse", "hexagon", "cylinder" };
-    ds__pen_print(pen, "graph \"topology\" {\n");
+    ds__text_writer_print(pen, "graph \"topology\" {\n");
     for (int i = 0; i < t->nodes; i++) {
         int linked = 0;
         for (int l = 0; l < t->links; l++)
             linked |= t->link[l].a == i || t->link[l].b == i;
         if (!linked && t->node[i].kind == DS__NODE_HOST)
             continue;
-        ds__pen_print(pen, "\"");
-        ds__pen_quote(pen, t->node[i].name);
-        ds__pen_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
+        ds__text_writer_print(pen, "\"");
+        ds__text_writer_quote(pen, t->node[i].name);
+        ds__text_writer_print(pen, "\" [shape=%s];\n", shapes[t->node[i].kind]);
     }
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "\"");
-        ds__pen_quote(pen, t->node[k->a].name);
-        ds__pen_print(pen, "\" -- \"");
-        ds__pen_quote(pen, t->node[k->b].name);
-        ds__pen_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
-                      k->rate[0] / 1e9);
+        ds__text_writer_print(pen, "\"");
+        ds__text_writer_quote(pen, t->node[k->a].name);
+        ds__text_writer_print(pen, "\" -- \"");
+        ds__text_writer_quote(pen, t->node[k->b].name);
+        ds__text_writer_print(pen, "\" [label=\"%s %g\"];\n", ds__link_kinds[k->kind].word,
+                              k->rate[0] / 1e9);
     }
-    ds__pen_print(pen, "}\n");
+    ds__text_writer_print(pen, "}\n");
 }
 
-static void ds__topology_text(const ds_topology *t, ds__pen *pen) {
+static void ds__topology_text(const ds_topology *t, ds__text_writer *pen) {
     static const char *const kinds[] = { "device", "switch", "socket" };
-    ds__pen_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n", t->engines,
-                  (long long)t->start_ns, (long long)t->latency_ns, t->memory);
+    ds__text_writer_print(pen, "engines %d\nstart %lldns\nlatency %lldns\nmemory %.0fB/s\n",
+                          t->engines, (long long)t->start_ns, (long long)t->latency_ns, t->memory);
     for (int i = 1; i < t->nodes; i++)
-        ds__pen_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
+        ds__text_writer_print(pen, "%s %s\n", kinds[t->node[i].kind], t->node[i].name);
     for (int l = 0; l < t->links; l++) {
         const ds__tlink *k = &t->link[l];
-        ds__pen_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
-                      t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0], k->rate[1],
-                      (long long)k->latency, k->half ? " half" : "");
+        ds__text_writer_print(pen, "link %s %s %s %.0fB/s %.0fB/s %lldns%s\n", t->node[k->a].name,
+                              t->node[k->b].name, ds__link_kinds[k->kind].word, k->rate[0],
+                              k->rate[1], (long long)k->latency, k->half ? " half" : "");
     }
     for (int i = 0; i < t->peers; i++) {
         const struct ds__tpeer *e = &t->peer[i];
         const char *from = e->from < t->devices ? t->node[t->rank[e->from]].name : "host";
         const char *to = e->to < t->devices ? t->node[t->rank[e->to]].name : "host";
         if (e->what == 'u' || e->what == 'd')
-            ds__pen_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
-                          e->what == 'u' ? "push" : "pull", e->rate);
+            ds__text_writer_print(pen, "peer %s %s %s %.0fB/s\n", from, to,
+                                  e->what == 'u' ? "push" : "pull", e->rate);
         else if (e->what == 'l')
-            ds__pen_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
+            ds__text_writer_print(pen, "peer %s %s latency %.0fns\n", from, to, e->rate);
         else if (e->from < e->to && e->what == 'b')
-            ds__pen_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
+            ds__text_writer_print(pen, "peer %s %s both %.0fB/s\n", from, to, e->rate);
         else if (e->from < e->to)
-            ds__pen_print(pen, "peer %s %s %s\n", from, to,
-                          e->what == '1'   ? "on"
-                          : e->what == '0' ? "off"
-                                           : ds__link_kinds[e->kind].word);
+            ds__text_writer_print(pen, "peer %s %s %s\n", from, to,
+                                  e->what == '1'   ? "on"
+                                  : e->what == '0' ? "off"
+                                                   : ds__link_kinds[e->kind].word);
     }
 }
 
 DSDEF ds_result(ds_topology_write)(const ds_topology *topology, ds_topology_format format,
                                    ds_write_fn write_fn, void *user) {
-    static void (*const forms[])(const ds_topology *, ds__pen *) = { ds__topology_matrix,
-                                                                     ds__topology_dot,
-                                                                     ds__topology_text };
+    static void (*const forms[])(const ds_topology *, ds__text_writer *) = { ds__topology_matrix,
+                                                                             ds__topology_dot,
+                                                                             ds__topology_text };
     DS__ENTER("ds_topology_write");
     DS__REQUIRE(topology && write_fn, "%s is NULL", topology ? "write_fn" : "topology");
     DS__REQUIRE((unsigned)format < sizeof forms / sizeof forms[0],
                 "format is %d; use a DS_TOPOLOGY_* format", (int)format);
-    ds__pen pen = { write_fn, user, 0, 0 };
+    ds__text_writer pen = { write_fn, user, 0, 0 };
     forms[format](topology, &pen);
     return pen.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", pen.stopped) : DS_OK;
 }

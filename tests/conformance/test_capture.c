@@ -1731,7 +1731,7 @@ static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils
         ds_stream s = ordered(i % 2);
         BEGIN(&c, s, DS_CAPTURE_RELAXED);
         fold(s, word(1), 2);
-        const ds_result implicit = DS_ERR_CAPTURE_IMPLICIT;
+        const ds_result no = DS_ERR_CAPTURE_IMPLICIT;
         switch (i) {
         case 0:
             SPOILS(&c, ds_kernel_launch(k, 1, &a, sizeof a, legacy), DS_ERR_CAPTURE_IMPLICIT);
@@ -1743,8 +1743,7 @@ static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils
             SPOILS(&c, ds_copy(d, from, 64, legacy), DS_ERR_CAPTURE_IMPLICIT);
             break;
         case 3:
-            SPOILS(&c, ds_stream_launch_host_func(legacy, payload_run, &p, payload_destroy),
-                   implicit);
+            SPOILS(&c, ds_stream_launch_host_func(legacy, payload_run, &p, payload_destroy), no);
             break;
         case 4:
             SPOILS(&c, ds_event_record(e, legacy), DS_ERR_CAPTURE_IMPLICIT);

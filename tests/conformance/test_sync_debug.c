@@ -152,8 +152,8 @@ static void test_waits_of_the_host_warn_and_name_their_line(void **state) {
     warns(ds_fill_2d(page, 64, 1, 1, 32, 4, s), "ds_fill_2d");
     silent(ds_copy(page, dev, 0, s));
     silent(ds_fill(page, 1, 1, 0, s));
-    warns(ds_pinned_unregister(registered),
-          "ds_pinned_unregister waits for all work of all devices");
+    const char *unregisters = "ds_pinned_unregister waits for all work of all devices";
+    warns(ds_pinned_unregister(registered), unregisters);
     warns(ds_device_free(dev), "ds_device_free waits for all work of ");
     warns(ds_pinned_free(pinned), "ds_pinned_free");
     silent(ds_device_free(NULL));

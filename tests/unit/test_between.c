@@ -811,7 +811,7 @@ static void wait_for_an_imported_event(int where) {
                     &node));
     ok(ds_graph_instantiate(g, NULL, &x));
     guest = guest_records_and_asks;
-    exit_door = &ds__boards.mutex;
+    exit_door = &ds__registries.mutex;
     if (where == ON_A_STREAM)
         ok(ds_stream_wait_event(s, imported));
     if (where == IN_A_GRAPH)

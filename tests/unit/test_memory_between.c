@@ -103,7 +103,7 @@ static _Atomic int over;
 static void wait_until_over(void *user) {
     (void)user;
     while (!over)
-        ds__pause();
+        ds__processor_pause();
 }
 
 static void begin(void) {
@@ -137,7 +137,7 @@ static void *pool_block(size_t size, ds_stream s) {
     return p;
 }
 
-static ds__mdevice *memory(void) {
+static ds__mem_dev *memory(void) {
     return ds__mem_device_at(ds__backend_of(device), device.index);
 }
 
@@ -150,7 +150,7 @@ static void share_room(void) { /* as soon as two threads allocate */
 static size_t done_in_all_arenas(void) {
     size_t done = 0;
     for (ds__arena *a = memory()->main.arenas; a; a = a->next)
-        done += ds__poll(a, 0);
+        done += ds__pending_poll(a, 0);
     return done;
 }
 
@@ -163,7 +163,7 @@ static size_t polled;
 static void guest_polls(void) {
     over = 1;
     DS_IGNORE(ds_stream_synchronize(other));
-    polled = ds__poll(arena, 0);
+    polled = ds__pending_poll(arena, 0);
 }
 
 /* Peaks are divided among arenas: when an arena's share is used up a request gives its lock up
@@ -247,7 +247,7 @@ static void test_a_pending_block_in_work_is_sound(void **state) {
     ok(ds_mem_free(p));
     ok(ds_mem_free(q));
     ds__stream *giver = ds__direct_giver(memory());
-    ds_stream handle = { ds__handle(&giver->slot) };
+    ds_stream handle = { ds__handle_of(&giver->slot) };
     ds__stream_unpin(giver);
     over = 1;
     ok(ds_device_synchronize(device));
@@ -310,7 +310,7 @@ static void test_a_page_stays_if_there_is_no_memory_to_describe_the_hole(void **
     void *high = block(2 * MIB, own);
     ok(ds_mem_free(page));
     arena = memory()->main.arenas;
-    ds__mblock *spares = arena->spare_blocks;
+    ds__mem_block *spares = arena->spare_blocks;
 
     arena->spare_blocks = NULL;
     ds__allocator.alloc_fn = no_memory;
@@ -521,7 +521,7 @@ static void test_the_event_of_a_shared_block_comes_into_no_capture(void **state)
 
 /* ---- new pools ---- */
 
-static ds__mpool newest;
+static ds__mem_pool newest;
 
 static void guest_sees_the_newest_pool(void) {
     ds__mem_lock_all(memory());
@@ -536,7 +536,7 @@ static void test_others_see_a_pool_complete(void **state) {
     (void)block(512,
                 own); /* else the device's memory is made with the lock that the guest waits for */
     for (int again = 0; again < 2; again++) { /* a new object, then one that is used again */
-        guest_at_exit(guest_sees_the_newest_pool, &ds__m.lock);
+        guest_at_exit(guest_sees_the_newest_pool, &ds__memory_state.lock);
         ok(ds_pool_create(
             &(ds_pool_desc){
                 .device = device, .shareable = 1, .no_split = 1, .use_on_oom = 1, .limit = MIB },
@@ -550,7 +550,7 @@ static void test_others_see_a_pool_complete(void **state) {
 
         ok(ds_capture_begin(other, DS_CAPTURE_RELAXED));
         ok(ds_capture_get_info(other, &info));
-        guest_at_exit(guest_sees_the_newest_pool, &ds__m.lock);
+        guest_at_exit(guest_sees_the_newest_pool, &ds__memory_state.lock);
         ok(ds_mem_free(block(512, other)));
         assert_null(exit_door);
         assert_int_equal(newest.name[0], info.id);
@@ -592,7 +592,7 @@ static void test_a_pool_that_is_emptied_becomes_a_graphs(void **state) {
     begin();
     ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
     ok(ds_mem_free(pool_block(4 * MIB, other)));
-    guest_at_door(guest_captures_in_the_pool, &ds__mpool_of(pool)->arenas->grow, 0);
+    guest_at_door(guest_captures_in_the_pool, &ds__mem_pool_of(pool)->arenas->grow, 0);
     ok(ds_pool_empty_cache(pool, &released));
     assert_null(door);
     assert_int_equal(released, 0);
@@ -609,7 +609,7 @@ static void test_a_pool_whose_garbage_is_collected_becomes_a_graphs(void **state
     configure(c);
     ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
     ok(ds_mem_free(pool_block(20 * MIB, other)));
-    guest_at_door(guest_captures_in_the_pool, &ds__mpool_of(pool)->arenas->grow, 0);
+    guest_at_door(guest_captures_in_the_pool, &ds__mem_pool_of(pool)->arenas->grow, 0);
     char *more = pool_block(24 * MIB, other);
     assert_null(door);
     assert_true(of_graph + 4 * MIB <= more || of_graph >= more + 24 * MIB);
@@ -657,7 +657,8 @@ static void test_a_pool_that_came_to_the_same_place_is_another_one(void **state)
         begin();
         ok(ds_mem_free(block(100, own)));
         ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
-        guest_at_door(guest_replaces_the_pool, pushes ? &memory()->lock : &ds__m.lock, !pushes);
+        guest_at_door(guest_replaces_the_pool, pushes ? &memory()->lock : &ds__memory_state.lock,
+                      !pushes);
         assert_int_equal(pushes ? ds_pool_push(pool) : ds_pool_destroy(pool),
                          DS_ERR_INVALID_HANDLE);
         assert_null(door);
@@ -732,7 +733,7 @@ static void test_a_text_is_for_devices_too_that_come_meanwhile(void **state) {
         ds_mem_config here, there;
         begin();
         ok(ds_mem_free(block(1000, own)));
-        guest_at_door(guest_uses_another_device, &ds__m.lock, before);
+        guest_at_door(guest_uses_another_device, &ds__memory_state.lock, before);
         ok(ds_mem_configure_text("reuse:always"));
         int came = !door;
         door = NULL;

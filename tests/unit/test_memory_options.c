@@ -23,9 +23,9 @@ static int begin(void **state) {
 static void test_presets_are_valid_and_as_documented(void **state) {
     ds_mem_config d = ds_mem_config_default(), t = ds_mem_config_torch(), c = ds_mem_config_cupy();
     (void)state;
-    assert_int_equal(ds__mconfig_check(&d), DS_OK);
-    assert_int_equal(ds__mconfig_check(&t), DS_OK);
-    assert_int_equal(ds__mconfig_check(&c), DS_OK);
+    assert_int_equal(ds__config_check(&d), DS_OK);
+    assert_int_equal(ds__config_check(&t), DS_OK);
+    assert_int_equal(ds__config_check(&c), DS_OK);
     assert_true(d.expandable_segments && !t.expandable_segments && !c.expandable_segments);
     assert_true(!d.best_fit_by_address && t.best_fit_by_address && c.best_fit_by_address);
     assert_true(!d.single_pool && !t.single_pool && c.single_pool);
@@ -48,7 +48,7 @@ static void test_presets_are_valid_and_as_documented(void **state) {
         ds_mem_config changed_ = ds_mem_config_torch();                          \
         const char *words_[] = { #member, __VA_ARGS__ };                         \
         changed_.member = (value);                                               \
-        assert_int_equal(ds__mconfig_check(&changed_), DS_ERR_INVALID_VALUE);    \
+        assert_int_equal(ds__config_check(&changed_), DS_ERR_INVALID_VALUE);     \
         for (size_t i_ = 0; i_ < sizeof words_ / sizeof words_[0]; i_++)         \
             if (!strstr(ds_error_get_last(), words_[i_]))                        \
                 fail_msg("'%s' is not in: %s", words_[i_], ds_error_get_last()); \
@@ -57,7 +57,7 @@ static void test_presets_are_valid_and_as_documented(void **state) {
     do {                                                \
         ds_mem_config changed_ = ds_mem_config_torch(); \
         changed_.member = (value);                      \
-        if (ds__mconfig_check(&changed_) != DS_OK)      \
+        if (ds__config_check(&changed_) != DS_OK)       \
             fail_msg("%s", ds_error_get_last());        \
     } while (0)
 
@@ -65,8 +65,8 @@ static void test_every_member_has_a_range_and_the_sentence_names_it(void **state
     ds_mem_config zeroed;
     (void)state;
     memset(&zeroed, 0, sizeof zeroed);
-    assert_int_equal(ds__mconfig_check(&zeroed), DS_ERR_INVALID_VALUE);
-    assert_int_equal(ds__mconfig_check(NULL), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds__config_check(&zeroed), DS_ERR_INVALID_VALUE);
+    assert_int_equal(ds__config_check(NULL), DS_ERR_INVALID_VALUE);
     REFUSED(backend, 3, "3");
     REFUSED(backend, -1, "-1");
     REFUSED(expandable_segments, 2, "2");
@@ -133,14 +133,14 @@ static void test_sizes_are_rounded_to_512(void **state) {
                                        { SIZE_MAX, SIZE_MAX - 511 } };
     (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-        assert_int_equal(ds__mround(&torch_config, pairs[i][0]), pairs[i][1]);
+        assert_int_equal(ds__config_round_size(&torch_config, pairs[i][0]), pairs[i][1]);
 }
 
 static void test_one_division_is_none(void **state) {
     ds_mem_config c = with_divisions(1);
     (void)state;
     for (size_t n = 1; n < 10 * MIB; n = n * 3 + 1)
-        assert_int_equal(ds__mround(&c, n), ds__mround(&torch_config, n));
+        assert_int_equal(ds__config_round_size(&c, n), ds__config_round_size(&torch_config, n));
 }
 
 static void test_a_power_of_two_is_divided_into_equal_steps(void **state) {
@@ -184,7 +184,7 @@ static void test_divisions_follow_the_definition_where_they_apply(void **state) 
         size_t want = coded > 1 && n > 512 * divisions ? divided(n, divisions)
                       : n < 512                        ? 512
                                                        : (n + 511) / 512 * 512;
-        assert_int_equal(ds__mround(&c, n), want);
+        assert_int_equal(ds__config_round_size(&c, n), want);
     }
 }
 
@@ -195,55 +195,56 @@ static void test_each_interval_has_divisions_of_its_own(void **state) {
                                          "divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]",
                                          &c),
                      DS_OK);
-    assert_int_equal(ds__mround(&c, 84 * MIB), 88 * MIB); /* of 8 */
+    assert_int_equal(ds__config_round_size(&c, 84 * MIB), 88 * MIB); /* of 8 */
     /* the first counts for smaller ones too */
-    assert_int_equal(ds__mround(&c, 3 * MIB + 1), 3 * MIB + 256 * 1024);
-    assert_int_equal(ds__mround(&c, 300000), 327680);       /* below 1 MiB as well */
-    assert_int_equal(ds__mround(&c, 400 * MIB), 512 * MIB); /* of 2 */
-    assert_int_equal(ds__mround(&c, 1100 * MIB + 1), 1100 * MIB + 512);
-    assert_int_equal(ds__mround(&c, (size_t)100 << 30), (size_t)100 << 30);
+    assert_int_equal(ds__config_round_size(&c, 3 * MIB + 1), 3 * MIB + 256 * 1024);
+    assert_int_equal(ds__config_round_size(&c, 300000), 327680);       /* below 1 MiB as well */
+    assert_int_equal(ds__config_round_size(&c, 400 * MIB), 512 * MIB); /* of 2 */
+    assert_int_equal(ds__config_round_size(&c, 1100 * MIB + 1), 1100 * MIB + 512);
+    assert_int_equal(ds__config_round_size(&c, (size_t)100 << 30), (size_t)100 << 30);
     assert_int_equal(ds_mem_config_parse("roundup_power2_divisions:[32768:4]", &c), DS_OK);
     /* the last interval has no end */
-    assert_int_equal(ds__mround(&c, ((size_t)1 << 40) + 1), ((size_t)1 << 40) + ((size_t)1 << 38));
+    assert_int_equal(ds__config_round_size(&c, ((size_t)1 << 40) + 1),
+                     ((size_t)1 << 40) + ((size_t)1 << 38));
 }
 
 static void test_segments_have_the_sizes_of_the_policy(void **state) {
     ds_mem_config d = ds_mem_config_default(), t = torch_config, c = ds_mem_config_cupy();
     (void)state;
-    assert_int_equal(ds__msegment_size(&t, DS__SMALL, 512), 2 * MIB);
-    assert_int_equal(ds__msegment_size(&t, DS__SMALL, MIB), 2 * MIB);
-    assert_int_equal(ds__msegment_size(&t, DS__LARGE, MIB + 512), 20 * MIB);
-    assert_int_equal(ds__msegment_size(&t, DS__LARGE, 10 * MIB - 512), 20 * MIB);
-    assert_int_equal(ds__msegment_size(&t, DS__LARGE, 10 * MIB), 10 * MIB);
-    assert_int_equal(ds__msegment_size(&t, DS__LARGE, 10 * MIB + 512), 12 * MIB);
-    assert_int_equal(ds__msegment_size(&d, DS__LARGE, 4 * MIB - 512), 8 * MIB);
-    assert_int_equal(ds__msegment_size(&d, DS__LARGE, 4 * MIB), 4 * MIB);
-    assert_int_equal(ds__msegment_size(&d, DS__LARGE, 5 * MIB), 6 * MIB);
+    assert_int_equal(ds__config_segment_size(&t, DS__SMALL, 512), 2 * MIB);
+    assert_int_equal(ds__config_segment_size(&t, DS__SMALL, MIB), 2 * MIB);
+    assert_int_equal(ds__config_segment_size(&t, DS__LARGE, MIB + 512), 20 * MIB);
+    assert_int_equal(ds__config_segment_size(&t, DS__LARGE, 10 * MIB - 512), 20 * MIB);
+    assert_int_equal(ds__config_segment_size(&t, DS__LARGE, 10 * MIB), 10 * MIB);
+    assert_int_equal(ds__config_segment_size(&t, DS__LARGE, 10 * MIB + 512), 12 * MIB);
+    assert_int_equal(ds__config_segment_size(&d, DS__LARGE, 4 * MIB - 512), 8 * MIB);
+    assert_int_equal(ds__config_segment_size(&d, DS__LARGE, 4 * MIB), 4 * MIB);
+    assert_int_equal(ds__config_segment_size(&d, DS__LARGE, 5 * MIB), 6 * MIB);
     /* nothing is that large */
-    assert_int_equal(ds__msegment_size(&t, DS__LARGE, SIZE_MAX - 511), SIZE_MAX - 511);
+    assert_int_equal(ds__config_segment_size(&t, DS__LARGE, SIZE_MAX - 511), SIZE_MAX - 511);
     for (size_t n = 512; n < 100 * MIB; n = (n * 3 + 512) & ~(size_t)511)
-        assert_int_equal(ds__msegment_size(&c, n <= MIB ? DS__SMALL : DS__LARGE, n), n);
+        assert_int_equal(ds__config_segment_size(&c, n <= MIB ? DS__SMALL : DS__LARGE, n), n);
 }
 
 static void test_the_reserve_is_a_multiple_or_a_number_of_bytes(void **state) {
     ds_mem_config c = torch_config;
     const size_t total = (size_t)16 << 30;
     (void)state;
-    assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)18 << 30);
+    assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), (size_t)18 << 30);
     assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:0.5", &c), DS_OK);
-    assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)8 << 30);
+    assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), (size_t)8 << 30);
     assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:4G,expandable_segments_"
                                          "reserve_by_class:[serving:0.25,other:8G]",
                                          &c),
                      DS_OK);
-    assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)4 << 30);
+    assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), (size_t)4 << 30);
     assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:40G", &c), DS_OK);
     /* more could never be used */
-    assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), (size_t)18 << 30);
+    assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), (size_t)18 << 30);
     c.expandable_segments_reserve = 1e-9;
-    assert_int_equal(ds__mreserve_size(&c, total, 2 * MIB), 2 * MIB);
+    assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), 2 * MIB);
     c.expandable_segments_reserve = 1024;
-    assert_true(ds__mreserve_size(&c, SIZE_MAX, 2 * MIB) <= (size_t)1e18);
+    assert_true(ds__config_reserve_size(&c, SIZE_MAX, 2 * MIB) <= (size_t)1e18);
 }
 
 /* ---- numbers ---- */
@@ -257,18 +258,18 @@ static void test_numbers_are_those_of_c_in_every_locale(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         double got = -1;
-        assert_int_equal(ds__mreal(texts[i], &got), strlen(texts[i]));
+        assert_int_equal(ds__config_real_parse(texts[i], &got), strlen(texts[i]));
         assert_true(got == strtod(texts[i], NULL));
     }
     static const char *const wrong[] = { "", ".", "x", "-1", "e5", "+1", "inf", "nan" };
     double ignored = 0;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        assert_int_equal(ds__mreal(wrong[i], &ignored), 0);
-    assert_int_equal(ds__mreal("1e", &ignored), 1);
-    assert_int_equal(ds__mreal("1.2.3", &ignored), 3);
-    assert_int_equal(ds__mreal("123456789012345678901234567890", &ignored), 30);
+        assert_int_equal(ds__config_real_parse(wrong[i], &ignored), 0);
+    assert_int_equal(ds__config_real_parse("1e", &ignored), 1);
+    assert_int_equal(ds__config_real_parse("1.2.3", &ignored), 3);
+    assert_int_equal(ds__config_real_parse("123456789012345678901234567890", &ignored), 30);
     assert_true(ignored > 1.2345678e29 && ignored < 1.2345679e29);
-    assert_int_equal(ds__mreal("1e99999", &ignored), 7);
+    assert_int_equal(ds__config_real_parse("1e99999", &ignored), 7);
     assert_true(ignored > 1e299);
 }
 
@@ -305,7 +306,7 @@ static void test_no_text_breaks_the_parser(void **state) {
         for (uint64_t n = i < COUNT * COUNT * COUNT ? i : x >> 40; n; n /= COUNT)
             strcat(text, pieces[n % COUNT]);
         if (ds_mem_config_parse(text, &c) == DS_OK) {
-            assert_int_equal(ds__mconfig_check(&c), DS_OK);
+            assert_int_equal(ds__config_check(&c), DS_OK);
         } else {
             const char *at = strstr(ds_error_get_last(), "character ");
             assert_memory_equal(&c, &torch_config, sizeof c);
@@ -343,7 +344,7 @@ static void test_cells_take_the_unit_of_their_first_row(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++) {
         char got[32];
-        ds__mcell(got, cells[i].counts, cells[i].value, cells[i].unit_of);
+        ds__report_cell_format(got, cells[i].counts, cells[i].value, cells[i].unit_of);
         assert_string_equal(got, cells[i].want);
     }
 }
@@ -368,10 +369,10 @@ static void test_sizes_change_their_unit_above_a_whole_one(void **state) {
 }
 
 /* A shortage of 100 MiB on a device of 1 GiB, of which the program has 900 MiB in live blocks. */
-static ds__mdevice device;
+static ds__mem_dev device;
 
-static ds__mshortage shortage(void) {
-    ds__mshortage s;
+static ds__oom_facts shortage(void) {
+    ds__oom_facts s;
     memset(&s, 0, sizeof s);
     device.main.config = ds_mem_config_torch();
     atomic_store(&device.main.policy, &device.main.config); /* what code without a lock reads */
@@ -389,15 +390,15 @@ static ds__mshortage shortage(void) {
     return s;
 }
 
-static void hint_of(ds__mshortage *s, const char *words) {
-    ds__moom_hint(s);
+static void hint_of(ds__oom_facts *s, const char *words) {
+    ds__oom_hint(s);
     if (!strstr(s->hint, words))
         fail_msg("'%s' is not in: %s", words, s->hint);
     assert_true(strlen(s->hint) < 160); /* ds_error_get_last() has room for it */
 }
 
 static void test_each_hint_has_its_case(void **state) {
-    ds__mshortage s = shortage();
+    ds__oom_facts s = shortage();
     (void)state;
     hint_of(&s, "live blocks use all memory");
     s.tops = 1;
@@ -479,8 +480,8 @@ static void test_the_short_text_ends_with_the_hint_whatever_the_names(void **sta
     (void)state;
     for (size_t letters = 1; letters < 79; letters += 7) {
         char line[450];
-        ds__mpage page = { line, sizeof line, 0 };
-        ds__mshortage s = shortage();
+        ds__oom_page page = { line, sizeof line, 0 };
+        ds__oom_facts s = shortage();
         s.limit = s.pool_limit = 950 * MIB;
         s.total = (size_t)123456 << 30;
         s.pending = s.private_cached = s.cached = 99 * MIB;
@@ -489,8 +490,8 @@ static void test_the_short_text_ends_with_the_hint_whatever_the_names(void **sta
             memset(s.top[s.tops].name, 'a' + (int)s.tops, letters);
             s.top[s.tops].bytes = (100 - s.tops) * MIB;
         }
-        ds__moom_hint(&s);
-        ds__moom_line(&s, &page);
+        ds__oom_hint(&s);
+        ds__oom_line(&s, &page);
         assert_true(page.n < sizeof line && strlen(line) == page.n &&
                     strlen(line) > strlen(s.hint));
         assert_string_equal(line + page.n - strlen(s.hint), s.hint);

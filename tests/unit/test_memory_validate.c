@@ -78,8 +78,8 @@ static void test_the_validator_sees_wrong_limit_accounting(void **state) {
     (void)state;
     for (int i = 0; i < CONFS; i++) {
         begin(confs[i]);
-        ds__mdevice *dev = ds__mem_device(device);
-        ds__mpool *p = ds__mpool_of(pool);
+        ds__mem_dev *dev = ds__mem_device(device);
+        ds__mem_pool *p = ds__mem_pool_of(pool);
         DAMAGED(dev->reserved, 5 * MIB, "limit");
         DAMAGED(dev->reserved, -MIB, "limit");
         DAMAGED(p->reserved, MIB, "limit");
@@ -93,8 +93,8 @@ static void test_the_validator_sees_wrong_statistics(void **state) {
     (void)state;
     for (int i = 0; i < CONFS; i++) {
         begin(confs[i]);
-        ds__mdevice *dev = ds__mem_device(device);
-        ds__mpool *p = ds__mpool_of(pool);
+        ds__mem_dev *dev = ds__mem_device(device);
+        ds__mem_pool *p = ds__mem_pool_of(pool);
         for (ds__domain *d = &dev->stats; d; d = d == &dev->stats ? &p->stats : NULL) {
             for (int k = 0; k < 2; k++) {
                 for (int m = 0; m < DS__COUNTED; m++)
@@ -118,27 +118,28 @@ static void test_the_validator_sees_a_wrong_order_of_segments(void **state) {
     (void)state;
     for (int i = 0; i < CONFS; i++) {
         begin(confs[i]);
-        assert_true(ds__m.sorted_count >= 2);
-        ds__segment **at = ds__m.sorted, *first = at[0], *last = at[ds__m.sorted_count - 1];
+        assert_true(ds__memory_state.sorted_count >= 2);
+        ds__segment **at = ds__memory_state.sorted, *first = at[0],
+                    *last = at[ds__memory_state.sorted_count - 1];
         at[0] = last;
-        at[ds__m.sorted_count - 1] = first;
+        at[ds__memory_state.sorted_count - 1] = first;
         sees("two have changed their places", "segment");
         at[0] = first;
-        at[ds__m.sorted_count - 1] = last;
+        at[ds__memory_state.sorted_count - 1] = last;
         ok(ds_mem_validate(device));
-        ds__m.sorted_count--;
+        ds__memory_state.sorted_count--;
         sees("one is missing", "segment");
-        ds__m.sorted_count++;
+        ds__memory_state.sorted_count++;
         ok(ds_mem_validate(device));
         ds__segment twin = { .base = first->base, .size = first->size, .arena = first->arena };
         at[0] = &twin;
         sees("another is in its place", "segment");
         at[0] = first;
         ds__segment stray = { .base = last->base + last->size, .size = MIB, .arena = first->arena };
-        ok(ds__m.sorted_count < ds__m.sorted_room ? DS_OK : DS_ERR_FAILED);
-        at[ds__m.sorted_count++] = &stray;
+        ok(ds__memory_state.sorted_count < ds__memory_state.sorted_room ? DS_OK : DS_ERR_FAILED);
+        at[ds__memory_state.sorted_count++] = &stray;
         sees("one is nobody's", "segment");
-        ds__m.sorted_count--;
+        ds__memory_state.sorted_count--;
         end();
     }
 }

@@ -313,7 +313,7 @@ static int end(void **state) {
     ok(ds_shutdown());
     assert_int_equal(rec.wrong, 0);
     assert_int_equal(rec.blocks, 0);
-    assert_int_equal(ds__observed(), 0);
+    assert_int_equal(ds__observer_is_set(), 0);
     assert_int_equal(atomic_load(&ds__range_listeners), 0);
     while (rec.memories)
         free(rec.memory[--rec.memories].copy);

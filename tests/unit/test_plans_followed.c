@@ -127,7 +127,7 @@ static void test_a_collective_takes_as_long_as_its_plan_and_not_longer_than_the_
                                &(ds_plan_desc){ .what = (ds_collective)what,
                                                 .bytes = sizes[n],
                                                 .item = 4,
-                                                .order = ds__sums((ds_collective)what)
+                                                .order = ds__collective_is_sum((ds_collective)what)
                                                              ? DS_ORDER_LIST
                                                              : DS_ORDER_AT_ONCE },
                                &p));

@@ -485,7 +485,8 @@ static void test_measures_are_lines_of_each_pair_and_the_rate_of_an_nvlink(void 
 
 static void add_measure(ds__measured m) {
     ds__lock_take(&ds__c.lock);
-    ds__measured *one = ds__grown(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
+    ds__measured *one =
+        ds__array_grow(&ds__measures, ds__measure_count, &ds__measure_room, sizeof *one);
     assert_non_null(one);
     *one = m;
     ds__measure_count++;

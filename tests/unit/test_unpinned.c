@@ -40,7 +40,7 @@ static void overwrite(void *ptr, void *user) {
 
 static ds_event destroyed; /* by the guest; zero: by none */
 
-/* Destroys the event and as many others as a batch of ds__reclaim has, so that it is freed. */
+/* Destroys the event and as many others as a batch of ds__retired_reclaim has, which frees it. */
 static void unpin_before_guest(ds__event *e) {
     ds_event event = destroyed;
     ds__event_unpin(e);
