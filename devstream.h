@@ -51,7 +51,7 @@
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
-       DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
+       DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
        DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
@@ -245,9 +245,7 @@ typedef enum ds_log_level {
     DS_LOG_ERROR = 1,  /**< failed calls, with their sentence */
     /** objects left at shutdown, host waits in the sync debug mode, damage found by the
         allocator */
-    DS_LOG_WARNING = 2,
-    DS_LOG_INFO = 3, /**< reserved: no items so far */
-    DS_LOG_DEBUG = 4 /**< reserved: no items so far */
+    DS_LOG_WARNING = 2
 } ds_log_level;
 
 /** Argument of a log callback. The strings are valid until the callback returns. */
@@ -290,7 +288,8 @@ typedef struct ds_init_desc {
     /** log callback; NULL: items go to standard error if DEVSTREAM_LOG is set */
     ds_log_fn log_fn;
     void *log_user; /**< passed to log_fn */
-    /** highest level passed to log_fn; 0: warnings and errors */
+    /** highest level passed to log_fn; 0: warnings and errors. Other values than those of
+        ds_log_level are refused */
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
@@ -19977,21 +19976,29 @@ static ds_result ds__start_drivers(unsigned layers) {
 }
 
 /* Sets the level of the log: that of ds_init for its function, else that of the environment. */
-static void ds__start_log(void) {
+static ds_result ds__start_log(void) {
+    int wanted = (int)ds__g.desc.log_level;
     const char *log = getenv("DEVSTREAM_LOG");
+    DS__REQUIRE(!log || !*log || (log[0] >= '0' && log[0] <= '2' && !log[1]),
+                "DEVSTREAM_LOG is \"%.20s\"; it must be 0 (silent), 1 (errors) or 2 (warnings too)",
+                log);
+
     if (ds__g.desc.log_fn)
-        ds__logger.level = ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING;
+        ds__logger.level = wanted ? wanted : DS_LOG_WARNING;
     else
-        ds__logger.level = log ? atoi(log) : DS_LOG_SILENT;
+        ds__logger.level = log && *log ? log[0] - '0' : DS_LOG_SILENT;
+    return DS_OK;
 }
 
 /* Reads the configuration of ds_init and of the environment. Returns the layers. */
 static ds_result ds__start_config(unsigned *out_layers) {
-    ds__start_log();
+    ds_result r = ds__start_log();
+    if (r < 0)
+        return r;
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    ds_result r = ds__layers_read(ds__layer_list(), out_layers);
+    r = ds__layers_read(ds__layer_list(), out_layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
@@ -20155,6 +20162,9 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
+    int level = (int)desc->log_level;
+    DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,
+                "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
     ds_result r = DS_OK;
     unsigned layers;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)

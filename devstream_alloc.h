@@ -125,9 +125,6 @@ typedef struct ds_mem_config {
     /** 1: a request above the limit is refused without a driver call and counted in
         num_oom_rejections */
     int throw_on_cudamalloc_oom;
-    /** accepted for compatibility; no effect: allocations on other streams never wait for the
-        driver */
-    int release_lock_on_cudamalloc;
     /** 1: during a capture, memory used by other streams of the capture is reused after these uses,
         regardless of `reuse` */
     int graph_capture_record_stream_reuse;
@@ -148,8 +145,6 @@ typedef struct ds_mem_config {
     int pinned_use_cuda_host_register;
     /** threads that touch its pages; power of two up to 128 */
     unsigned pinned_num_register_threads;
-    /** accepted for compatibility; no effect: events are polled at allocations only */
-    int pinned_use_background_threads;
     uint64_t reserved[16]; /**< 0 */
 } ds_mem_config;
 
@@ -476,14 +471,6 @@ DSDEF size_t ds_mem_get_max_allocated(ds_device device);
 DSDEF size_t ds_mem_get_reserved(ds_device device);
 /** Returns reserved_bytes.all.peak. */
 DSDEF size_t ds_mem_get_max_reserved(ds_device device);
-/** Alias of ds_mem_get_reserved (torch's old name). */
-DSDEF size_t ds_mem_cached(ds_device device);
-/** Alias of ds_mem_get_max_reserved (torch's old name). */
-DSDEF size_t ds_mem_max_cached(ds_device device);
-/** Alias of ds_mem_reset_peak_stats (torch's old name). */
-DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
-/** Alias of ds_mem_reset_peak_stats (torch's old name). */
-DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
 /** Returns the bytes reserved and used by the driver's own pool of a device (DS_MEM_DRIVER_POOL,
     ds_resource_create_driver_pool). Counts all users of the pool. Either pointer may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,
@@ -999,18 +986,6 @@ static inline DS_MUST_USE ds_result ds_at_mem_reset_accumulated_stats(const char
     return ds_site_set(file_, line_), (ds_mem_reset_accumulated_stats)(device_);
 }
 #define ds_mem_reset_accumulated_stats(...) ds_at_mem_reset_accumulated_stats(__FILE__, __LINE__, __VA_ARGS__)
-
-static inline DS_MUST_USE ds_result ds_at_mem_reset_max_allocated(const char *file_, int line_,
-        ds_device device_) {
-    return ds_site_set(file_, line_), (ds_mem_reset_max_allocated)(device_);
-}
-#define ds_mem_reset_max_allocated(...) ds_at_mem_reset_max_allocated(__FILE__, __LINE__, __VA_ARGS__)
-
-static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_, int line_,
-        ds_device device_) {
-    return ds_site_set(file_, line_), (ds_mem_reset_max_cached)(device_);
-}
-#define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_get_driver_pool_info(const char *file_, int line_,
         ds_device device_, size_t *out_reserved_, size_t *out_used_) {
@@ -1788,11 +1763,9 @@ DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
                     { "debug", c->debug, 2 },
                     { "poison", c->poison, 1 },
                     { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
-                    { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
                     { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse,
                       1 },
-                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
-                    { "pinned_use_background_threads", c->pinned_use_background_threads, 1 } };
+                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 } };
 
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
         DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
@@ -2019,32 +1992,6 @@ static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     return DS_OK;
 }
 
-/* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
-static ds_result ds__config_read_classes(ds__config_text *t) {
-    double value;
-    ds_result r = DS_OK;
-    if (t->kind != '[')
-        return ds__config_refuse(t, t->start,
-                                 "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__config_token_next(t); r == DS_OK && t->kind != ']';) {
-        if (t->kind != 'w')
-            return ds__config_refuse(t, t->start, "expected the name of a class, or ']'");
-        r = ds__config_token_expect(t, ':', "':' and how much to reserve");
-        if (r == DS_OK) {
-            ds__config_token_next(t);
-            r = ds__config_read_reserve(t, &value);
-        }
-        if (r < 0)
-            return r;
-        ds__config_token_next(t);
-        if (t->kind == ',')
-            ds__config_token_next(t);
-        else if (t->kind != ']')
-            return ds__config_refuse(t, t->start, "expected ',' or ']'");
-    }
-    return r;
-}
-
 static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
@@ -2127,19 +2074,20 @@ enum {
     DS__IS_CLOSED,
     DS__IS_DIVISIONS,
     DS__IS_RESERVE,
-    DS__IS_CLASSES,
     DS__IS_LIMIT,
     DS__IS_PRESET,
-    DS__IS_NOTHING /* True or False, and no more */
+    DS__IS_FIXED /* only the value that devstream implements */
 };
 
 typedef struct ds__config_option {
     const char *name;
     int kind;
     size_t offset;
-    uint64_t low;        /* MB, bytes, count: the smallest value */
-    uint64_t high;       /* MB, bytes, count: the largest value */
-    const char *choices; /* in the order of their numbers, each with a bar behind it */
+    uint64_t low;  /* MB, bytes, count: the smallest value */
+    uint64_t high; /* MB, bytes, count: the largest value */
+    /* choices: in the order of their numbers, each with a bar behind it. Fixed: the value, a bar,
+       and why there is no other */
+    const char *choices;
 } ds__config_option;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
@@ -2155,8 +2103,10 @@ static const ds__config_option ds__config_options[] = {
     { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
     { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
       NULL },
-    { "expandable_segments_reserve_by_class", DS__IS_CLASSES, 0, 0, 0, NULL },
-    { "release_lock_on_cudamalloc", DS__IS_BOOL, DS__AT(release_lock_on_cudamalloc), 0, 0, NULL },
+    { "expandable_segments_reserve_by_class", DS__IS_FIXED, 0, 0, 0,
+      "|streams have no classes; use expandable_segments_reserve" },
+    { "release_lock_on_cudamalloc", DS__IS_FIXED, 0, 0, 0,
+      "True|the driver is always called without a lock that other streams need" },
     { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
     { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
     { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
@@ -2165,14 +2115,15 @@ static const ds__config_option ds__config_options[] = {
       NULL },
     { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
       NULL },
-    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0,
-      NULL },
+    { "pinned_use_background_threads", DS__IS_FIXED, 0, 0, 0,
+      "False|events are queried at allocations, without a thread" },
     { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
       NULL },
     { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
       NULL },
     { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
-    { "pinned_free_catch_all", DS__IS_NOTHING, 0, 0, 0, NULL },
+    { "pinned_free_catch_all", DS__IS_FIXED, 0, 0, 0,
+      "False|an error of the driver at a free is always reported" },
     { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
     { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, 0, "full|current|" },
     { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
@@ -2282,6 +2233,17 @@ static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_opt
     return DS_OK;
 }
 
+/* Accepts the only value of an option that PyTorch has and devstream does not implement. */
+static ds_result ds__config_read_fixed(const ds__config_text *t, const ds__config_option *o) {
+    int length = (int)strcspn(o->choices, "|");
+    const char *why = o->choices + length + 1;
+    if (length == 0)
+        return ds__config_refuse(t, t->start, "%s is not supported: %s", o->name, why);
+    if (strlen(t->word) == (size_t)length && !memcmp(t->word, o->choices, (size_t)length))
+        return DS_OK;
+    return ds__config_refuse(t, t->start, "%s must be %.*s: %s", o->name, length, o->choices, why);
+}
+
 /* The value of an option; the token is its first. */
 static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
                                        ds_mem_config *c) {
@@ -2290,12 +2252,12 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
     ds_result r = DS_OK;
     switch (o->kind) {
     case DS__IS_BOOL:
-    case DS__IS_NOTHING:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
             return ds__config_refuse(t, t->start, "expected True or False");
-        if (o->kind == DS__IS_BOOL)
-            *(int *)to = t->word[0] == 'T';
+        *(int *)to = t->word[0] == 'T';
         return DS_OK;
+    case DS__IS_FIXED:
+        return ds__config_read_fixed(t, o);
     case DS__IS_CHOICE:
         return ds__config_read_choice(t, o, to);
     case DS__IS_OPEN:
@@ -2305,8 +2267,6 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
         return ds__config_read_divisions(t, c->roundup_power2_divisions);
     case DS__IS_RESERVE:
         return ds__config_read_reserve(t, to);
-    case DS__IS_CLASSES:
-        return ds__config_read_classes(t);
     case DS__IS_LIMIT:
         return ds__config_read_limit(t, c);
     case DS__IS_PRESET:
@@ -11268,8 +11228,6 @@ static ds_result ds__mem_reset(ds_device device, int peaks) {
     }
 DS__RESET(ds_mem_reset_peak_stats, 1)
 DS__RESET(ds_mem_reset_accumulated_stats, 0)
-DS__RESET(ds_mem_reset_max_allocated, 1)
-DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
 #define DS__ONE_STAT(name, member)                                              \
@@ -11285,8 +11243,6 @@ DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
 DS__ONE_STAT(ds_mem_get_reserved, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_reserved, reserved_bytes[0].peak)
-DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
 DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reserved,
@@ -12762,7 +12718,7 @@ static void ds__write_settings(ds__item_writer *k) {
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
     ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
-    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, c->release_lock_on_cudamalloc);
+    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* it always is */
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
     ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
                  c->graph_capture_record_stream_reuse);

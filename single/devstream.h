@@ -51,7 +51,7 @@
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
        DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
-       DEVSTREAM_LOG (0 to 4: silent, error, warning, info, debug),
+       DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
        DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
@@ -245,9 +245,7 @@ typedef enum ds_log_level {
     DS_LOG_ERROR = 1,  /**< failed calls, with their sentence */
     /** objects left at shutdown, host waits in the sync debug mode, damage found by the
         allocator */
-    DS_LOG_WARNING = 2,
-    DS_LOG_INFO = 3, /**< reserved: no items so far */
-    DS_LOG_DEBUG = 4 /**< reserved: no items so far */
+    DS_LOG_WARNING = 2
 } ds_log_level;
 
 /** Argument of a log callback. The strings are valid until the callback returns. */
@@ -290,7 +288,8 @@ typedef struct ds_init_desc {
     /** log callback; NULL: items go to standard error if DEVSTREAM_LOG is set */
     ds_log_fn log_fn;
     void *log_user; /**< passed to log_fn */
-    /** highest level passed to log_fn; 0: warnings and errors */
+    /** highest level passed to log_fn; 0: warnings and errors. Other values than those of
+        ds_log_level are refused */
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */
@@ -2858,9 +2857,6 @@ typedef struct ds_mem_config {
     /** 1: a request above the limit is refused without a driver call and counted in
         num_oom_rejections */
     int throw_on_cudamalloc_oom;
-    /** accepted for compatibility; no effect: allocations on other streams never wait for the
-        driver */
-    int release_lock_on_cudamalloc;
     /** 1: during a capture, memory used by other streams of the capture is reused after these uses,
         regardless of `reuse` */
     int graph_capture_record_stream_reuse;
@@ -2881,8 +2877,6 @@ typedef struct ds_mem_config {
     int pinned_use_cuda_host_register;
     /** threads that touch its pages; power of two up to 128 */
     unsigned pinned_num_register_threads;
-    /** accepted for compatibility; no effect: events are polled at allocations only */
-    int pinned_use_background_threads;
     uint64_t reserved[16]; /**< 0 */
 } ds_mem_config;
 
@@ -3209,14 +3203,6 @@ DSDEF size_t ds_mem_get_max_allocated(ds_device device);
 DSDEF size_t ds_mem_get_reserved(ds_device device);
 /** Returns reserved_bytes.all.peak. */
 DSDEF size_t ds_mem_get_max_reserved(ds_device device);
-/** Alias of ds_mem_get_reserved (torch's old name). */
-DSDEF size_t ds_mem_cached(ds_device device);
-/** Alias of ds_mem_get_max_reserved (torch's old name). */
-DSDEF size_t ds_mem_max_cached(ds_device device);
-/** Alias of ds_mem_reset_peak_stats (torch's old name). */
-DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
-/** Alias of ds_mem_reset_peak_stats (torch's old name). */
-DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
 /** Returns the bytes reserved and used by the driver's own pool of a device (DS_MEM_DRIVER_POOL,
     ds_resource_create_driver_pool). Counts all users of the pool. Either pointer may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,
@@ -3732,18 +3718,6 @@ static inline DS_MUST_USE ds_result ds_at_mem_reset_accumulated_stats(const char
     return ds_site_set(file_, line_), (ds_mem_reset_accumulated_stats)(device_);
 }
 #define ds_mem_reset_accumulated_stats(...) ds_at_mem_reset_accumulated_stats(__FILE__, __LINE__, __VA_ARGS__)
-
-static inline DS_MUST_USE ds_result ds_at_mem_reset_max_allocated(const char *file_, int line_,
-        ds_device device_) {
-    return ds_site_set(file_, line_), (ds_mem_reset_max_allocated)(device_);
-}
-#define ds_mem_reset_max_allocated(...) ds_at_mem_reset_max_allocated(__FILE__, __LINE__, __VA_ARGS__)
-
-static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_, int line_,
-        ds_device device_) {
-    return ds_site_set(file_, line_), (ds_mem_reset_max_cached)(device_);
-}
-#define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_mem_get_driver_pool_info(const char *file_, int line_,
         ds_device device_, size_t *out_reserved_, size_t *out_used_) {
@@ -22560,21 +22534,29 @@ static ds_result ds__start_drivers(unsigned layers) {
 }
 
 /* Sets the level of the log: that of ds_init for its function, else that of the environment. */
-static void ds__start_log(void) {
+static ds_result ds__start_log(void) {
+    int wanted = (int)ds__g.desc.log_level;
     const char *log = getenv("DEVSTREAM_LOG");
+    DS__REQUIRE(!log || !*log || (log[0] >= '0' && log[0] <= '2' && !log[1]),
+                "DEVSTREAM_LOG is \"%.20s\"; it must be 0 (silent), 1 (errors) or 2 (warnings too)",
+                log);
+
     if (ds__g.desc.log_fn)
-        ds__logger.level = ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING;
+        ds__logger.level = wanted ? wanted : DS_LOG_WARNING;
     else
-        ds__logger.level = log ? atoi(log) : DS_LOG_SILENT;
+        ds__logger.level = log && *log ? log[0] - '0' : DS_LOG_SILENT;
+    return DS_OK;
 }
 
 /* Reads the configuration of ds_init and of the environment. Returns the layers. */
 static ds_result ds__start_config(unsigned *out_layers) {
-    ds__start_log();
+    ds_result r = ds__start_log();
+    if (r < 0)
+        return r;
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    ds_result r = ds__layers_read(ds__layer_list(), out_layers);
+    r = ds__layers_read(ds__layer_list(), out_layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
@@ -22738,6 +22720,9 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
+    int level = (int)desc->log_level;
+    DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,
+                "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
     ds_result r = DS_OK;
     unsigned layers;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
@@ -29495,11 +29480,9 @@ DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
                     { "debug", c->debug, 2 },
                     { "poison", c->poison, 1 },
                     { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
-                    { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
                     { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse,
                       1 },
-                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
-                    { "pinned_use_background_threads", c->pinned_use_background_threads, 1 } };
+                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 } };
 
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
         DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,
@@ -29726,32 +29709,6 @@ static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     return DS_OK;
 }
 
-/* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
-static ds_result ds__config_read_classes(ds__config_text *t) {
-    double value;
-    ds_result r = DS_OK;
-    if (t->kind != '[')
-        return ds__config_refuse(t, t->start,
-                                 "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__config_token_next(t); r == DS_OK && t->kind != ']';) {
-        if (t->kind != 'w')
-            return ds__config_refuse(t, t->start, "expected the name of a class, or ']'");
-        r = ds__config_token_expect(t, ':', "':' and how much to reserve");
-        if (r == DS_OK) {
-            ds__config_token_next(t);
-            r = ds__config_read_reserve(t, &value);
-        }
-        if (r < 0)
-            return r;
-        ds__config_token_next(t);
-        if (t->kind == ',')
-            ds__config_token_next(t);
-        else if (t->kind != ']')
-            return ds__config_refuse(t, t->start, "expected ',' or ']'");
-    }
-    return r;
-}
-
 static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
@@ -29834,19 +29791,20 @@ enum {
     DS__IS_CLOSED,
     DS__IS_DIVISIONS,
     DS__IS_RESERVE,
-    DS__IS_CLASSES,
     DS__IS_LIMIT,
     DS__IS_PRESET,
-    DS__IS_NOTHING /* True or False, and no more */
+    DS__IS_FIXED /* only the value that devstream implements */
 };
 
 typedef struct ds__config_option {
     const char *name;
     int kind;
     size_t offset;
-    uint64_t low;        /* MB, bytes, count: the smallest value */
-    uint64_t high;       /* MB, bytes, count: the largest value */
-    const char *choices; /* in the order of their numbers, each with a bar behind it */
+    uint64_t low;  /* MB, bytes, count: the smallest value */
+    uint64_t high; /* MB, bytes, count: the largest value */
+    /* choices: in the order of their numbers, each with a bar behind it. Fixed: the value, a bar,
+       and why there is no other */
+    const char *choices;
 } ds__config_option;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
@@ -29862,8 +29820,10 @@ static const ds__config_option ds__config_options[] = {
     { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
     { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
       NULL },
-    { "expandable_segments_reserve_by_class", DS__IS_CLASSES, 0, 0, 0, NULL },
-    { "release_lock_on_cudamalloc", DS__IS_BOOL, DS__AT(release_lock_on_cudamalloc), 0, 0, NULL },
+    { "expandable_segments_reserve_by_class", DS__IS_FIXED, 0, 0, 0,
+      "|streams have no classes; use expandable_segments_reserve" },
+    { "release_lock_on_cudamalloc", DS__IS_FIXED, 0, 0, 0,
+      "True|the driver is always called without a lock that other streams need" },
     { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
     { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
     { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
@@ -29872,14 +29832,15 @@ static const ds__config_option ds__config_options[] = {
       NULL },
     { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
       NULL },
-    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0,
-      NULL },
+    { "pinned_use_background_threads", DS__IS_FIXED, 0, 0, 0,
+      "False|events are queried at allocations, without a thread" },
     { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
       NULL },
     { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
       NULL },
     { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
-    { "pinned_free_catch_all", DS__IS_NOTHING, 0, 0, 0, NULL },
+    { "pinned_free_catch_all", DS__IS_FIXED, 0, 0, 0,
+      "False|an error of the driver at a free is always reported" },
     { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
     { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, 0, "full|current|" },
     { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
@@ -29989,6 +29950,17 @@ static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_opt
     return DS_OK;
 }
 
+/* Accepts the only value of an option that PyTorch has and devstream does not implement. */
+static ds_result ds__config_read_fixed(const ds__config_text *t, const ds__config_option *o) {
+    int length = (int)strcspn(o->choices, "|");
+    const char *why = o->choices + length + 1;
+    if (length == 0)
+        return ds__config_refuse(t, t->start, "%s is not supported: %s", o->name, why);
+    if (strlen(t->word) == (size_t)length && !memcmp(t->word, o->choices, (size_t)length))
+        return DS_OK;
+    return ds__config_refuse(t, t->start, "%s must be %.*s: %s", o->name, length, o->choices, why);
+}
+
 /* The value of an option; the token is its first. */
 static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
                                        ds_mem_config *c) {
@@ -29997,12 +29969,12 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
     ds_result r = DS_OK;
     switch (o->kind) {
     case DS__IS_BOOL:
-    case DS__IS_NOTHING:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
             return ds__config_refuse(t, t->start, "expected True or False");
-        if (o->kind == DS__IS_BOOL)
-            *(int *)to = t->word[0] == 'T';
+        *(int *)to = t->word[0] == 'T';
         return DS_OK;
+    case DS__IS_FIXED:
+        return ds__config_read_fixed(t, o);
     case DS__IS_CHOICE:
         return ds__config_read_choice(t, o, to);
     case DS__IS_OPEN:
@@ -30012,8 +29984,6 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
         return ds__config_read_divisions(t, c->roundup_power2_divisions);
     case DS__IS_RESERVE:
         return ds__config_read_reserve(t, to);
-    case DS__IS_CLASSES:
-        return ds__config_read_classes(t);
     case DS__IS_LIMIT:
         return ds__config_read_limit(t, c);
     case DS__IS_PRESET:
@@ -38975,8 +38945,6 @@ static ds_result ds__mem_reset(ds_device device, int peaks) {
     }
 DS__RESET(ds_mem_reset_peak_stats, 1)
 DS__RESET(ds_mem_reset_accumulated_stats, 0)
-DS__RESET(ds_mem_reset_max_allocated, 1)
-DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
 #define DS__ONE_STAT(name, member)                                              \
@@ -38992,8 +38960,6 @@ DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
 DS__ONE_STAT(ds_mem_get_reserved, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_reserved, reserved_bytes[0].peak)
-DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
 DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reserved,
@@ -40469,7 +40435,7 @@ static void ds__write_settings(ds__item_writer *k) {
     ds__put_real(k, DS__WORD_garbage_collection_threshold, c->garbage_collection_threshold);
     ds__put_bool(k, DS__WORD_expandable_segments, c->expandable_segments);
     ds__put_int(k, DS__WORD_pinned_num_register_threads, c->pinned_num_register_threads);
-    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, c->release_lock_on_cudamalloc);
+    ds__put_bool(k, DS__WORD_release_lock_on_cudamalloc, 1); /* it always is */
     ds__put_bool(k, DS__WORD_pinned_use_cuda_host_register, c->pinned_use_cuda_host_register);
     ds__put_bool(k, DS__WORD_graph_capture_record_stream_reuse,
                  c->graph_capture_record_stream_reuse);

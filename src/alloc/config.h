@@ -124,11 +124,9 @@ DS__SEAM static ds_result ds__config_check(const ds_mem_config *c) {
                     { "debug", c->debug, 2 },
                     { "poison", c->poison, 1 },
                     { "throw_on_cudamalloc_oom", c->throw_on_cudamalloc_oom, 1 },
-                    { "release_lock_on_cudamalloc", c->release_lock_on_cudamalloc, 1 },
                     { "graph_capture_record_stream_reuse", c->graph_capture_record_stream_reuse,
                       1 },
-                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 },
-                    { "pinned_use_background_threads", c->pinned_use_background_threads, 1 } };
+                    { "pinned_use_cuda_host_register", c->pinned_use_cuda_host_register, 1 } };
 
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
         DS__REQUIRE(choices[i].value >= 0 && choices[i].value <= choices[i].largest,

@@ -167,32 +167,6 @@ static ds_result ds__config_read_reserve(ds__config_text *t, double *out) {
     return DS_OK;
 }
 
-/* [name:value,...]: torch's classes of streams, which devstream has none of; read and left. */
-static ds_result ds__config_read_classes(ds__config_text *t) {
-    double value;
-    ds_result r = DS_OK;
-    if (t->kind != '[')
-        return ds__config_refuse(t, t->start,
-                                 "expected '[' of a list such as [serving:0.25,other:8G]");
-    for (ds__config_token_next(t); r == DS_OK && t->kind != ']';) {
-        if (t->kind != 'w')
-            return ds__config_refuse(t, t->start, "expected the name of a class, or ']'");
-        r = ds__config_token_expect(t, ':', "':' and how much to reserve");
-        if (r == DS_OK) {
-            ds__config_token_next(t);
-            r = ds__config_read_reserve(t, &value);
-        }
-        if (r < 0)
-            return r;
-        ds__config_token_next(t);
-        if (t->kind == ',')
-            ds__config_token_next(t);
-        else if (t->kind != ']')
-            return ds__config_refuse(t, t->start, "expected ',' or ']'");
-    }
-    return r;
-}
-
 static ds_result ds__config_read_division(ds__config_text *t, int zero, unsigned char *out) {
     uint64_t n;
     if (t->kind != 'w' || !ds__config_number_parse(t->word, &n) || (n & (n - 1)) != 0 ||
@@ -275,19 +249,20 @@ enum {
     DS__IS_CLOSED,
     DS__IS_DIVISIONS,
     DS__IS_RESERVE,
-    DS__IS_CLASSES,
     DS__IS_LIMIT,
     DS__IS_PRESET,
-    DS__IS_NOTHING /* True or False, and no more */
+    DS__IS_FIXED /* only the value that devstream implements */
 };
 
 typedef struct ds__config_option {
     const char *name;
     int kind;
     size_t offset;
-    uint64_t low;        /* MB, bytes, count: the smallest value */
-    uint64_t high;       /* MB, bytes, count: the largest value */
-    const char *choices; /* in the order of their numbers, each with a bar behind it */
+    uint64_t low;  /* MB, bytes, count: the smallest value */
+    uint64_t high; /* MB, bytes, count: the largest value */
+    /* choices: in the order of their numbers, each with a bar behind it. Fixed: the value, a bar,
+       and why there is no other */
+    const char *choices;
 } ds__config_option;
 
 #define DS__AT(member) offsetof(ds_mem_config, member)
@@ -303,8 +278,10 @@ static const ds__config_option ds__config_options[] = {
     { "expandable_segments", DS__IS_BOOL, DS__AT(expandable_segments), 0, 0, NULL },
     { "expandable_segments_reserve", DS__IS_RESERVE, DS__AT(expandable_segments_reserve), 0, 0,
       NULL },
-    { "expandable_segments_reserve_by_class", DS__IS_CLASSES, 0, 0, 0, NULL },
-    { "release_lock_on_cudamalloc", DS__IS_BOOL, DS__AT(release_lock_on_cudamalloc), 0, 0, NULL },
+    { "expandable_segments_reserve_by_class", DS__IS_FIXED, 0, 0, 0,
+      "|streams have no classes; use expandable_segments_reserve" },
+    { "release_lock_on_cudamalloc", DS__IS_FIXED, 0, 0, 0,
+      "True|the driver is always called without a lock that other streams need" },
     { "per_process_memory_fraction", DS__IS_CLOSED, DS__AT(memory_fraction), 0, 0, NULL },
     { "throw_on_cudamalloc_oom", DS__IS_BOOL, DS__AT(throw_on_cudamalloc_oom), 0, 0, NULL },
     { "graph_capture_record_stream_reuse", DS__IS_BOOL, DS__AT(graph_capture_record_stream_reuse),
@@ -313,14 +290,15 @@ static const ds__config_option ds__config_options[] = {
       NULL },
     { "pinned_num_register_threads", DS__IS_COUNT, DS__AT(pinned_num_register_threads), 1, 128,
       NULL },
-    { "pinned_use_background_threads", DS__IS_BOOL, DS__AT(pinned_use_background_threads), 0, 0,
-      NULL },
+    { "pinned_use_background_threads", DS__IS_FIXED, 0, 0, 0,
+      "False|events are queried at allocations, without a thread" },
     { "pinned_reserve_segment_size_mb", DS__IS_MB, DS__AT(pinned_reserve_segment_size), 1, 1 << 20,
       NULL },
     { "pinned_max_round_threshold_mb", DS__IS_MB, DS__AT(pinned_max_round_threshold), 0, UINT64_MAX,
       NULL },
     { "pinned_max_cached_size_mb", DS__IS_MB, DS__AT(pinned_max_cached_size), 0, UINT64_MAX, NULL },
-    { "pinned_free_catch_all", DS__IS_NOTHING, 0, 0, 0, NULL },
+    { "pinned_free_catch_all", DS__IS_FIXED, 0, 0, 0,
+      "False|an error of the driver at a free is always reported" },
     { "reuse", DS__IS_CHOICE, DS__AT(reuse), 0, 0, "never|on_shortage|always|" },
     { "statistics", DS__IS_CHOICE, DS__AT(statistics), 0, 0, "full|current|" },
     { "limit", DS__IS_LIMIT, 0, 0, 0, NULL },
@@ -430,6 +408,17 @@ static ds_result ds__config_read_choice(ds__config_text *t, const ds__config_opt
     return DS_OK;
 }
 
+/* Accepts the only value of an option that PyTorch has and devstream does not implement. */
+static ds_result ds__config_read_fixed(const ds__config_text *t, const ds__config_option *o) {
+    int length = (int)strcspn(o->choices, "|");
+    const char *why = o->choices + length + 1;
+    if (length == 0)
+        return ds__config_refuse(t, t->start, "%s is not supported: %s", o->name, why);
+    if (strlen(t->word) == (size_t)length && !memcmp(t->word, o->choices, (size_t)length))
+        return DS_OK;
+    return ds__config_refuse(t, t->start, "%s must be %.*s: %s", o->name, length, o->choices, why);
+}
+
 /* The value of an option; the token is its first. */
 static ds_result ds__config_read_value(ds__config_text *t, const ds__config_option *o,
                                        ds_mem_config *c) {
@@ -438,12 +427,12 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
     ds_result r = DS_OK;
     switch (o->kind) {
     case DS__IS_BOOL:
-    case DS__IS_NOTHING:
         if (strcmp(t->word, "True") && strcmp(t->word, "False"))
             return ds__config_refuse(t, t->start, "expected True or False");
-        if (o->kind == DS__IS_BOOL)
-            *(int *)to = t->word[0] == 'T';
+        *(int *)to = t->word[0] == 'T';
         return DS_OK;
+    case DS__IS_FIXED:
+        return ds__config_read_fixed(t, o);
     case DS__IS_CHOICE:
         return ds__config_read_choice(t, o, to);
     case DS__IS_OPEN:
@@ -453,8 +442,6 @@ static ds_result ds__config_read_value(ds__config_text *t, const ds__config_opti
         return ds__config_read_divisions(t, c->roundup_power2_divisions);
     case DS__IS_RESERVE:
         return ds__config_read_reserve(t, to);
-    case DS__IS_CLASSES:
-        return ds__config_read_classes(t);
     case DS__IS_LIMIT:
         return ds__config_read_limit(t, c);
     case DS__IS_PRESET:

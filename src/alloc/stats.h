@@ -132,8 +132,6 @@ static ds_result ds__mem_reset(ds_device device, int peaks) {
     }
 DS__RESET(ds_mem_reset_peak_stats, 1)
 DS__RESET(ds_mem_reset_accumulated_stats, 0)
-DS__RESET(ds_mem_reset_max_allocated, 1)
-DS__RESET(ds_mem_reset_max_cached, 1)
 #undef DS__RESET
 
 #define DS__ONE_STAT(name, member)                                              \
@@ -149,8 +147,6 @@ DS__ONE_STAT(ds_mem_get_allocated, allocated_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_allocated, allocated_bytes[0].peak)
 DS__ONE_STAT(ds_mem_get_reserved, reserved_bytes[0].current)
 DS__ONE_STAT(ds_mem_get_max_reserved, reserved_bytes[0].peak)
-DS__ONE_STAT(ds_mem_cached, reserved_bytes[0].current)
-DS__ONE_STAT(ds_mem_max_cached, reserved_bytes[0].peak)
 #undef DS__ONE_STAT
 
 DSDEF ds_result(ds_mem_get_driver_pool_info)(ds_device device, size_t *out_reserved,

@@ -223,18 +223,6 @@ static inline DS_MUST_USE ds_result ds_at_mem_reset_accumulated_stats(const char
 }
 #define ds_mem_reset_accumulated_stats(...) ds_at_mem_reset_accumulated_stats(__FILE__, __LINE__, __VA_ARGS__)
 
-static inline DS_MUST_USE ds_result ds_at_mem_reset_max_allocated(const char *file_, int line_,
-        ds_device device_) {
-    return ds_site_set(file_, line_), (ds_mem_reset_max_allocated)(device_);
-}
-#define ds_mem_reset_max_allocated(...) ds_at_mem_reset_max_allocated(__FILE__, __LINE__, __VA_ARGS__)
-
-static inline DS_MUST_USE ds_result ds_at_mem_reset_max_cached(const char *file_, int line_,
-        ds_device device_) {
-    return ds_site_set(file_, line_), (ds_mem_reset_max_cached)(device_);
-}
-#define ds_mem_reset_max_cached(...) ds_at_mem_reset_max_cached(__FILE__, __LINE__, __VA_ARGS__)
-
 static inline DS_MUST_USE ds_result ds_at_mem_get_driver_pool_info(const char *file_, int line_,
         ds_device device_, size_t *out_reserved_, size_t *out_used_) {
     return ds_site_set(file_, line_), (ds_mem_get_driver_pool_info)(device_, out_reserved_, out_used_);

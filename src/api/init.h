@@ -18,9 +18,7 @@ typedef enum ds_log_level {
     DS_LOG_ERROR = 1,  /**< failed calls, with their sentence */
     /** objects left at shutdown, host waits in the sync debug mode, damage found by the
         allocator */
-    DS_LOG_WARNING = 2,
-    DS_LOG_INFO = 3, /**< reserved: no items so far */
-    DS_LOG_DEBUG = 4 /**< reserved: no items so far */
+    DS_LOG_WARNING = 2
 } ds_log_level;
 
 /** Argument of a log callback. The strings are valid until the callback returns. */
@@ -63,7 +61,8 @@ typedef struct ds_init_desc {
     /** log callback; NULL: items go to standard error if DEVSTREAM_LOG is set */
     ds_log_fn log_fn;
     void *log_user; /**< passed to log_fn */
-    /** highest level passed to log_fn; 0: warnings and errors */
+    /** highest level passed to log_fn; 0: warnings and errors. Other values than those of
+        ds_log_level are refused */
     ds_log_level log_level;
     ds_allocator allocator; /**< for devstream's own bookkeeping */
     unsigned flags;         /**< DS_INIT_* */

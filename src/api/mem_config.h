@@ -83,9 +83,6 @@ typedef struct ds_mem_config {
     /** 1: a request above the limit is refused without a driver call and counted in
         num_oom_rejections */
     int throw_on_cudamalloc_oom;
-    /** accepted for compatibility; no effect: allocations on other streams never wait for the
-        driver */
-    int release_lock_on_cudamalloc;
     /** 1: during a capture, memory used by other streams of the capture is reused after these uses,
         regardless of `reuse` */
     int graph_capture_record_stream_reuse;
@@ -106,8 +103,6 @@ typedef struct ds_mem_config {
     int pinned_use_cuda_host_register;
     /** threads that touch its pages; power of two up to 128 */
     unsigned pinned_num_register_threads;
-    /** accepted for compatibility; no effect: events are polled at allocations only */
-    int pinned_use_background_threads;
     uint64_t reserved[16]; /**< 0 */
 } ds_mem_config;
 

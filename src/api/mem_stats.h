@@ -87,14 +87,6 @@ DSDEF size_t ds_mem_get_max_allocated(ds_device device);
 DSDEF size_t ds_mem_get_reserved(ds_device device);
 /** Returns reserved_bytes.all.peak. */
 DSDEF size_t ds_mem_get_max_reserved(ds_device device);
-/** Alias of ds_mem_get_reserved (torch's old name). */
-DSDEF size_t ds_mem_cached(ds_device device);
-/** Alias of ds_mem_get_max_reserved (torch's old name). */
-DSDEF size_t ds_mem_max_cached(ds_device device);
-/** Alias of ds_mem_reset_peak_stats (torch's old name). */
-DSDEF DS_MUST_USE ds_result ds_mem_reset_max_allocated(ds_device device);
-/** Alias of ds_mem_reset_peak_stats (torch's old name). */
-DSDEF DS_MUST_USE ds_result ds_mem_reset_max_cached(ds_device device);
 /** Returns the bytes reserved and used by the driver's own pool of a device (DS_MEM_DRIVER_POOL,
     ds_resource_create_driver_pool). Counts all users of the pool. Either pointer may be NULL. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_driver_pool_info(ds_device device, size_t *out_reserved,

@@ -83,21 +83,29 @@ static ds_result ds__start_drivers(unsigned layers) {
 }
 
 /* Sets the level of the log: that of ds_init for its function, else that of the environment. */
-static void ds__start_log(void) {
+static ds_result ds__start_log(void) {
+    int wanted = (int)ds__g.desc.log_level;
     const char *log = getenv("DEVSTREAM_LOG");
+    DS__REQUIRE(!log || !*log || (log[0] >= '0' && log[0] <= '2' && !log[1]),
+                "DEVSTREAM_LOG is \"%.20s\"; it must be 0 (silent), 1 (errors) or 2 (warnings too)",
+                log);
+
     if (ds__g.desc.log_fn)
-        ds__logger.level = ds__g.desc.log_level ? (int)ds__g.desc.log_level : DS_LOG_WARNING;
+        ds__logger.level = wanted ? wanted : DS_LOG_WARNING;
     else
-        ds__logger.level = log ? atoi(log) : DS_LOG_SILENT;
+        ds__logger.level = log && *log ? log[0] - '0' : DS_LOG_SILENT;
+    return DS_OK;
 }
 
 /* Reads the configuration of ds_init and of the environment. Returns the layers. */
 static ds_result ds__start_config(unsigned *out_layers) {
-    ds__start_log();
+    ds_result r = ds__start_log();
+    if (r < 0)
+        return r;
     ds__g.per_thread_default = DS__PER_THREAD_DEFAULT_STREAM ||
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
-    ds_result r = ds__layers_read(ds__layer_list(), out_layers);
+    r = ds__layers_read(ds__layer_list(), out_layers);
     if (r == DS_OK)
         r = ds__sync_debug_read(getenv("DEVSTREAM_SYNC_DEBUG"));
     if (r == DS_OK)
@@ -261,6 +269,9 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "the allocator needs both functions or neither");
     DS__REQUIRE((desc->flags & ~(unsigned)DS_INIT_PER_THREAD_DEFAULT_STREAM) == 0,
                 "unknown flags %#x", desc->flags);
+    int level = (int)desc->log_level;
+    DS__REQUIRE(level >= DS_LOG_SILENT && level <= DS_LOG_WARNING,
+                "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
     ds_result r = DS_OK;
     unsigned layers;
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)

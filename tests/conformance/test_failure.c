@@ -373,6 +373,21 @@ static void test_shutdown_reports_a_failed_device_and_frees_all_the_same(void **
 
 /* ---- injected faults ---- */
 
+static void test_a_log_level_that_does_not_exist_is_refused(void **state) {
+    (void)state;
+    harness_shutdown();
+    refused(ds_init(&(ds_init_desc){ .log_level = (ds_log_level)3 }), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "log_level is 3; it must be from 0 to 2"));
+
+    setenv("DEVSTREAM_LOG", "4", 1);
+    ds_stream s;
+    refused(ds_stream_create(NULL, &s), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "DEVSTREAM_LOG is \"4\"; it must be 0"));
+
+    unsetenv("DEVSTREAM_LOG");
+    harness_restart(NULL);
+}
+
 static void test_an_unknown_layer_is_refused(void **state) {
     (void)state;
     harness_shutdown();
@@ -760,6 +775,7 @@ const struct CMUnitTest tests_failure[] = {
     DS_TEST_CPU(test_reset_waits_for_the_work_that_still_runs, "failure"),
     DS_TEST_ALONE(test_a_large_split_kernel_fails_once, "failure"),
     DS_TEST_ALONE(test_shutdown_reports_a_failed_device_and_frees_all_the_same, "failure"),
+    DS_TEST(test_a_log_level_that_does_not_exist_is_refused, "failure"),
     DS_TEST(test_an_unknown_layer_is_refused, "failure"),
     DS_TEST(test_a_capture_mode_that_is_refused_stays_as_it_is, "failure"),
     DS_TEST(test_a_refused_call_keeps_its_sentence, "failure"),

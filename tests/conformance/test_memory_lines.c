@@ -237,13 +237,12 @@ static void test_a_snapshot_says_what_the_policy_is(void **state) {
                                          "\"trace_alloc_max_entries\":",
                                          "\"max_round_threshold\":3145728,",
                                          "\"max_cached_size\":5242880}" };
-    ds_mem_config c =
-        config_with(PRESET_TORCH, "max_split_size_mb:64,garbage_collection_threshold:0.6,"
-                                  "expandable_segments:True,pinned_num_register_threads:8,"
-                                  "release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:"
-                                  "True,graph_capture_record_stream_reuse:True,"
-                                  "roundup_power2_divisions:1099511627776,pinned_max_round_"
-                                  "threshold_mb:3,pinned_max_cached_size_mb:5");
+    ds_mem_config c = config_with(
+        PRESET_TORCH, "max_split_size_mb:64,garbage_collection_threshold:0.6,"
+                      "expandable_segments:True,pinned_num_register_threads:8,"
+                      "pinned_use_cuda_host_register:True,graph_capture_record_stream_reuse:True,"
+                      "roundup_power2_divisions:1099511627776,pinned_max_round_"
+                      "threshold_mb:3,pinned_max_cached_size_mb:5");
     text t = { 0 };
     harness_restart(NULL); /* no device was used before */
     begin_with(&c);
@@ -854,12 +853,12 @@ static void test_memory_of_the_drivers_pool_freed_early_on_many_streams(void **s
 
 /* ---- pinned memory ---- */
 
-static void test_pinned_memory_is_used_again_with_background_threads_too(void **state) {
+static void test_pinned_memory_is_used_again_after_its_stream(void **state) {
     (void)state;
     static const int presets[] = { PRESET_TORCH, PRESET_DEFAULT };
     for (int i = 0; i < 2; i++) {
         gate g = { 0 };
-        ds_mem_config c = config_with(presets[i], "pinned_use_background_threads:True");
+        ds_mem_config c = config_with(presets[i], "pinned_use_background_threads:False");
         void *p, *q;
         begin_with(&c);
         ok(ds_mem_pinned_empty_cache(NULL));
@@ -1221,7 +1220,7 @@ const struct CMUnitTest tests_memory_lines[] = {
     DS_TEST(test_most_of_a_device_and_then_the_rest_by_the_drivers_pool, "peers 101"),
     DS_TEST(test_three_quarters_of_a_device_go_from_thread_to_thread, "peers 108 110"),
     DS_TEST(test_memory_of_the_drivers_pool_freed_early_on_many_streams, "peers 109 110"),
-    DS_TEST(test_pinned_memory_is_used_again_with_background_threads_too, "torch 105"),
+    DS_TEST(test_pinned_memory_is_used_again_after_its_stream, "torch 105"),
     DS_TEST(test_memory_that_the_program_registered_is_pinned, "torch 106"),
     DS_TEST(test_a_live_block_costs_at_most_128_bytes_of_bookkeeping, "issue 5"),
     DS_TEST(test_a_thousand_freed_blocks_that_others_keep_are_told_once, "torch 3.15"),

@@ -407,8 +407,6 @@ static void step_mem_stats(void) {
         break;
     case 2:
         CALL(ds_mem_reset_peak_stats(device));
-        CALL(ds_mem_reset_max_allocated(device));
-        CALL(ds_mem_reset_max_cached(device));
         break;
     case 3:
         CALL(ds_mem_reset_accumulated_stats(device));
@@ -418,8 +416,6 @@ static void step_mem_stats(void) {
         CALL_VOID((void)ds_mem_get_max_allocated(device));
         CALL_VOID((void)ds_mem_get_reserved(device));
         CALL_VOID((void)ds_mem_get_max_reserved(device));
-        CALL_VOID((void)ds_mem_cached(device));
-        CALL_VOID((void)ds_mem_max_cached(device));
         break;
     case 5:
         CALL_OUT(ds_mem_get_driver_pool_info(device, MAYBE(bytes), odd() ? NULL : &used), bytes);

@@ -78,10 +78,8 @@ static void test_every_member_has_a_range_and_the_sentence_names_it(void **state
     REFUSED(debug, 3, "3");
     REFUSED(poison, 2, "2");
     REFUSED(throw_on_cudamalloc_oom, 2, "2");
-    REFUSED(release_lock_on_cudamalloc, 2, "2");
     REFUSED(graph_capture_record_stream_reuse, 2, "2");
     REFUSED(pinned_use_cuda_host_register, 2, "2");
-    REFUSED(pinned_use_background_threads, 2, "2");
     REFUSED(guard_bytes, 100, "100", "512");
     REFUSED(guard_bytes, ((size_t)1 << 30) + 512, "1 GiB");
     REFUSED(small_segment_size, 0, "0");
@@ -233,10 +231,7 @@ static void test_the_reserve_is_a_multiple_or_a_number_of_bytes(void **state) {
     assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), (size_t)18 << 30);
     assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:0.5", &c), DS_OK);
     assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), (size_t)8 << 30);
-    assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:4G,expandable_segments_"
-                                         "reserve_by_class:[serving:0.25,other:8G]",
-                                         &c),
-                     DS_OK);
+    assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:4G", &c), DS_OK);
     assert_int_equal(ds__config_reserve_size(&c, total, 2 * MIB), (size_t)4 << 30);
     assert_int_equal(ds_mem_config_parse("expandable_segments_reserve:40G", &c), DS_OK);
     /* more could never be used */
