@@ -524,7 +524,7 @@ static void early_reuse(int preset, int inner, int record_stream) {
     finish();
 }
 
-static void test_memory_that_another_stream_uses_is_not_used_again_too_early(void **state) {
+static void test_memory_that_another_stream_uses_is_not_reused_too_early(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int way = 0; way < 2; way++)
@@ -569,7 +569,7 @@ static void later_work(int preset, int record_stream) {
     finish();
 }
 
-static void test_record_use_and_record_stream_end_with_the_work_before_them(void **state) {
+static void test_recorded_uses_end_with_the_work_before_them(void **state) {
     (void)state;
     later_work(PRESET_TORCH, 0);
     later_work(PRESET_TORCH, 1);
@@ -817,19 +817,19 @@ static void reuse(int preset, ds_mem_reuse how, int limited) {
     finish();
 }
 
-static void test_a_stream_never_gets_another_ones_memory_if_that_is_the_policy(void **state) {
+static void test_a_stream_gets_no_other_streams_memory_if_never_reused(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         reuse(preset, DS_REUSE_NEVER, 0);
 }
 
-static void test_a_stream_waits_for_another_ones_memory_rather_than_reserving_more(void **state) {
+static void test_a_stream_waits_for_anothers_memory_before_reserving(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         reuse(preset, DS_REUSE_ALWAYS, 0);
 }
 
-static void test_a_stream_waits_for_another_ones_memory_before_it_runs_out(void **state) {
+static void test_a_stream_waits_for_anothers_memory_before_it_runs_out(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         reuse(preset, DS_REUSE_ON_SHORTAGE, 1);
@@ -839,7 +839,7 @@ static void test_a_stream_waits_for_another_ones_memory_before_it_runs_out(void 
 }
 
 /* The same with a use on a third stream: the wait is for that, too. */
-static void test_a_pending_block_is_taken_and_its_uses_are_awaited_by_the_stream(void **state) {
+static void test_a_pending_block_is_taken_and_the_stream_awaits_its_uses(void **state) {
     (void)state;
     for (int preset = PRESET_DEFAULT; preset <= PRESET_PLAIN; preset++) {
         enum { SIZE = 8 << 20 }; /* a page: nothing is left over beside it */
@@ -922,7 +922,7 @@ static void *allocate_there(void *arg) {
     return NULL;
 }
 
-static void test_memory_is_used_again_between_threads_on_the_same_stream_only(void **state) {
+static void test_memory_is_reused_between_threads_on_one_stream_only(void **state) {
     (void)state;
     static const int presets[] = { PRESET_TORCH, PRESET_TORCH_GROWING, PRESET_CUPY };
     for (int i = 0; i < 3; i++) {
@@ -963,7 +963,7 @@ static void *free_there(void *arg) {
     return NULL;
 }
 
-static void test_a_block_freed_by_another_thread_goes_back_to_its_own_stream(void **state) {
+static void test_a_block_freed_by_another_thread_returns_to_its_stream(void **state) {
     (void)state;
     static const int presets[] = { PRESET_TORCH, PRESET_TORCH_GROWING, PRESET_CUPY,
                                    PRESET_DEFAULT };
@@ -1128,7 +1128,7 @@ static void test_the_memory_of_streams_that_have_ended_is_used_again(void **stat
     }
 }
 
-static void test_a_block_outlives_its_stream_and_its_last_use_is_respected(void **state) {
+static void test_a_block_outlives_its_stream_until_its_last_use(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int free_first = 0; free_first < 2; free_first++) {
@@ -1315,7 +1315,7 @@ static void graph_memory(int preset, size_t size, int64_t segments, int64_t byte
     finish();
 }
 
-static void test_a_graph_has_memory_of_its_own_and_its_results_outlive_it(void **state) {
+static void test_a_graph_has_its_own_memory_and_its_results_outlive_it(void **state) {
     (void)state;
     const int64_t small = 2 << 20, large = 20 << 20, own = 12 << 20;
     static const int presets[] = { PRESET_TORCH, PRESET_DEFAULT, PRESET_PLAIN, PRESET_TORCH_GROWING,
@@ -1330,7 +1330,7 @@ static void test_a_graph_has_memory_of_its_own_and_its_results_outlive_it(void *
 }
 
 /* What was freed during the capture stays the graph's. */
-static void test_memory_that_a_graph_uses_at_each_launch_is_given_to_nobody_else(void **state) {
+static void test_memory_that_each_launch_of_a_graph_uses_is_reserved(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         begin(preset);
@@ -1574,7 +1574,7 @@ __attribute__((constructor)) static void child_with_blocks(void) {
     exit(0);
 }
 
-static void test_a_process_exits_with_blocks_and_the_driver_is_not_called(void **state) {
+static void test_a_process_exits_with_live_blocks_without_driver_calls(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
         int status =
@@ -1972,7 +1972,7 @@ static void test_a_label_ends_with_its_block(void **state) {
 }
 
 /* One stream takes what another one has freed and a third one still uses. */
-static void test_a_pending_block_of_another_stream_is_a_block_like_any_other(void **state) {
+static void test_another_streams_pending_block_is_like_any_other(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int quick = 0; quick < 2; quick++) {
@@ -2101,7 +2101,7 @@ static void test_record_stream_counts_beside_record_use_in_either_order(void **s
             }
 }
 
-static void test_a_split_without_memory_for_its_description_changes_nothing(void **state) {
+static void test_a_split_without_memory_for_its_block_changes_nothing(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         enum { MANY = 300 };
@@ -2191,7 +2191,7 @@ static void see_event(ds_device device, const ds_mem_event *e, void *user) {
         seen->events[e->action] = e->stream;
 }
 
-static void test_a_block_that_was_lent_belongs_to_the_stream_that_allocated_it(void **state) {
+static void test_a_lent_block_belongs_to_the_stream_that_allocated_it(void **state) {
     (void)state;
     ds_mem_config c = config_of(PRESET_TORCH);
     c.reuse = DS_REUSE_ALWAYS;
@@ -2279,11 +2279,11 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_memory_is_used_again_on_its_stream_at_once,
             "cupy: test_free, paddle: AllocInterfaceTest"),
     DS_TEST(test_ten_thousand_random_steps_keep_all_contents, "torch: test_allocator_fuzz"),
-    DS_TEST(test_memory_that_another_stream_uses_is_not_used_again_too_early,
+    DS_TEST(test_memory_that_another_stream_uses_is_not_reused_too_early,
             "torch: test_record_stream"),
     DS_TEST(test_a_use_is_recorded_by_any_address_inside_of_the_block,
             "torch: test_record_stream_on_shifted_view"),
-    DS_TEST(test_record_use_and_record_stream_end_with_the_work_before_them, "peers e.4 3"),
+    DS_TEST(test_recorded_uses_end_with_the_work_before_them, "peers e.4 3"),
     DS_TEST(test_two_kinds_of_uses_of_a_block_end_each_at_its_time, "peers e.4 3"),
     DS_TEST(test_a_use_on_the_blocks_own_stream_is_nothing_to_record, "peers e.4 3"),
     DS_TEST(test_a_block_waits_for_all_streams_that_used_it, "alloc"),
@@ -2291,15 +2291,15 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_blocks_freed_early_on_many_streams_keep_their_contents,
             "paddle: CUDAMutilStreamTest"),
     DS_TEST(test_ten_thousand_uses_of_one_block_need_no_memory_for_each, "peers D11"),
-    DS_TEST(test_a_stream_never_gets_another_ones_memory_if_that_is_the_policy, "alloc"),
-    DS_TEST(test_a_stream_waits_for_another_ones_memory_rather_than_reserving_more, "alloc"),
-    DS_TEST(test_a_stream_waits_for_another_ones_memory_before_it_runs_out, "peers e.4 3"),
-    DS_TEST(test_a_pending_block_is_taken_and_its_uses_are_awaited_by_the_stream, "alloc"),
+    DS_TEST(test_a_stream_gets_no_other_streams_memory_if_never_reused, "alloc"),
+    DS_TEST(test_a_stream_waits_for_anothers_memory_before_reserving, "alloc"),
+    DS_TEST(test_a_stream_waits_for_anothers_memory_before_it_runs_out, "peers e.4 3"),
+    DS_TEST(test_a_pending_block_is_taken_and_the_stream_awaits_its_uses, "alloc"),
     DS_TEST(test_freed_memory_of_one_stream_is_not_given_to_another,
             "cupy: test_free_stream, test_free_different_size"),
-    DS_TEST(test_memory_is_used_again_between_threads_on_the_same_stream_only,
+    DS_TEST(test_memory_is_reused_between_threads_on_one_stream_only,
             "cupy: test_reuse_between_thread"),
-    DS_TEST(test_a_block_freed_by_another_thread_goes_back_to_its_own_stream,
+    DS_TEST(test_a_block_freed_by_another_thread_returns_to_its_stream,
             "peers D2, cupy: TestMallocAsync::test_stream"),
     DS_TEST(test_two_threads_get_memory_in_the_order_that_one_gets_it_in,
             "torch: test_multi_threads_alloc_in_same_order"),
@@ -2307,19 +2307,19 @@ const struct CMUnitTest tests_alloc[] = {
             "torch: test_memory_stats_multigpu, test_cuda_device_memory_allocated"),
     DS_TEST(test_a_stream_of_another_device_uses_a_block_and_is_awaited, "alloc"),
     DS_TEST(test_the_memory_of_streams_that_have_ended_is_used_again, "peers D6 e.4 2"),
-    DS_TEST(test_a_block_outlives_its_stream_and_its_last_use_is_respected,
+    DS_TEST(test_a_block_outlives_its_stream_until_its_last_use,
             "peers e.4 2, cupy: TestMallocAsync::test_stream"),
     DS_TEST(test_a_block_that_an_ended_stream_used_is_freed_all_the_same, "alloc"),
     DS_TEST(test_a_use_of_a_stream_that_has_ended_is_over_with_its_work, "alloc"),
-    DS_TEST(test_a_graph_has_memory_of_its_own_and_its_results_outlive_it,
+    DS_TEST(test_a_graph_has_its_own_memory_and_its_results_outlive_it,
             "torch: test_graph_memory_stats_and_use_result_after_destroy_graph"),
-    DS_TEST(test_memory_that_a_graph_uses_at_each_launch_is_given_to_nobody_else, "peers D12 b.8"),
+    DS_TEST(test_memory_that_each_launch_of_a_graph_uses_is_reserved, "peers D12 b.8"),
     DS_TEST(test_an_allocation_breaks_no_capture_of_any_mode,
             "torch: test_graph_record_stream, test_cuda_graph_allocator_propagates_stream, paddle: "
             "CUDAGraphTest"),
     DS_TEST(test_other_threads_allocate_during_a_capture, "torch: test_cuda_graph_error_options"),
     DS_TEST(test_a_capture_that_fails_leaves_no_memory_behind, "torch: test_graph_capture_oom"),
-    DS_TEST(test_a_process_exits_with_blocks_and_the_driver_is_not_called, "alloc"),
+    DS_TEST(test_a_process_exits_with_live_blocks_without_driver_calls, "alloc"),
     DS_TEST(test_every_backend_keeps_contents_and_order,
             "cupy: TestAllocatorDisabled, TestMemoryAsyncPool, paddle: cuda_malloc_async"),
     DS_TEST(test_a_block_of_the_drivers_pool_outlives_its_stream,
@@ -2333,12 +2333,12 @@ const struct CMUnitTest tests_alloc[] = {
     DS_TEST(test_uses_need_no_more_memory_the_longer_a_program_runs, "peers D6"),
     DS_TEST(test_record_stream_ends_with_the_free, "torch: test_record_stream"),
     DS_TEST(test_a_label_ends_with_its_block, "alloc"),
-    DS_TEST(test_a_pending_block_of_another_stream_is_a_block_like_any_other, "alloc"),
+    DS_TEST(test_another_streams_pending_block_is_like_any_other, "alloc"),
     DS_TEST(test_an_aligned_block_has_everything_that_its_request_said, "alloc"),
     DS_TEST(test_record_stream_counts_beside_record_use_in_either_order, "alloc"),
-    DS_TEST(test_a_split_without_memory_for_its_description_changes_nothing, "alloc"),
+    DS_TEST(test_a_split_without_memory_for_its_block_changes_nothing, "alloc"),
     DS_TEST(test_uses_on_one_device_after_the_other_are_noted, "alloc"),
-    DS_TEST(test_a_block_that_was_lent_belongs_to_the_stream_that_allocated_it, "alloc"),
+    DS_TEST(test_a_lent_block_belongs_to_the_stream_that_allocated_it, "alloc"),
     DS_TEST_CPU(test_work_on_memory_that_the_cache_gave_back_is_refused, "alloc"),
 };
 const size_t tests_alloc_count = sizeof tests_alloc / sizeof *tests_alloc;

@@ -445,7 +445,7 @@ static void test_growing_segments_have_the_layouts_of_torch(void **state) {
     finish();
 }
 
-static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again(void **state) {
+static void test_pages_in_the_middle_are_released_and_holes_filled_again(void **state) {
     (void)state;
     begin_anew(PRESET_DEFAULT);
     ds_stream s = stream(0);
@@ -500,7 +500,7 @@ static void test_pages_are_given_back_from_the_middle_and_holes_are_filled_again
 }
 
 /* Only whole pages can go; what is left at both ends is part of what fills the hole. */
-static void test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them(void **state) {
+static void test_the_ends_of_pages_stay_and_join_the_hole_between_them(void **state) {
     (void)state;
     for (int size = 9; size <= 12; size++) {
         begin_anew(PRESET_DEFAULT);
@@ -848,7 +848,7 @@ static void *use_own_stream(void *arg) {
 }
 
 /* Threads have default streams of their own, which end with them. */
-static void test_streams_and_threads_that_come_and_go_leave_nothing_behind(void **state) {
+static void test_short_lived_streams_and_threads_leave_nothing_behind(void **state) {
     (void)state;
     for (int threads = 0; threads < 2; threads++) {
         ds_cpu_desc cpu = { .devices = 2 };
@@ -998,7 +998,7 @@ static void test_a_wrapper_that_ends_takes_no_memory_along(void **state) {
         }
 }
 
-static void test_memory_of_a_stream_that_only_wrappers_know_is_given_back_in_order(void **state) {
+static void test_memory_of_a_wrapped_stream_is_returned_in_order(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         gate g = { 0 };
@@ -1340,7 +1340,7 @@ static void test_a_block_of_an_ended_stream_is_freed_behind_its_work(void **stat
 }
 
 /* Nobody knows then when its work is done, so the memory comes back when the host may wait. */
-static void test_a_block_of_a_stream_that_ended_in_a_capture_comes_back_at_a_flush(void **state) {
+static void test_a_block_of_a_stream_ended_in_a_capture_comes_back(void **state) {
     (void)state;
     for (int backend = DS_MEM_DRIVER_POOL; backend <= DS_MEM_UNCACHED; backend++) {
         begin_on(PRESET_DEFAULT, backend);
@@ -1541,9 +1541,9 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_alignment_beyond_512_needs_the_native_backend, "alloc"),
     DS_TEST(test_the_drivers_pool_tells_what_it_has, "peers e.4 9"),
     DS_TEST(test_growing_segments_have_the_layouts_of_torch, "torch 3.11"),
-    DS_TEST(test_pages_are_given_back_from_the_middle_and_holes_are_filled_again,
+    DS_TEST(test_pages_in_the_middle_are_released_and_holes_filled_again,
             "torch: test_mempool_expandable"),
-    DS_TEST(test_the_ends_of_pages_stay_and_are_used_with_the_hole_between_them, "alloc"),
+    DS_TEST(test_the_ends_of_pages_stay_and_join_the_hole_between_them, "alloc"),
     DS_TEST(test_random_holes_keep_contents_and_accounts, "torch: test_allocator_fuzz"),
     DS_TEST(test_a_mapping_that_fails_leaves_nothing_behind, "torch: Issue188008"),
     DS_TEST(test_a_segment_that_is_full_is_followed_by_another, "alloc"),
@@ -1553,13 +1553,13 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST_CUDA(test_a_device_without_virtual_memory_has_plain_segments, "alloc"),
     DS_TEST_CUDA(test_a_device_without_memory_pools_says_so, "alloc"),
     DS_TEST(test_streams_come_and_go_and_their_memory_stays_in_use, "peers D6, cupy: Issue8068"),
-    DS_TEST(test_streams_and_threads_that_come_and_go_leave_nothing_behind, "peers D6"),
+    DS_TEST(test_short_lived_streams_and_threads_leave_nothing_behind, "peers D6"),
     DS_TEST(test_the_default_streams_of_two_threads_do_not_share_memory,
             "cupy: test_reuse_between_thread_ptds, Issue5069"),
     DS_TEST(test_all_handles_of_one_stream_share_its_memory,
             "cupy: test_reuse_between_thread_same_stream"),
     DS_TEST(test_a_wrapper_that_ends_takes_no_memory_along, "alloc"),
-    DS_TEST(test_memory_of_a_stream_that_only_wrappers_know_is_given_back_in_order, "alloc"),
+    DS_TEST(test_memory_of_a_wrapped_stream_is_returned_in_order, "alloc"),
     DS_TEST(test_a_stream_that_changes_hands_keeps_its_memory, "alloc"),
     DS_TEST(test_a_stream_with_several_owners_ends_with_the_last, "alloc"),
     DS_TEST(test_the_default_stream_has_memory_like_any_other, "alloc"),
@@ -1568,7 +1568,7 @@ const struct CMUnitTest tests_alloc_backends[] = {
     DS_TEST(test_a_block_is_freed_while_its_stream_captures, "alloc"),
     DS_TEST(test_memory_that_is_held_back_ends_with_the_library, "alloc"),
     DS_TEST(test_a_block_of_an_ended_stream_is_freed_behind_its_work, "alloc"),
-    DS_TEST(test_a_block_of_a_stream_that_ended_in_a_capture_comes_back_at_a_flush, "alloc"),
+    DS_TEST(test_a_block_of_a_stream_ended_in_a_capture_comes_back, "alloc"),
     DS_TEST(test_the_drivers_pool_waits_for_frees_that_are_on_their_way, "peers 108, 110"),
     DS_TEST(test_a_limit_counts_frees_that_are_enqueued, "alloc"),
     DS_TEST(test_a_limit_counts_what_the_drivers_pool_keeps, "alloc"),

@@ -188,7 +188,7 @@ static void test_the_pool_of_a_graph_is_nobodys_to_destroy(void **state) {
 
 /* Everything that may run the graph keeps its memory; when the last one is gone, it is given
    back. */
-static void test_the_memory_of_a_graph_lives_as_long_as_anything_that_may_run_it(void **state) {
+static void test_a_graphs_memory_lives_as_long_as_any_executable(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         begin(preset);
@@ -243,7 +243,7 @@ static void test_the_memory_of_a_graph_lives_as_long_as_anything_that_may_run_it
     }
 }
 
-static void test_a_launch_that_is_under_way_keeps_the_memory_of_its_graph(void **state) {
+static void test_a_running_launch_keeps_the_memory_of_its_graph(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         gate g = { 0 };
@@ -327,7 +327,7 @@ static void test_poison_leaves_the_memory_of_graphs_alone(void **state) {
     }
 }
 
-static void test_an_executable_keeps_the_memory_of_the_graph_that_updated_it(void **state) {
+static void test_an_executable_keeps_the_memory_of_its_updating_graph(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         crowd c;
@@ -715,8 +715,7 @@ static void test_memory_is_used_again_behind_its_uses_in_a_capture(void **state)
 }
 
 /* Work from before the capture is still there when the capture is over. */
-static void test_a_use_from_before_the_capture_counts_although_the_block_is_freed_in_it(
-    void **state) {
+static void test_a_use_from_before_the_capture_counts_for_a_free_in_it(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int way = 0; way < 2; way++)
@@ -761,7 +760,7 @@ static void test_a_use_from_before_the_capture_counts_although_the_block_is_free
 
 /* The capture of one stream is none of the others' business: they wait for no capturing stream,
    and so are not drawn into the capture. */
-static void test_others_are_not_drawn_into_a_capture_by_the_memory_they_get(void **state) {
+static void test_reused_memory_draws_no_stream_into_a_capture(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int reuse = DS_REUSE_NEVER; reuse <= DS_REUSE_ALWAYS; reuse++)
@@ -803,7 +802,7 @@ static void test_others_are_not_drawn_into_a_capture_by_the_memory_they_get(void
             }
 }
 
-static void test_a_stream_that_ends_during_a_capture_leaves_its_memory_in_order(void **state) {
+static void test_a_stream_ended_in_a_capture_leaves_memory_in_order(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int m = 0; m < 3; m++) {
@@ -837,7 +836,7 @@ static void test_a_stream_that_ends_during_a_capture_leaves_its_memory_in_order(
         }
 }
 
-static void test_memory_of_an_ended_stream_is_not_unmapped_under_its_work(void **state) {
+static void test_memory_of_an_ended_stream_stays_mapped_under_its_work(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         gate g = { 0 };
@@ -945,7 +944,7 @@ static void test_nothing_that_the_allocator_does_breaks_a_capture(void **state) 
             }
 }
 
-static void test_a_pool_destroyed_during_a_capture_gives_its_memory_back_after_it(void **state) {
+static void test_a_pool_destroyed_in_a_capture_returns_memory_after_it(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         begin(preset);
@@ -995,7 +994,7 @@ static void test_a_graph_may_end_while_the_library_does(void **state) {
     over();
 }
 
-static void test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on(void **state) {
+static void test_out_of_memory_in_a_capture_keeps_the_capture_valid(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int m = 0; m < 3; m++) {
@@ -1289,7 +1288,7 @@ static void random_capture(model *m, int steps) {
         ok(ds_mem_free(live[k].p));
 }
 
-static void test_random_graphs_and_their_surroundings_keep_their_contents(void **state) {
+static void test_random_graphs_and_their_surroundings_keep_contents(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (unsigned seed = 1; seed <= 4; seed++) {
@@ -1359,10 +1358,10 @@ static void test_random_graphs_and_their_surroundings_keep_their_contents(void *
 const struct CMUnitTest tests_alloc_capture[] = {
     DS_TEST(test_a_capture_has_a_pool_of_its_own, "torch: test_pool_id_in_snapshot, peers b.8"),
     DS_TEST(test_the_pool_of_a_graph_is_nobodys_to_destroy, "alloc"),
-    DS_TEST(test_the_memory_of_a_graph_lives_as_long_as_anything_that_may_run_it, "peers b.8, b.9"),
-    DS_TEST(test_a_launch_that_is_under_way_keeps_the_memory_of_its_graph, "peers b.8"),
+    DS_TEST(test_a_graphs_memory_lives_as_long_as_any_executable, "peers b.8, b.9"),
+    DS_TEST(test_a_running_launch_keeps_the_memory_of_its_graph, "peers b.8"),
     DS_TEST(test_poison_leaves_the_memory_of_graphs_alone, "peers b.8"),
-    DS_TEST(test_an_executable_keeps_the_memory_of_the_graph_that_updated_it, "peers b.8"),
+    DS_TEST(test_an_executable_keeps_the_memory_of_its_updating_graph, "peers b.8"),
     DS_TEST(test_results_of_a_graph_outlive_it_and_go_by_themselves,
             "torch: test_graph_memory_stats_and_use_result_after_destroy_graph"),
     DS_TEST(test_what_a_graph_has_left_is_found_when_memory_is_short,
@@ -1377,17 +1376,17 @@ const struct CMUnitTest tests_alloc_capture[] = {
             "torch: test_cuda_graph_allocator_propagates_stream"),
     DS_TEST(test_memory_is_used_again_behind_its_uses_in_a_capture,
             "torch: test_graph_capture_reclaim_2_streams, 4_streams"),
-    DS_TEST(test_a_use_from_before_the_capture_counts_although_the_block_is_freed_in_it,
+    DS_TEST(test_a_use_from_before_the_capture_counts_for_a_free_in_it,
             "torch: test_graph_capture_pre_capture_stream_use"),
-    DS_TEST(test_others_are_not_drawn_into_a_capture_by_the_memory_they_get,
+    DS_TEST(test_reused_memory_draws_no_stream_into_a_capture,
             "torch: test_cuda_graph_error_options"),
-    DS_TEST(test_a_stream_that_ends_during_a_capture_leaves_its_memory_in_order, "peers D6"),
-    DS_TEST(test_memory_of_an_ended_stream_is_not_unmapped_under_its_work, "peers D6"),
+    DS_TEST(test_a_stream_ended_in_a_capture_leaves_memory_in_order, "peers D6"),
+    DS_TEST(test_memory_of_an_ended_stream_stays_mapped_under_its_work, "peers D6"),
     DS_TEST(test_nothing_that_the_allocator_does_breaks_a_capture,
             "torch: test_cuda_graph_error_options, test_graph_record_stream"),
-    DS_TEST(test_a_pool_destroyed_during_a_capture_gives_its_memory_back_after_it, "peers b.8"),
+    DS_TEST(test_a_pool_destroyed_in_a_capture_returns_memory_after_it, "peers b.8"),
     DS_TEST(test_a_graph_may_end_while_the_library_does, "memory of graphs"),
-    DS_TEST(test_out_of_memory_in_a_capture_is_an_error_and_the_capture_goes_on,
+    DS_TEST(test_out_of_memory_in_a_capture_keeps_the_capture_valid,
             "torch: test_graph_capture_oom"),
     DS_TEST(test_two_threads_capture_at_once_each_with_its_own_memory, "peers D4"),
     DS_TEST(test_captures_that_fail_or_give_up_leave_no_memory_behind,
@@ -1395,7 +1394,6 @@ const struct CMUnitTest tests_alloc_capture[] = {
     DS_TEST(test_a_block_of_a_capture_is_freed_by_anyone_at_any_time, "peers D12"),
     DS_TEST(test_a_shutdown_ends_graphs_with_memory, "alloc"),
     DS_TEST(test_captures_that_come_and_go_leave_nothing_behind, "peers D6"),
-    DS_TEST(test_random_graphs_and_their_surroundings_keep_their_contents,
-            "peers D12, cupy: Issue9655"),
+    DS_TEST(test_random_graphs_and_their_surroundings_keep_contents, "peers D12, cupy: Issue9655"),
 };
 const size_t tests_alloc_capture_count = sizeof tests_alloc_capture / sizeof *tests_alloc_capture;

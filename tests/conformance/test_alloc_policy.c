@@ -144,7 +144,7 @@ static void test_a_freed_block_serves_two_halves_and_merges_again(void **state) 
     }
 }
 
-static void test_the_smallest_fitting_block_is_taken_and_the_lowest_of_equals(void **state) {
+static void test_the_smallest_fitting_lowest_block_is_taken(void **state) {
     (void)state;
     begin(PRESET_TORCH);
     ds_stream s = stream(0);
@@ -240,7 +240,7 @@ static void test_split_statistics_follow_the_blocks(void **state) {
     finish();
 }
 
-static void test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request(void **state) {
+static void test_sizes_are_rounded_to_divisions_of_powers_of_two(void **state) {
     (void)state;
 
     /* first case: 512 * divisions is not passed: only the multiple of 512 */
@@ -272,7 +272,7 @@ static void test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request(void
     }
 }
 
-static void test_blocks_of_the_maximal_split_size_serve_only_requests_of_their_kind(void **state) {
+static void test_blocks_of_the_maximal_split_size_serve_their_kind_only(void **state) {
     (void)state;
     ds_mem_config c = torch_with("max_split_size_mb:32,max_non_split_rounding_mb:20");
     begin_with(&c);
@@ -305,7 +305,7 @@ static void test_blocks_of_the_maximal_split_size_serve_only_requests_of_their_k
 }
 
 /* With a limit on top: oversize blocks are given back for a request that does not fit. */
-static void test_oversize_blocks_make_room_before_the_whole_cache_is_given_back(void **state) {
+static void test_oversize_blocks_make_room_before_the_cache_is_emptied(void **state) {
     (void)state;
     ds_mem_config c = torch_with("max_split_size_mb:32");
     begin_with(&c);
@@ -326,8 +326,7 @@ static void test_oversize_blocks_make_room_before_the_whole_cache_is_given_back(
     finish();
 }
 
-static void test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest(
-    void **state) {
+static void test_the_smallest_sufficient_oversize_block_makes_room(void **state) {
     (void)state;
 
     static const struct {
@@ -464,7 +463,7 @@ static void test_a_segment_grows_by_pages_at_its_end(void **state) {
     finish();
 }
 
-static void test_pages_between_live_blocks_are_given_back_and_taken_again(void **state) {
+static void test_pages_between_live_blocks_are_released_and_taken_again(void **state) {
     (void)state;
     static const int presets[] = { PRESET_TORCH_GROWING, PRESET_DEFAULT };
     for (int i = 0; i < 2; i++) {
@@ -505,7 +504,7 @@ static void test_pages_between_live_blocks_are_given_back_and_taken_again(void *
 
 /* The sizes of a program whose batches grow: plain segments strand what is too small, growing
    ones do not. */
-static void test_growing_segments_reserve_little_more_than_the_program_uses(void **state) {
+static void test_growing_segments_reserve_little_more_than_is_used(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_stream s = stream(0);
@@ -634,7 +633,7 @@ static void test_emptying_the_cache_gives_back_whole_segments_only(void **state)
     finish();
 }
 
-static void test_emptying_the_cache_waits_for_blocks_that_other_streams_use(void **state) {
+static void test_emptying_the_cache_waits_for_blocks_others_use(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         gate g = { 0 };
@@ -664,7 +663,7 @@ static void test_emptying_the_cache_waits_for_blocks_that_other_streams_use(void
 }
 
 /* The block's own stream has work on it as well. */
-static void test_memory_is_given_back_only_when_its_stream_is_done_with_it(void **state) {
+static void test_memory_is_released_only_when_its_stream_is_done(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         gate g = { 0 };
@@ -753,7 +752,7 @@ static void test_the_policy_of_a_device_can_be_read_and_set(void **state) {
     finish();
 }
 
-static void test_a_policy_counts_from_its_call_on_and_blocks_stay_as_they_are(void **state) {
+static void test_a_policy_applies_from_its_call_and_blocks_stay(void **state) {
     (void)state;
     begin(PRESET_TORCH);
     ds_stream s = stream(0);
@@ -782,7 +781,7 @@ static void test_a_policy_counts_from_its_call_on_and_blocks_stay_as_they_are(vo
     finish();
 }
 
-static void test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing(void **state) {
+static void test_the_policy_is_a_text_and_a_wrong_one_changes_nothing(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_mem_config got;
@@ -1507,7 +1506,7 @@ static void test_the_age_of_garbage_counts_large_requests_on_all_streams(void **
     finish();
 }
 
-static void test_emptying_the_cache_waits_for_each_stream_that_used_a_block(void **state) {
+static void test_emptying_the_cache_waits_for_each_stream_of_a_block(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int held = 0; held < 2; held++) {
@@ -1594,8 +1593,7 @@ static void test_the_backend_is_not_changed_under_pending_blocks(void **state) {
 
 /* ---- what goes to another stream whole ---- */
 
-static void test_a_small_request_takes_no_large_pending_block_while_there_is_other_memory(
-    void **state) {
+static void test_a_small_request_spares_large_pending_blocks_if_it_can(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int short_of_memory = 0; short_of_memory < 2; short_of_memory++) {
@@ -1748,37 +1746,33 @@ const struct CMUnitTest tests_alloc_policy[] = {
             "cupy: test_alloc, test_total_bytes"),
     DS_TEST(test_a_freed_block_serves_two_halves_and_merges_again,
             "cupy: test_split, test_merge, test_alloc_split, test_free_merge"),
-    DS_TEST(test_the_smallest_fitting_block_is_taken_and_the_lowest_of_equals, "torch: best fit"),
+    DS_TEST(test_the_smallest_fitting_lowest_block_is_taken, "torch: best fit"),
     DS_TEST(test_a_large_block_keeps_a_rest_of_up_to_one_mib, "torch: should_split"),
     DS_TEST(test_small_and_large_requests_do_not_share_segments, "torch: pools"),
     DS_TEST(test_split_statistics_follow_the_blocks, "torch: inactive_split"),
-    DS_TEST(test_sizes_are_rounded_to_divisions_of_powers_of_two_on_request,
-            "torch: test_allocator_settings"),
-    DS_TEST(test_blocks_of_the_maximal_split_size_serve_only_requests_of_their_kind,
-            "torch: max_split_size"),
-    DS_TEST(test_oversize_blocks_make_room_before_the_whole_cache_is_given_back,
+    DS_TEST(test_sizes_are_rounded_to_divisions_of_powers_of_two, "torch: test_allocator_settings"),
+    DS_TEST(test_blocks_of_the_maximal_split_size_serve_their_kind_only, "torch: max_split_size"),
+    DS_TEST(test_oversize_blocks_make_room_before_the_cache_is_emptied,
             "torch: release_available_cached_blocks"),
-    DS_TEST(test_the_smallest_oversize_block_that_is_enough_makes_room_else_the_largest,
+    DS_TEST(test_the_smallest_sufficient_oversize_block_makes_room,
             "torch: release_available_cached_blocks"),
     DS_TEST(test_unused_segments_are_given_back_by_age_above_a_threshold,
             "torch: garbage_collection_threshold"),
     DS_TEST(test_a_segment_grows_by_pages_at_its_end, "torch 3.11"),
-    DS_TEST(test_pages_between_live_blocks_are_given_back_and_taken_again,
+    DS_TEST(test_pages_between_live_blocks_are_released_and_taken_again,
             "torch: expandable_segments"),
-    DS_TEST(test_growing_segments_reserve_little_more_than_the_program_uses,
-            "torch: expandable_segments"),
+    DS_TEST(test_growing_segments_reserve_little_more_than_is_used, "torch: expandable_segments"),
     DS_TEST(test_contents_survive_any_growth, "torch: expandable_segments"),
     DS_TEST(test_emptying_the_cache_gives_back_whole_segments_only,
             "cupy: test_free_all_blocks, _split, paddle: TestEmptyCache"),
     DS_TEST(test_the_cache_of_one_stream_is_emptied_by_itself,
             "cupy: test_free_all_blocks_stream, _all_streams"),
-    DS_TEST(test_emptying_the_cache_waits_for_blocks_that_other_streams_use,
-            "torch: release_cached_blocks"),
-    DS_TEST(test_memory_is_given_back_only_when_its_stream_is_done_with_it, "alloc"),
+    DS_TEST(test_emptying_the_cache_waits_for_blocks_others_use, "torch: release_cached_blocks"),
+    DS_TEST(test_memory_is_released_only_when_its_stream_is_done, "alloc"),
     DS_TEST(test_trimming_keeps_as_much_as_it_is_told, "alloc"),
     DS_TEST(test_the_policy_of_a_device_can_be_read_and_set, "alloc"),
-    DS_TEST(test_a_policy_counts_from_its_call_on_and_blocks_stay_as_they_are, "alloc"),
-    DS_TEST(test_the_policy_is_a_text_too_and_a_wrong_one_changes_nothing,
+    DS_TEST(test_a_policy_applies_from_its_call_and_blocks_stay, "alloc"),
+    DS_TEST(test_the_policy_is_a_text_and_a_wrong_one_changes_nothing,
             "torch: test_allocator_settings, cupy: test_parse_limit_string"),
     DS_TEST(test_best_fit_by_address_can_be_switched_on, "alloc"),
     DS_TEST(test_the_environment_sets_the_policy_at_the_first_call,
@@ -1812,11 +1806,11 @@ const struct CMUnitTest tests_alloc_policy[] = {
     DS_TEST(test_garbage_is_collected_from_all_streams, "torch: garbage_collection_threshold"),
     DS_TEST(test_the_age_of_garbage_counts_large_requests_on_all_streams,
             "torch: garbage_collection_threshold"),
-    DS_TEST(test_emptying_the_cache_waits_for_each_stream_that_used_a_block, "alloc"),
+    DS_TEST(test_emptying_the_cache_waits_for_each_stream_of_a_block, "alloc"),
     DS_TEST(test_a_trim_leaves_the_low_pages, "alloc"),
     DS_TEST(test_pages_are_those_of_the_policy_that_counts, "alloc"),
     DS_TEST(test_the_backend_is_not_changed_under_pending_blocks, "alloc"),
-    DS_TEST(test_a_small_request_takes_no_large_pending_block_while_there_is_other_memory, "alloc"),
+    DS_TEST(test_a_small_request_spares_large_pending_blocks_if_it_can, "alloc"),
     DS_TEST(test_what_lies_around_an_aligned_block_is_free, "alloc"),
     DS_TEST(test_a_pool_that_does_not_split_has_one_alignment, "alloc"),
     DS_TEST(test_limits_and_policies_may_change_beside_allocations, "alloc"),

@@ -1113,7 +1113,7 @@ static void test_a_shortage_of_bookkeeping_memory_leaks_nothing(void **state) {
     }
 }
 
-static void test_a_shortage_of_bookkeeping_memory_leaks_nothing_with_plain_segments(void **state) {
+static void test_exhausted_bookkeeping_leaks_nothing_in_plain_segments(void **state) {
     (void)state;
     for (long n = 1; with_a_fault(PRESET_TORCH, NULL, n); n += HARNESS_THIRD) {
     }
@@ -1128,6 +1128,6 @@ const struct CMUnitTest tests_alloc_random[] = {
     DS_TEST(test_a_fault_at_any_call_of_the_driver_leaks_nothing, "alloc"),
     DS_TEST(test_a_fault_at_any_call_leaks_nothing_with_plain_segments, "alloc"),
     DS_TEST(test_a_shortage_of_bookkeeping_memory_leaks_nothing, "alloc"),
-    DS_TEST(test_a_shortage_of_bookkeeping_memory_leaks_nothing_with_plain_segments, "alloc"),
+    DS_TEST(test_exhausted_bookkeeping_leaks_nothing_in_plain_segments, "alloc"),
 };
 const size_t tests_alloc_random_count = sizeof tests_alloc_random / sizeof *tests_alloc_random;

@@ -171,7 +171,7 @@ static void test_no_memory_at_all_is_a_limit_too(void **state) {
     finish();
 }
 
-static void test_a_part_of_the_devices_memory_is_the_most_that_is_reserved(void **state) {
+static void test_a_fraction_of_the_device_limits_reserved_bytes(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         begin(preset);
@@ -221,7 +221,7 @@ static void test_a_pool_has_a_limit_of_its_own(void **state) {
     }
 }
 
-static void test_what_would_pass_the_limit_can_be_refused_before_the_driver_is_asked(void **state) {
+static void test_a_request_above_the_limit_is_refused_without_the_driver(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         ds_mem_config c = config_of(preset);
@@ -334,7 +334,7 @@ static void test_small_and_large_caches_make_room_for_each_other(void **state) {
 }
 
 /* A stream that lags behind holds blocks that were freed long ago. */
-static void test_blocks_that_wait_for_other_streams_are_taken_before_memory_runs_out(void **state) {
+static void test_blocks_awaiting_other_streams_are_taken_before_shortage(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int way = 0; way < 2; way++) {
@@ -708,7 +708,7 @@ static void test_a_capture_that_runs_out_of_memory_goes_on(void **state) {
 
 /* ---- pools ---- */
 
-static void test_free_blocks_of_a_pool_serve_others_in_need_if_it_allows_that(void **state) {
+static void test_free_blocks_of_a_pool_serve_others_if_it_permits_that(void **state) {
     (void)state;
     for (int allowed = 0; allowed < 2; allowed++)
         for (int preset = 0; preset < PRESETS; preset++) {
@@ -1120,8 +1120,7 @@ static void test_a_write_behind_a_block_of_an_ended_stream_is_reported(void **st
 }
 
 /* 512 bytes behind what was asked for, wherever the block ends; not where none were filled. */
-static void test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_filled(
-    void **state) {
+static void test_guards_lie_behind_the_requested_bytes_and_are_checked(void **state) {
     (void)state;
 
     static const struct {
@@ -1420,7 +1419,7 @@ static void test_a_callback_is_asked_once_for_each_request(void **state) {
     }
 }
 
-static void test_what_the_device_refuses_counts_for_nothing_on_any_backend(void **state) {
+static void test_a_request_the_device_refuses_counts_for_nothing(void **state) {
     (void)state;
     for (int backend = 0; backend < 3; backend++) {
         scarce sc;
@@ -1506,7 +1505,7 @@ static void meddle(ds_device device, size_t needed, size_t total, size_t free_by
     *(ds_result *)user = ds_mem_free((void *)16);
 }
 
-static void test_an_observer_that_calls_devstream_does_not_rename_the_request(void **state) {
+static void test_an_observers_calls_do_not_rename_the_request(void **state) {
     ds_result meddled = DS_OK;
     void *p = NULL;
     (void)state;
@@ -1530,16 +1529,16 @@ const struct CMUnitTest tests_alloc_shortage[] = {
             "test_parse_limit_string, torch: "
             "test_get_per_process_memory_fraction"),
     DS_TEST(test_no_memory_at_all_is_a_limit_too, "torch: test_get_per_process_memory_fraction"),
-    DS_TEST(test_a_part_of_the_devices_memory_is_the_most_that_is_reserved,
+    DS_TEST(test_a_fraction_of_the_device_limits_reserved_bytes,
             "torch: test_set_per_process_memory_fraction, paddle: test_limit_gpu_memory"),
     DS_TEST(test_a_pool_has_a_limit_of_its_own, "alloc"),
-    DS_TEST(test_what_would_pass_the_limit_can_be_refused_before_the_driver_is_asked,
+    DS_TEST(test_a_request_above_the_limit_is_refused_without_the_driver,
             "torch: throw_on_cudamalloc_oom"),
     DS_TEST(test_a_refused_request_succeeds_when_memory_was_freed,
             "torch: test_out_of_memory, test_out_of_memory_retry"),
     DS_TEST(test_what_one_stream_has_cached_is_given_back_for_another, "paddle: RetryTest"),
     DS_TEST(test_small_and_large_caches_make_room_for_each_other, "peers e.4 5"),
-    DS_TEST(test_blocks_that_wait_for_other_streams_are_taken_before_memory_runs_out,
+    DS_TEST(test_blocks_awaiting_other_streams_are_taken_before_shortage,
             "torch: test_caching_allocator_record_stream_oom, peers e.4 3"),
     DS_TEST(test_a_shortage_on_one_device_leaves_the_other_alone, "peers e.4 5"),
     DS_TEST(test_emptying_the_cache_of_a_full_device_is_no_error, "peers e.4 5"),
@@ -1551,7 +1550,7 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_the_cache_is_searched_again_after_every_step, "torch: issue 189504"),
     DS_TEST(test_a_capture_that_runs_out_of_memory_goes_on, "torch: test_graph_capture_oom"),
     DS_TEST(
-        test_free_blocks_of_a_pool_serve_others_in_need_if_it_allows_that,
+        test_free_blocks_of_a_pool_serve_others_if_it_permits_that,
         "torch: test_mempool_limited_memory_with_allocator, test_deleted_mempool_not_used_on_oom"),
     DS_TEST(test_a_shortage_in_a_pushed_pool_empties_the_default_cache,
             "torch: test_mempool_release_cached_blocks_during_diversion"),
@@ -1563,7 +1562,7 @@ const struct CMUnitTest tests_alloc_shortage[] = {
     DS_TEST(test_the_drivers_pool_gets_poisoned_blocks_back, "alloc"),
     DS_TEST(test_a_write_behind_a_block_is_reported_at_its_free, "alloc"),
     DS_TEST(test_a_write_behind_a_block_of_an_ended_stream_is_reported, "alloc"),
-    DS_TEST(test_guards_lie_behind_what_was_asked_for_and_count_where_they_were_filled, "alloc"),
+    DS_TEST(test_guards_lie_behind_the_requested_bytes_and_are_checked, "alloc"),
     DS_TEST(test_blocks_that_are_left_at_shutdown_are_reported_by_label, "alloc"),
     DS_TEST(test_nothing_is_reported_when_all_blocks_were_freed, "alloc"),
     DS_TEST(test_what_the_device_refuses_counts_for_nothing, "alloc"),
@@ -1573,10 +1572,10 @@ const struct CMUnitTest tests_alloc_shortage[] = {
             "cupy: test_set_limit_size, test_set_limit_fraction"),
     DS_TEST(test_a_shortage_waits_for_all_streams_once, "torch: 4.1 num_sync_all_streams"),
     DS_TEST(test_a_callback_is_asked_once_for_each_request, "alloc"),
-    DS_TEST(test_what_the_device_refuses_counts_for_nothing_on_any_backend, "alloc"),
+    DS_TEST(test_a_request_the_device_refuses_counts_for_nothing, "alloc"),
     DS_TEST(test_what_the_drivers_pool_keeps_is_given_back_in_need, "cupy: TestMemoryAsyncPool"),
     DS_TEST(test_a_late_write_behind_a_block_is_reported_too, "alloc"),
-    DS_TEST(test_an_observer_that_calls_devstream_does_not_rename_the_request, "alloc"),
+    DS_TEST(test_an_observers_calls_do_not_rename_the_request, "alloc"),
 };
 const size_t tests_alloc_shortage_count =
     sizeof tests_alloc_shortage / sizeof *tests_alloc_shortage;

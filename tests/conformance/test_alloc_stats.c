@@ -373,7 +373,7 @@ static void *count_together(void *arg) {
     return NULL;
 }
 
-static void test_threads_are_counted_together_and_stay_counted_when_they_end(void **state) {
+static void test_threads_are_counted_together_also_after_their_end(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int shared = 0; shared < 2; shared++) {
@@ -557,7 +557,7 @@ static void test_a_free_that_waits_for_a_stream_is_completed_later(void **state)
 
 /* ---- peaks ---- */
 
-static void test_the_peak_of_active_bytes_counts_both_kinds_and_what_is_pending(void **state) {
+static void test_the_active_peak_counts_both_kinds_and_pending_blocks(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int large_first = 0; large_first < 2; large_first++) {
@@ -820,8 +820,7 @@ static void *large_pair(void *arg) {
 
 /* The bound holds at each step, and after what makes one thread's counting exact again without a
    reset of peaks. */
-static void test_the_peak_of_threads_that_take_turns_with_large_blocks_is_within_its_bound(
-    void **state) {
+static void test_the_peak_of_alternating_threads_is_within_its_bound(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int quick = 0; quick < 2; quick++) {
@@ -918,8 +917,7 @@ static void *use_large_blocks(void *arg) {
     return NULL;
 }
 
-static void test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_its_bound(
-    void **state) {
+static void test_peaks_of_threads_with_large_blocks_are_within_the_bound(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int quick = 0; quick < 2; quick++) {
@@ -952,7 +950,7 @@ static void test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_it
         }
 }
 
-static void test_peaks_stand_still_with_current_values_alone_whatever_threads_do(void **state) {
+static void test_peaks_stand_still_with_current_values_in_all_threads(void **state) {
     (void)state;
     ds_mem_config c = config_of(PRESET_DEFAULT);
     begin_with(&c);
@@ -973,7 +971,7 @@ static void test_peaks_stand_still_with_current_values_alone_whatever_threads_do
     finish();
 }
 
-static void test_peaks_stand_still_with_current_values_alone_in_pools_too(void **state) {
+static void test_peaks_stand_still_with_current_values_in_pools_too(void **state) {
     (void)state;
     ds_mem_config c = config_of(PRESET_DEFAULT);
     c.statistics = DS_STATISTICS_CURRENT;
@@ -1007,13 +1005,12 @@ const struct CMUnitTest tests_alloc_stats[] = {
     DS_TEST(test_a_reset_peak_is_the_current_value,
             "mindspore: test_runtime_reset_peak_memory_stats"),
     DS_TEST(test_current_values_alone_can_be_counted, "alloc"),
-    DS_TEST(test_threads_are_counted_together_and_stay_counted_when_they_end, "paddle: stats_test"),
+    DS_TEST(test_threads_are_counted_together_also_after_their_end, "paddle: stats_test"),
     DS_TEST(test_the_peak_of_threads_that_take_turns_is_within_its_bound, "paddle: stats_test"),
     DS_TEST(test_observers_see_each_event_once,
             "cupy: TestMemoryHook::test_hook, torch: AllocatorTraceTracker"),
     DS_TEST(test_a_free_that_waits_for_a_stream_is_completed_later, "torch: AllocatorTraceTracker"),
-    DS_TEST(test_the_peak_of_active_bytes_counts_both_kinds_and_what_is_pending,
-            "torch: test_memory_stats"),
+    DS_TEST(test_the_active_peak_counts_both_kinds_and_pending_blocks, "torch: test_memory_stats"),
     DS_TEST(test_peaks_of_several_threads_are_never_too_low, "alloc"),
     DS_TEST(test_room_below_the_peaks_is_given_out_once, "alloc"),
     DS_TEST(test_history_has_both_ends_of_each_free, "torch: test_memory_snapshot"),
@@ -1021,11 +1018,10 @@ const struct CMUnitTest tests_alloc_stats[] = {
     DS_TEST(test_the_peak_of_active_bytes_is_not_that_of_allocated_ones,
             "torch: test_memory_stats"),
     DS_TEST(test_a_request_that_fails_in_another_thread_raises_no_peak, "alloc"),
-    DS_TEST(test_the_peak_of_threads_that_take_turns_with_large_blocks_is_within_its_bound,
-            "alloc"),
+    DS_TEST(test_the_peak_of_alternating_threads_is_within_its_bound, "alloc"),
     DS_TEST(test_the_peak_of_requested_bytes_counts_what_rounding_hides, "alloc"),
-    DS_TEST(test_peaks_of_threads_with_large_blocks_are_between_the_truth_and_its_bound, "alloc"),
-    DS_TEST(test_peaks_stand_still_with_current_values_alone_in_pools_too, "alloc"),
-    DS_TEST(test_peaks_stand_still_with_current_values_alone_whatever_threads_do, "alloc"),
+    DS_TEST(test_peaks_of_threads_with_large_blocks_are_within_the_bound, "alloc"),
+    DS_TEST(test_peaks_stand_still_with_current_values_in_pools_too, "alloc"),
+    DS_TEST(test_peaks_stand_still_with_current_values_in_all_threads, "alloc"),
 };
 const size_t tests_alloc_stats_count = sizeof tests_alloc_stats / sizeof *tests_alloc_stats;

@@ -443,7 +443,7 @@ static void test_work_put_on_the_stream_before_still_runs(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_launch_comes_after_what_was_put_on_the_stream_before_the_capture(void **state) {
+static void test_a_launch_follows_work_enqueued_before_the_capture(void **state) {
     cap c = { 0 };
     gate g = { 0 };
     uint64_t *h = word(1);
@@ -468,7 +468,7 @@ static void test_a_launch_comes_after_what_was_put_on_the_stream_before_the_capt
 
 /* ---- what is put on a capturing stream ---- */
 
-static void test_nothing_runs_during_a_capture_and_all_of_it_at_every_launch(void **state) {
+static void test_captured_work_runs_at_each_launch_and_not_before(void **state) {
     cap c = { 0 };
     payload p = { 0 };
     uint64_t *h = word(1), *from = pinned(4), *to = pinned(4), *d = device_words(0, 4);
@@ -631,7 +631,7 @@ static void test_work_of_size_zero_becomes_no_node(void **state) {
     ok(ds_pinned_free(from));
 }
 
-static void test_an_empty_capture_gives_a_graph_without_nodes_that_can_be_launched(void **state) {
+static void test_an_empty_capture_gives_an_empty_graph_that_can_launch(void **state) {
     cap c = { 0 };
     (void)state;
     ds_stream s = made(0);
@@ -1027,8 +1027,7 @@ static void test_a_fork_may_be_joined_by_way_of_another(void **state) {
     ok(ds_stream_destroy(u));
 }
 
-static void test_an_event_that_is_recorded_again_in_the_capture_stands_for_the_new_place(
-    void **state) {
+static void test_an_event_recorded_twice_in_a_capture_has_the_new_place(void **state) {
     cap c = { 0 };
     uint64_t *h = word(1), *k = word(1);
     (void)state;
@@ -1054,7 +1053,7 @@ static void test_an_event_that_is_recorded_again_in_the_capture_stands_for_the_n
 
 /* ---- what does not fit ---- */
 
-static void test_waiting_for_or_asking_a_capturing_stream_spoils_the_capture(void **state) {
+static void test_waiting_for_a_capturing_stream_invalidates_the_capture(void **state) {
     (void)state;
     ds_stream s = made(0);
     for (int i = 0; i < 6; i++) {
@@ -1095,7 +1094,7 @@ static void test_waiting_for_or_asking_a_capturing_stream_spoils_the_capture(voi
 }
 
 /* to be probed: P12 */
-static void test_waiting_for_the_device_spoils_its_captures_in_every_mode(void **state) {
+static void test_waiting_for_the_device_invalidates_its_captures(void **state) {
     static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
                                              DS_CAPTURE_RELAXED };
     (void)state;
@@ -1112,7 +1111,7 @@ static void test_waiting_for_the_device_spoils_its_captures_in_every_mode(void *
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_relaxed_capture_does_not_mind_a_wait_for_another_device(void **state) {
+static void test_a_relaxed_capture_permits_a_wait_for_another_device(void **state) {
     cap c = { 0 };
     (void)state;
     two_devices();
@@ -1148,7 +1147,7 @@ static void test_asking_or_awaiting_a_captured_event_spoils_the_capture(void **s
 }
 
 /* to be probed: b.5, elapsed */
-static void test_the_time_of_a_captured_event_is_refused_and_the_capture_goes_on(void **state) {
+static void test_the_time_of_a_captured_event_is_refused(void **state) {
     cap c = { 0 };
     double ms = 7;
     (void)state;
@@ -1268,7 +1267,7 @@ static void test_a_refused_wait_names_a_stream_that_was_destroyed(void **state) 
 }
 
 /* to be probed: P5 */
-static void test_waiting_for_an_event_that_was_never_recorded_does_nothing(void **state) {
+static void test_waiting_for_an_unrecorded_event_does_nothing(void **state) {
     cap c = { 0 };
     uint64_t *h = word(1);
     (void)state;
@@ -1356,7 +1355,7 @@ static void test_a_callback_cannot_be_captured(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_everything_on_the_streams_of_a_spoilt_capture_is_refused(void **state) {
+static void test_every_stream_of_an_invalid_capture_refuses_work(void **state) {
     cap c = { 0 };
     payload p[2] = { 0 };
     uint64_t *h = word(1), *d = device_words(0, 8), *from = pinned(8);
@@ -1530,7 +1529,7 @@ static void *fold_elsewhere(void *user) {
 }
 
 /* to be probed: P9 */
-static void test_another_thread_cannot_end_a_capture_unless_it_is_relaxed(void **state) {
+static void test_another_thread_ends_a_capture_only_if_relaxed(void **state) {
     (void)state;
     ds_stream s = made(0);
     for (int i = 0; i < 2; i++) {
@@ -1619,8 +1618,7 @@ static void test_a_stream_captures_again_and_again(void **state) {
 /* ---- events of captures that are over ---- */
 
 /* to be probed: P7 */
-static void test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recorded_anew(
-    void **state) {
+static void test_an_event_of_an_ended_capture_is_refused_until_recorded(void **state) {
     (void)state;
     ds_stream s = made(0), t = made(0);
     for (int failed = 0; failed < 2; failed++) {
@@ -1659,8 +1657,7 @@ static void test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recor
 }
 
 /* to be probed: P7 */
-static void test_a_wait_for_a_stale_event_does_not_fork_a_capturing_stream_into_anything(
-    void **state) {
+static void test_a_wait_for_a_stale_event_does_not_fork_a_capture(void **state) {
     cap c = { 0 }, d = { 0 };
     (void)state;
     ds_event e = event_of(0);
@@ -1690,8 +1687,7 @@ static ds_stream ordered(int which) {
     return s;
 }
 
-static void test_the_legacy_streams_status_is_refused_while_a_blocking_stream_captures(
-    void **state) {
+static void test_the_legacy_streams_status_is_refused_in_a_capture(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         cap c = { 0 };
@@ -1716,8 +1712,7 @@ static void test_the_legacy_streams_status_is_refused_while_a_blocking_stream_ca
 }
 
 /* to be probed: P10 */
-static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils_the_capture(
-    void **state) {
+static void test_a_legacy_stream_call_invalidates_a_blocking_capture(void **state) {
     uint64_t *h = word(1), *d = device_words(0, 8), *from = pinned(8);
     fold_args a = { h, 2 };
     payload p = { 0 };
@@ -1782,7 +1777,7 @@ static void test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils
 }
 
 /* to be probed: P10 */
-static void test_the_legacy_stream_works_while_a_non_blocking_stream_captures(void **state) {
+static void test_the_legacy_stream_works_in_a_non_blocking_capture(void **state) {
     cap c = { 0 };
     uint64_t *h = word(1), *k = word(1);
     (void)state;
@@ -1803,8 +1798,7 @@ static void test_the_legacy_stream_works_while_a_non_blocking_stream_captures(vo
     ok(ds_stream_destroy(s));
 }
 
-static void test_the_legacy_stream_of_another_device_works_while_a_blocking_stream_captures(
-    void **state) {
+static void test_another_devices_legacy_stream_works_in_a_capture(void **state) {
     cap c = { 0 };
     (void)state;
     two_devices();
@@ -1843,7 +1837,7 @@ static void *allocate_elsewhere(void *user) {
 }
 
 /* to be probed: P11 */
-static void test_other_threads_may_allocate_during_captures_that_are_not_global(void **state) {
+static void test_other_threads_may_allocate_in_non_global_captures(void **state) {
     (void)state;
     ds_stream s = made(0);
     for (int i = 0; i < 2; i++) {
@@ -1863,7 +1857,7 @@ static void test_other_threads_may_allocate_during_captures_that_are_not_global(
 }
 
 /* to be probed: P11 P12 */
-static void test_a_global_capture_forbids_allocation_in_every_thread_that_is_global(void **state) {
+static void test_a_global_capture_forbids_allocation_in_global_threads(void **state) {
     static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
                                              DS_CAPTURE_RELAXED };
     (void)state;
@@ -1894,8 +1888,7 @@ static void test_a_global_capture_forbids_allocation_in_every_thread_that_is_glo
 }
 
 /* to be probed: P11 P12 */
-static void test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not_relaxed(
-    void **state) {
+static void test_allocating_in_the_capturing_thread_invalidates_it(void **state) {
     static const ds_capture_mode modes[] = { DS_CAPTURE_GLOBAL, DS_CAPTURE_THREAD_LOCAL,
                                              DS_CAPTURE_RELAXED };
     (void)state;
@@ -1958,7 +1951,7 @@ static void test_memory_whose_release_a_capture_refuses_is_still_there(void **st
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_thread_that_made_itself_relaxed_may_allocate_in_its_own_capture(void **state) {
+static void test_a_relaxed_thread_may_allocate_in_its_own_capture(void **state) {
     cap c = { 0 };
     ds_capture_mode mode = DS_CAPTURE_RELAXED;
     uint64_t *h = word(1);
@@ -1979,7 +1972,7 @@ static void test_a_thread_that_made_itself_relaxed_may_allocate_in_its_own_captu
     ok(ds_stream_destroy(s));
 }
 
-static void test_the_mode_of_a_thread_is_exchanged_and_an_unknown_one_refused(void **state) {
+static void test_a_threads_mode_is_exchanged_and_an_unknown_one_refused(void **state) {
     ds_capture_mode mode = DS_CAPTURE_THREAD_LOCAL;
     (void)state;
     ok(ds_capture_exchange_mode(&mode));
@@ -1995,7 +1988,7 @@ static void test_the_mode_of_a_thread_is_exchanged_and_an_unknown_one_refused(vo
 }
 
 /* to be probed: P11 */
-static void test_streams_and_events_are_made_and_asked_during_a_global_capture(void **state) {
+static void test_streams_and_events_are_created_during_a_global_capture(void **state) {
     cap c = { 0 };
     uint64_t *h = word(1), *k = word(1);
     (void)state;
@@ -2030,7 +2023,7 @@ static void test_streams_and_events_are_made_and_asked_during_a_global_capture(v
 
 static uint64_t ordinary[8], back[8];
 
-static void test_ordinary_memory_in_a_copy_is_refused_and_the_capture_goes_on(void **state) {
+static void test_pageable_memory_in_a_captured_copy_is_refused(void **state) {
     cap c = { 0 };
     uint64_t *d = device_words(0, 8), *h = word(1);
     (void)state;
@@ -2055,7 +2048,7 @@ static void test_ordinary_memory_in_a_copy_is_refused_and_the_capture_goes_on(vo
 }
 
 /* to be probed: P19 */
-static void test_ordinary_memory_that_is_said_to_stay_is_read_at_each_launch(void **state) {
+static void test_pageable_memory_declared_stable_is_read_at_each_launch(void **state) {
     cap c = { 0 };
     uint64_t *d = device_words(0, 8);
     (void)state;
@@ -2116,7 +2109,7 @@ static void test_registered_memory_is_captured_like_pinned_memory(void **state) 
     ok(ds_pinned_free(to));
 }
 
-static void test_copies_between_the_drivers_are_refused_and_the_capture_goes_on(void **state) {
+static void test_copies_between_drivers_in_a_capture_are_refused(void **state) {
     uint64_t *d = device_words(0, 8);
     void *on_cpu;
     (void)state;
@@ -2180,7 +2173,7 @@ static void test_an_event_recorded_by_a_graph_is_awaited_outside(void **state) {
     ok(ds_stream_destroy(t));
 }
 
-static void test_a_graph_waits_for_the_record_of_an_event_as_of_its_launch(void **state) {
+static void test_a_graph_waits_for_the_record_made_before_its_launch(void **state) {
     cap c = { 0 };
     gate g = { 0 };
     uint64_t *h = word(1);
@@ -2214,7 +2207,7 @@ static void test_a_graph_waits_for_the_record_of_an_event_as_of_its_launch(void 
     ok(ds_stream_destroy(t));
 }
 
-static void test_external_records_and_waits_are_plain_ones_outside_of_captures(void **state) {
+static void test_external_records_and_waits_are_plain_outside_captures(void **state) {
     gate g = { 0 };
     uint64_t *h = word(1);
     (void)state;
@@ -2829,7 +2822,7 @@ static void test_a_launch_on_a_capturing_stream_becomes_a_child(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_an_upload_on_a_capturing_stream_is_refused_and_the_capture_goes_on(void **state) {
+static void test_an_upload_on_a_capturing_stream_is_refused(void **state) {
     cap c = { 0 };
     ds_graph_exec x;
     ds_graph inner;
@@ -2883,7 +2876,7 @@ static void capture_inside(void *user) {
     c->launch = ds_graph_launch(c->x, c->s);
 }
 
-static void test_captures_and_launches_are_not_permitted_in_host_functions(void **state) {
+static void test_captures_and_launches_are_refused_in_host_functions(void **state) {
     inner_calls c = { .s = made(0) };
     ds_graph g;
     (void)state;
@@ -3022,10 +3015,10 @@ static void test_a_thread_that_ends_ends_the_capture_on_its_own_stream(void **st
 }
 
 /* Lines that are not here: peers 71 (no libraries of others are wrapped); 75 (a loader's
-   threads) is test_other_threads_may_allocate_during_captures_that_are_not_global; 76, torch 75
+   threads) is test_other_threads_may_allocate_in_non_global_captures; 76, torch 75
    77 to 79 are the allocator's. */
 
-static void test_edges_and_nodes_of_the_graph_of_a_capture_are_changed_by_hand(void **state) {
+static void test_edges_and_nodes_of_an_open_captures_graph_are_changed(void **state) {
     cap c = { 0 };
     uint64_t *h = word(1);
     ds_capture_info info;
@@ -3082,8 +3075,7 @@ static void test_each_launch_records_its_events_anew(void **state) {
     ok(ds_stream_destroy(t));
 }
 
-static void test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it(
-    void **state) {
+static void test_a_legacy_stream_created_during_a_capture_knows_of_it(void **state) {
     cap c = { 0 };
     (void)state;
     harness_restart(NULL);
@@ -3118,9 +3110,8 @@ static void test_the_first_offending_call_is_the_one_that_is_named(void **state)
 const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_the_first_offending_call_is_the_one_that_is_named, "capture"),
     DS_TEST(test_each_launch_records_its_events_anew, "peers b.3"),
-    DS_TEST(test_edges_and_nodes_of_the_graph_of_a_capture_are_changed_by_hand, "capture"),
-    DS_TEST(test_a_legacy_stream_that_is_first_asked_for_during_a_capture_knows_of_it,
-            "peers b.4 P10"),
+    DS_TEST(test_edges_and_nodes_of_an_open_captures_graph_are_changed, "capture"),
+    DS_TEST(test_a_legacy_stream_created_during_a_capture_knows_of_it, "peers b.4 P10"),
     DS_TEST(test_a_stream_captures_from_begin_to_end_and_no_other_does, "peers 62 b.4, torch 70"),
     DS_TEST(test_info_tells_what_is_known_of_a_capture, "peers b.4"),
     DS_TEST(test_the_legacy_stream_cannot_capture, "peers b.4, torch 73"),
@@ -3130,11 +3121,11 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_an_unknown_mode_and_missing_outputs_are_refused, "capture"),
     DS_TEST(test_zeroed_invented_and_destroyed_streams_are_refused, "capture"),
     DS_TEST(test_work_put_on_the_stream_before_still_runs, "peers b.4"),
-    DS_TEST(test_a_launch_comes_after_what_was_put_on_the_stream_before_the_capture, "peers b.4"),
-    DS_TEST(test_nothing_runs_during_a_capture_and_all_of_it_at_every_launch, "peers 60 63 b.4"),
+    DS_TEST(test_a_launch_follows_work_enqueued_before_the_capture, "peers b.4"),
+    DS_TEST(test_captured_work_runs_at_each_launch_and_not_before, "peers 60 63 b.4"),
     DS_TEST(test_each_operation_becomes_a_node_after_the_one_before, "peers b.4 b.6"),
     DS_TEST(test_work_of_size_zero_becomes_no_node, "capture"),
-    DS_TEST(test_an_empty_capture_gives_a_graph_without_nodes_that_can_be_launched, "torch 74"),
+    DS_TEST(test_an_empty_capture_gives_an_empty_graph_that_can_launch, "torch 74"),
     DS_TEST(test_a_record_and_a_wait_make_no_nodes, "peers b.4"),
     DS_TEST(test_what_only_looks_at_a_capturing_stream_does_no_harm, "peers b.4"),
     DS_TEST(test_dependencies_are_written_as_far_as_there_is_room, "peers b.4"),
@@ -3149,58 +3140,49 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_a_fork_without_nodes_of_its_own_needs_no_join, "peers b.4 P8"),
     DS_TEST(test_a_fork_that_is_not_joined_gives_no_graph, "peers 68 b.4 b.5"),
     DS_TEST(test_a_fork_may_be_joined_by_way_of_another, "peers b.4"),
-    DS_TEST(test_an_event_that_is_recorded_again_in_the_capture_stands_for_the_new_place,
-            "peers b.4"),
-    DS_TEST(test_waiting_for_or_asking_a_capturing_stream_spoils_the_capture, "peers 66 69 b.5"),
-    DS_TEST(test_waiting_for_the_device_spoils_its_captures_in_every_mode, "peers b.4 b.5 P12"),
-    DS_TEST(test_a_relaxed_capture_does_not_mind_a_wait_for_another_device, "peers b.4"),
+    DS_TEST(test_an_event_recorded_twice_in_a_capture_has_the_new_place, "peers b.4"),
+    DS_TEST(test_waiting_for_a_capturing_stream_invalidates_the_capture, "peers 66 69 b.5"),
+    DS_TEST(test_waiting_for_the_device_invalidates_its_captures, "peers b.4 b.5 P12"),
+    DS_TEST(test_a_relaxed_capture_permits_a_wait_for_another_device, "peers b.4"),
     DS_TEST(test_asking_or_awaiting_a_captured_event_spoils_the_capture, "peers b.3 b.5 P13"),
-    DS_TEST(test_the_time_of_a_captured_event_is_refused_and_the_capture_goes_on, "peers b.5"),
+    DS_TEST(test_the_time_of_a_captured_event_is_refused, "peers b.5"),
     DS_TEST(test_waiting_for_work_outside_of_the_capture_spoils_it, "peers b.4 b.5 P4"),
     DS_TEST(test_a_wait_across_a_capture_names_both_streams, "capture"),
     DS_TEST(test_a_refused_wait_names_a_stream_that_was_destroyed, "capture"),
-    DS_TEST(test_waiting_for_an_event_that_was_never_recorded_does_nothing, "peers b.4 P5"),
+    DS_TEST(test_waiting_for_an_unrecorded_event_does_nothing, "peers b.4 P5"),
     DS_TEST(test_a_wait_between_two_captures_spoils_both, "peers b.4 b.5 P3"),
     DS_TEST(test_the_legacy_stream_cannot_be_forked_into_a_capture, "peers b.4 P24"),
     DS_TEST(test_a_callback_cannot_be_captured, "peers b.4 b.5"),
-    DS_TEST(test_everything_on_the_streams_of_a_spoilt_capture_is_refused, "peers b.4"),
+    DS_TEST(test_every_stream_of_an_invalid_capture_refuses_work, "peers b.4"),
     DS_TEST(test_no_stream_is_forked_into_a_spoilt_capture, "peers b.4 P7"),
     DS_TEST(test_a_host_functions_payload_goes_with_a_spoilt_capture, "peers b.6"),
     DS_TEST(test_ending_a_capture_that_never_began_is_refused, "peers 67 b.4 b.5"),
     DS_TEST(test_ending_a_capture_on_a_forked_stream_spoils_it, "peers 67 b.4 b.5"),
-    DS_TEST(test_another_thread_cannot_end_a_capture_unless_it_is_relaxed, "peers b.4 b.5 P9"),
+    DS_TEST(test_another_thread_ends_a_capture_only_if_relaxed, "peers b.4 b.5 P9"),
     DS_TEST(test_any_thread_may_spoil_a_capture_and_is_named, "peers b.5"),
     DS_TEST(test_any_thread_may_put_work_on_a_capturing_stream, "peers b.4"),
     DS_TEST(test_a_stream_captures_again_and_again, "torch 72 76"),
-    DS_TEST(test_an_event_of_a_capture_that_is_over_is_refused_until_it_is_recorded_anew,
-            "peers b.3 b.4 P7"),
-    DS_TEST(test_a_wait_for_a_stale_event_does_not_fork_a_capturing_stream_into_anything,
-            "peers b.4 P7"),
-    DS_TEST(test_the_legacy_streams_status_is_refused_while_a_blocking_stream_captures,
-            "peers 65 b.4 b.5"),
-    DS_TEST(test_using_the_legacy_stream_while_a_blocking_stream_captures_spoils_the_capture,
-            "peers b.4 b.5 P10"),
-    DS_TEST(test_the_legacy_stream_works_while_a_non_blocking_stream_captures, "peers b.4 P10"),
-    DS_TEST(test_the_legacy_stream_of_another_device_works_while_a_blocking_stream_captures,
-            "peers b.4"),
-    DS_TEST(test_other_threads_may_allocate_during_captures_that_are_not_global,
-            "peers 75 b.4 P11, torch 79"),
-    DS_TEST(test_a_global_capture_forbids_allocation_in_every_thread_that_is_global,
-            "peers b.4 P11 P12"),
-    DS_TEST(test_allocating_in_the_capturing_thread_spoils_a_capture_that_is_not_relaxed,
-            "peers b.4 P11 P12"),
+    DS_TEST(test_an_event_of_an_ended_capture_is_refused_until_recorded, "peers b.3 b.4 P7"),
+    DS_TEST(test_a_wait_for_a_stale_event_does_not_fork_a_capture, "peers b.4 P7"),
+    DS_TEST(test_the_legacy_streams_status_is_refused_in_a_capture, "peers 65 b.4 b.5"),
+    DS_TEST(test_a_legacy_stream_call_invalidates_a_blocking_capture, "peers b.4 b.5 P10"),
+    DS_TEST(test_the_legacy_stream_works_in_a_non_blocking_capture, "peers b.4 P10"),
+    DS_TEST(test_another_devices_legacy_stream_works_in_a_capture, "peers b.4"),
+    DS_TEST(test_other_threads_may_allocate_in_non_global_captures, "peers 75 b.4 P11, torch 79"),
+    DS_TEST(test_a_global_capture_forbids_allocation_in_global_threads, "peers b.4 P11 P12"),
+    DS_TEST(test_allocating_in_the_capturing_thread_invalidates_it, "peers b.4 P11 P12"),
     DS_TEST(test_memory_whose_release_a_capture_refuses_is_still_there, "peers b.4 P11 P12"),
-    DS_TEST(test_a_thread_that_made_itself_relaxed_may_allocate_in_its_own_capture, "peers b.4"),
-    DS_TEST(test_the_mode_of_a_thread_is_exchanged_and_an_unknown_one_refused, "peers b.4"),
-    DS_TEST(test_streams_and_events_are_made_and_asked_during_a_global_capture, "peers 82 b.4 P11"),
-    DS_TEST(test_ordinary_memory_in_a_copy_is_refused_and_the_capture_goes_on, "peers 70 b.4 b.5"),
-    DS_TEST(test_ordinary_memory_that_is_said_to_stay_is_read_at_each_launch, "peers b.4 P19"),
+    DS_TEST(test_a_relaxed_thread_may_allocate_in_its_own_capture, "peers b.4"),
+    DS_TEST(test_a_threads_mode_is_exchanged_and_an_unknown_one_refused, "peers b.4"),
+    DS_TEST(test_streams_and_events_are_created_during_a_global_capture, "peers 82 b.4 P11"),
+    DS_TEST(test_pageable_memory_in_a_captured_copy_is_refused, "peers 70 b.4 b.5"),
+    DS_TEST(test_pageable_memory_declared_stable_is_read_at_each_launch, "peers b.4 P19"),
     DS_TEST(test_a_copy_with_flags_is_a_plain_copy_outside_of_captures, "capture"),
     DS_TEST(test_registered_memory_is_captured_like_pinned_memory, "peers b.4"),
-    DS_TEST_CUDA(test_copies_between_the_drivers_are_refused_and_the_capture_goes_on, "peers b.4"),
+    DS_TEST_CUDA(test_copies_between_drivers_in_a_capture_are_refused, "peers b.4"),
     DS_TEST(test_an_event_recorded_by_a_graph_is_awaited_outside, "peers b.3 b.4"),
-    DS_TEST(test_a_graph_waits_for_the_record_of_an_event_as_of_its_launch, "peers b.3 b.4"),
-    DS_TEST(test_external_records_and_waits_are_plain_ones_outside_of_captures, "peers b.3"),
+    DS_TEST(test_a_graph_waits_for_the_record_made_before_its_launch, "peers b.3 b.4"),
+    DS_TEST(test_external_records_and_waits_are_plain_outside_captures, "peers b.3"),
     DS_TEST(test_nodes_that_are_set_aside_need_no_join, "peers b.4"),
     DS_TEST(test_dependencies_are_added_and_set, "peers b.4"),
     DS_TEST(test_dependencies_are_refused_where_they_do_not_belong, "peers b.4"),
@@ -3221,9 +3203,9 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_any_number_of_captures_may_be_open, "peers b.4"),
     DS_TEST(test_threads_capture_and_launch_at_once, "peers b.4 P15"),
     DS_TEST(test_a_launch_on_a_capturing_stream_becomes_a_child, "peers b.4 b.7"),
-    DS_TEST(test_an_upload_on_a_capturing_stream_is_refused_and_the_capture_goes_on, "capture"),
+    DS_TEST(test_an_upload_on_a_capturing_stream_is_refused, "capture"),
     DS_TEST(test_graphs_are_made_and_launched_elsewhere_during_a_capture, "capture"),
-    DS_TEST(test_captures_and_launches_are_not_permitted_in_host_functions, "capture"),
+    DS_TEST(test_captures_and_launches_are_refused_in_host_functions, "capture"),
     DS_TEST(test_shutdown_ends_the_captures_that_are_open, "capture"),
     DS_TEST(test_shutdown_ends_the_captures_of_other_threads, "capture"),
     DS_TEST(test_shutdown_ends_captures_on_other_threads_own_streams, "capture"),

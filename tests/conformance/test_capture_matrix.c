@@ -379,7 +379,7 @@ static const char *const elsewhere[] = {
     "ds_device_scope_enter(",
     "ds_stream_scope_enter(", /* in the rows of the other half */
     "ds_shutdown(",           /* test_shutdown_ends_the_captures_that_are_open */
-    /* test_handles_are_neither_made_nor_opened_while_the_thread_captures */
+    /* test_handles_are_not_exported_or_opened_in_a_capture */
     "ds_event_export(",
     "ds_event_import(",
 };
@@ -693,8 +693,7 @@ static void test_every_call_during_a_capture_does_what_the_table_says(void **sta
     try_rows(calls, CALL_COUNT, DS_STREAM_NON_BLOCKING);
 }
 
-static void test_calls_on_the_legacy_stream_while_a_blocking_stream_captures_do_what_the_table_says(
-    void **state) {
+static void test_legacy_stream_calls_in_a_capture_follow_the_table(void **state) {
     (void)state;
     try_rows(blocking_calls, BLOCKING_COUNT, DS_STREAM_BLOCKING);
 }
@@ -753,8 +752,7 @@ static void test_every_public_function_has_a_row(void **state) {
 const struct CMUnitTest tests_capture_matrix[] = {
     DS_TEST(test_every_call_during_a_capture_does_what_the_table_says,
             "peers 82 b.4 b.5 P4 P5 P8 P9 P10 P11 P12 P13 P14 P24, torch 79"),
-    DS_TEST(test_calls_on_the_legacy_stream_while_a_blocking_stream_captures_do_what_the_table_says,
-            "peers 65 b.4 b.5 P10 P24"),
+    DS_TEST(test_legacy_stream_calls_in_a_capture_follow_the_table, "peers 65 b.4 b.5 P10 P24"),
     DS_TEST(test_every_public_function_has_a_row, "capture"),
 };
 const size_t tests_capture_matrix_count =

@@ -908,7 +908,7 @@ static void test_few_copies_are_made_of_many_tensors(void **state) {
 
 /* ---- bad input ---- */
 
-static void test_a_description_that_does_not_agree_with_its_memory_is_refused(void **state) {
+static void test_a_description_that_contradicts_its_memory_is_refused(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     ds_device to = harness_device(0);
@@ -1372,7 +1372,7 @@ static void test_threads_make_collectives_side_by_side(void **state) {
 
 /* Streams come into a capture before anything is allocated on them, also for results: what the
    graph writes when it is launched is nobody else's memory. */
-static void test_results_of_a_captured_collective_are_memory_of_the_graph(void **state) {
+static void test_results_of_a_captured_collective_are_graph_memory(void **state) {
     (void)state;
 
     enum { NUMBERS = 300000 };
@@ -1471,7 +1471,7 @@ static void test_a_refused_collective_does_not_spoil_a_capture(void **state) {
 }
 
 /* A GPU faults on such a number, and the device with it. */
-static void test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced(void **state) {
+static void test_misaligned_numbers_are_not_reduced(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     two_devices();
@@ -1571,8 +1571,7 @@ static void test_empty_tensors_that_travel_take_no_memory(void **state) {
 
 /* Tensors that were allocated on streams that have no part in the collective can be freed at
    once, too. */
-static void test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done(
-    void **state) {
+static void test_memory_of_other_streams_is_kept_during_a_collective(void **state) {
     (void)state;
     begin(PRESET_DEFAULT);
     harness_warm_up();
@@ -1699,7 +1698,7 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_memory_that_others_call_pinned_is_host_memory, "comm: memory of others"),
     DS_TEST_CPU(test_few_copies_are_made_of_many_tensors, "comm: torch 116"),
     DS_TEST(test_managed_memory_is_memory_of_its_gpu, "comm: memory of others"),
-    DS_TEST(test_a_description_that_does_not_agree_with_its_memory_is_refused, "comm: bad input"),
+    DS_TEST(test_a_description_that_contradicts_its_memory_is_refused, "comm: bad input"),
     DS_TEST(test_options_that_say_nothing_sensible_are_refused, "comm: bad input"),
     DS_TEST(test_outputs_that_share_memory_are_refused, "comm: bad input"),
     DS_TEST(test_everyone_with_everyone_and_what_does_not_fit, "comm: bad input"),
@@ -1710,13 +1709,11 @@ const struct CMUnitTest tests_comm[] = {
     DS_TEST(test_pinned_memory_is_not_given_away_before_it_was_read, "comm: order"),
     DS_TEST(test_a_gather_and_a_reduction_wait_for_every_stream, "comm: order"),
     DS_TEST(test_threads_make_collectives_side_by_side, "comm: threads"),
-    DS_TEST(test_results_of_a_captured_collective_are_memory_of_the_graph, "comm: capture"),
+    DS_TEST(test_results_of_a_captured_collective_are_graph_memory, "comm: capture"),
     DS_TEST(test_a_refused_collective_does_not_spoil_a_capture, "comm: capture"),
-    DS_TEST(test_numbers_that_do_not_lie_on_multiples_of_their_size_are_not_reduced,
-            "comm: bad input"),
+    DS_TEST(test_misaligned_numbers_are_not_reduced, "comm: bad input"),
     DS_TEST(test_empty_tensors_that_travel_take_no_memory, "comm: torch 116"),
-    DS_TEST(test_memory_of_other_streams_is_not_given_away_before_the_collective_is_done,
-            "comm: order"),
+    DS_TEST(test_memory_of_other_streams_is_kept_during_a_collective, "comm: order"),
     DS_TEST(test_rows_that_are_far_apart, "comm: layouts"),
 };
 const size_t tests_comm_count = sizeof tests_comm / sizeof *tests_comm;

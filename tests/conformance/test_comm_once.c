@@ -118,7 +118,7 @@ static int done(const setting *g, int kind) {
     return 1;
 }
 
-static void test_a_small_collective_on_idle_streams_is_done_when_it_returns(void **state) {
+static void test_a_small_collective_on_idle_streams_returns_when_done(void **state) {
     (void)state;
     setting g;
     open_setting(&g, 1000);
@@ -134,7 +134,7 @@ static void test_a_small_collective_on_idle_streams_is_done_when_it_returns(void
     close_setting(&g);
 }
 
-static void test_a_small_collective_waits_for_what_any_of_its_streams_has(void **state) {
+static void test_a_small_collective_waits_for_work_of_all_its_streams(void **state) {
     (void)state;
     setting g;
     open_setting(&g, 1000);
@@ -270,8 +270,8 @@ static void test_the_seeded_scheduler_does_nothing_at_once(void **state) {
 }
 
 const struct CMUnitTest tests_comm_once[] = {
-    DS_TEST_CPU(test_a_small_collective_on_idle_streams_is_done_when_it_returns, "comm: at once"),
-    DS_TEST_CPU(test_a_small_collective_waits_for_what_any_of_its_streams_has, "comm: at once"),
+    DS_TEST_CPU(test_a_small_collective_on_idle_streams_returns_when_done, "comm: at once"),
+    DS_TEST_CPU(test_a_small_collective_waits_for_work_of_all_its_streams, "comm: at once"),
     DS_TEST_CPU(test_what_is_large_or_many_is_not_done_by_the_caller, "comm: at once"),
     DS_TEST_CPU(test_a_large_broadcast_reads_its_tensor_once_it_is_there, "comm: at once"),
     DS_TEST_CPU(test_streams_that_only_wait_go_on_in_their_turn, "comm: at once"),

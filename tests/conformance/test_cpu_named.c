@@ -77,7 +77,7 @@ static void count_host(void *user) {
     ++*(_Atomic uint64_t *)user;
 }
 
-static void test_64_streams_blocked_in_host_functions_do_not_hold_the_65th(void **state) {
+static void test_64_streams_in_host_functions_do_not_hold_the_65th(void **state) {
     (void)state;
 
     enum { BLOCKED = 64, N = 1 << 20 };
@@ -141,7 +141,7 @@ static void take_lock(void *user) {
     pthread_mutex_unlock(l->m);
 }
 
-static void test_synchronizing_a_under_a_lock_that_bs_host_function_wants_returns(void **state) {
+static void test_waiting_under_a_lock_a_host_function_wants_returns(void **state) {
     (void)state;
     pthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;
     locker early = { .m = &m }, late = { .m = &m };
@@ -815,8 +815,8 @@ static void test_ready_streams_run_by_priority_then_by_submission(void **state) 
 }
 
 const struct CMUnitTest tests_cpu_named[] = {
-    DS_TEST_CPU(test_64_streams_blocked_in_host_functions_do_not_hold_the_65th, "peers b.11"),
-    DS_TEST(test_synchronizing_a_under_a_lock_that_bs_host_function_wants_returns, "peers b.1"),
+    DS_TEST_CPU(test_64_streams_in_host_functions_do_not_hold_the_65th, "peers b.11"),
+    DS_TEST(test_waiting_under_a_lock_a_host_function_wants_returns, "peers b.1"),
     DS_TEST(test_a_timed_wait_of_1_ms_on_a_long_kernel_comes_back, "peers b.3"),
     DS_TEST(test_a_kernel_after_idleness_runs_although_nobody_calls, "peers b.1"),
     DS_TEST(test_streams_and_events_are_destroyed_while_others_use_them, "peers b.3"),

@@ -51,7 +51,7 @@ static void expect_store_works(ds_stream s) {
     ok(ds_kernel_destroy(k));
 }
 
-static void test_an_image_that_cannot_be_assembled_is_refused_with_its_kernels_name(void **state) {
+static void test_an_image_that_cannot_be_assembled_is_refused_by_name(void **state) {
     static const char *const images[] = {
         "nonsense",
         ".version 5.0\n.target sm_60\n.address_size 64\n"
@@ -79,7 +79,7 @@ static void test_an_image_that_cannot_be_assembled_is_refused_with_its_kernels_n
     ok(ds_stream_destroy(s));
 }
 
-static void test_an_entry_that_is_not_in_the_image_is_refused_by_its_name(void **state) {
+static void test_an_entry_missing_in_the_image_is_refused_by_name(void **state) {
     (void)state;
     ds_stream s = made(0);
     store_args args = { word(0), 1 };
@@ -164,7 +164,7 @@ static void test_a_kernel_runs_on_all_devices_in_turn(void **state) {
     ok(ds_kernel_destroy(k));
 }
 
-static void test_kernels_reach_pinned_and_registered_memory_of_any_age_on_any_device(void **state) {
+static void test_kernels_reach_pinned_and_registered_memory_everywhere(void **state) {
     void *pinned;
     uint64_t *registered = aligned_alloc(4096, 4096);
     (void)state;
@@ -387,7 +387,7 @@ static void test_a_threads_first_refused_image_has_the_drivers_log(void **state)
     ok(ds_kernel_destroy(first.kernel));
 }
 
-static void test_launches_that_a_gpu_cannot_have_are_refused_and_nothing_fails(void **state) {
+static void test_launches_that_no_gpu_accepts_are_refused(void **state) {
     static const ds_grid wrong[] = {
         { { 1, 1, 1 }, { 2048, 1, 1 }, 0 },     { { 1, 1, 1 }, { 32, 32, 2 }, 0 },
         { { 1, 1, 1 }, { 1, 1, 1 }, 1u << 28 }, { { 1, 70000, 1 }, { 1, 1, 1 }, 0 },
@@ -513,7 +513,7 @@ static void put_pattern(unsigned char *p, size_t n, unsigned seed) {
 }
 
 /* The stand-in heeds the setting; two real devices may reach each other all the same. */
-static void test_copies_between_devices_that_cannot_reach_each_other_keep_the_data(void **state) {
+static void test_copies_between_unreachable_devices_keep_the_data(void **state) {
     enum { N = (5 << 20) + 1 };
 
     void *p0, *p1;
@@ -617,8 +617,7 @@ static void copy_across(ds_stream s, gate *g, size_t n) {
     free(got);
 }
 
-static void test_copies_between_gpu_and_cpu_devices_keep_the_order_of_streams_of_both(
-    void **state) {
+static void test_copies_between_gpu_and_cpu_devices_keep_both_orders(void **state) {
     static const size_t sizes[] = { 1, 1000, 70001, LARGE };
     (void)state;
     ds_stream on_gpu = made(0), on_cpu;
@@ -669,7 +668,7 @@ static void copy_rows_across(ds_stream s, size_t width, size_t height, size_t gp
     free(got);
 }
 
-static void test_pitched_copies_between_gpu_and_cpu_devices_touch_only_their_rows(void **state) {
+static void test_pitched_copies_between_drivers_touch_only_their_rows(void **state) {
     (void)state;
     ds_stream s[2] = { made(0) };
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s[1]));
@@ -683,7 +682,7 @@ static void test_pitched_copies_between_gpu_and_cpu_devices_touch_only_their_row
     }
 }
 
-static void test_a_stream_of_the_cpu_has_done_its_copies_to_a_gpu_when_it_says_so(void **state) {
+static void test_a_cpu_stream_has_done_its_copies_to_a_gpu_when_idle(void **state) {
     enum { N = 9 << 20 };
 
     unsigned char *want = malloc(N), *got = malloc(N);
@@ -775,29 +774,28 @@ static void test_each_driver_has_a_current_stream_of_its_own(void **state) {
 }
 
 const struct CMUnitTest tests_cuda[] = {
-    DS_TEST_CUDA(test_an_image_that_cannot_be_assembled_is_refused_with_its_kernels_name, "cuda"),
-    DS_TEST_CUDA(test_an_entry_that_is_not_in_the_image_is_refused_by_its_name, "cuda"),
+    DS_TEST_CUDA(test_an_image_that_cannot_be_assembled_is_refused_by_name, "cuda"),
+    DS_TEST_CUDA(test_an_entry_missing_in_the_image_is_refused_by_name, "cuda"),
     DS_TEST_CUDA(test_a_kernel_without_cuda_form_is_refused_at_launch, "cuda"),
     DS_TEST(test_kernels_are_loaded_ahead_on_any_device, "kernels"),
     DS_TEST(test_a_kernel_runs_on_all_devices_in_turn, "kernels"),
-    DS_TEST(test_kernels_reach_pinned_and_registered_memory_of_any_age_on_any_device, "kernels"),
+    DS_TEST(test_kernels_reach_pinned_and_registered_memory_everywhere, "kernels"),
     DS_TEST_CUDA(test_a_grid_has_three_dimensions_of_blocks_and_threads, "cuda"),
     DS_TEST_CUDA(test_blocks_get_their_dynamic_shared_memory, "cuda"),
     DS_TEST(test_first_and_count_may_have_four_bytes, "kernels"),
     DS_TEST(test_blocks_share_items_and_take_turns, "kernels"),
     DS_TEST_CUDA(test_a_threads_first_refused_image_has_the_drivers_log, "review"),
-    DS_TEST_CUDA(test_launches_that_a_gpu_cannot_have_are_refused_and_nothing_fails, "cuda"),
+    DS_TEST_CUDA(test_launches_that_no_gpu_accepts_are_refused, "cuda"),
     DS_TEST(test_work_that_threads_leave_on_their_own_streams_is_done, "peers b.2"),
     DS_TEST_CUDA(test_cuda_devices_are_named_and_described, "torch 2 3, peers a.5"),
     DS_TEST_CUDA(test_memory_that_is_not_there_is_refused_and_the_rest_works, "peers 25"),
-    DS_TEST_CUDA_WITH(test_copies_between_devices_that_cannot_reach_each_other_keep_the_data,
-                      "copies", "STANDIN_PEERS=none"),
+    DS_TEST_CUDA_WITH(test_copies_between_unreachable_devices_keep_the_data, "copies",
+                      "STANDIN_PEERS=none"),
     DS_TEST_CUDA_WITH(test_without_a_driver_there_are_cpu_devices_and_a_reason, "devices",
                       "STANDIN_ERROR=35"),
-    DS_TEST_CUDA(test_copies_between_gpu_and_cpu_devices_keep_the_order_of_streams_of_both,
-                 "copies"),
-    DS_TEST_CUDA(test_pitched_copies_between_gpu_and_cpu_devices_touch_only_their_rows, "copies"),
-    DS_TEST_CUDA(test_a_stream_of_the_cpu_has_done_its_copies_to_a_gpu_when_it_says_so, "copies"),
+    DS_TEST_CUDA(test_copies_between_gpu_and_cpu_devices_keep_both_orders, "copies"),
+    DS_TEST_CUDA(test_pitched_copies_between_drivers_touch_only_their_rows, "copies"),
+    DS_TEST_CUDA(test_a_cpu_stream_has_done_its_copies_to_a_gpu_when_idle, "copies"),
     DS_TEST_CUDA(test_waits_records_and_fills_across_drivers_are_refused, "cuda"),
     DS_TEST_CUDA(test_each_driver_has_a_current_stream_of_its_own, "cuda"),
 };

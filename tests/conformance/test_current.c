@@ -96,7 +96,7 @@ static void test_current_of_what_is_no_device_with_streams_is_refused(void **sta
 
 /* ---- use ---- */
 
-static void test_use_replaces_the_current_stream_and_gives_the_previous_one(void **state) {
+static void test_use_replaces_the_current_stream_and_returns_it(void **state) {
     ds_stream previous;
     (void)state;
     ds_stream a = made(0), b = made(0), first = default_of(0);
@@ -117,7 +117,7 @@ static void test_use_replaces_the_current_stream_and_gives_the_previous_one(void
     ok(ds_stream_destroy(b));
 }
 
-static void test_use_makes_the_streams_device_current_and_leaves_other_devices_alone(void **state) {
+static void test_use_sets_the_streams_device_and_no_other(void **state) {
     ds_stream previous;
     (void)state;
     two_devices();
@@ -292,7 +292,7 @@ static void test_a_push_switches_the_device_and_its_pop_restores_both(void **sta
     ok(ds_stream_destroy(other));
 }
 
-static void test_a_pop_restores_the_device_although_another_was_set_inside(void **state) {
+static void test_a_pop_restores_the_device_if_another_was_set_inside(void **state) {
     (void)state;
     two_devices();
     ds_stream zero = made(0);
@@ -383,7 +383,7 @@ static void test_frames_of_streams_and_devices_are_popped_in_their_order(void **
 
 /* ---- streams that go while they are current ---- */
 
-static void test_a_destroyed_current_stream_keeps_its_handle_and_refuses_work(void **state) {
+static void test_a_destroyed_current_stream_refuses_work(void **state) {
     uint64_t *h = word(1);
     ds_event e;
     ds_stream previous;
@@ -453,7 +453,7 @@ static void *visit(void *user) {
     return NULL;
 }
 
-static void test_a_new_thread_begins_with_the_default_stream_and_no_frames(void **state) {
+static void test_a_new_thread_has_the_default_stream_and_no_frames(void **state) {
     (void)state;
     ds_stream mine = made(0), theirs = made(0), pushed = made(1);
     visitor v = { .use = theirs };
@@ -476,7 +476,7 @@ static void test_a_new_thread_begins_with_the_default_stream_and_no_frames(void 
     ok(ds_stream_destroy(pushed));
 }
 
-static void test_a_stream_may_be_current_in_two_threads_and_each_may_drop_it(void **state) {
+static void test_a_stream_may_be_current_in_two_threads_and_be_dropped(void **state) {
     uint64_t *h = word(1);
     (void)state;
     ds_stream s = made(0);
@@ -590,7 +590,7 @@ out:
     ok(ds_stream_destroy(t));
 }
 
-static void test_a_scope_of_an_invalid_stream_is_not_entered_and_says_why(void **state) {
+static void test_a_scope_of_an_invalid_stream_is_not_entered(void **state) {
     (void)state;
     ds_stream gone = made(0);
     ok(ds_stream_destroy(gone));
@@ -700,7 +700,7 @@ static void test_a_push_orders_nothing_unless_asked(void **state) {
     ok(ds_stream_destroy(inner));
 }
 
-static void test_wait_prev_orders_the_pushed_stream_after_the_previous_one(void **state) {
+static void test_wait_prev_orders_the_pushed_after_the_previous_stream(void **state) {
     gate g = { 0 };
     uint64_t *h = word(1);
     (void)state;
@@ -729,7 +729,7 @@ static void test_wait_prev_orders_the_pushed_stream_after_the_previous_one(void 
     ok(ds_stream_destroy(inner));
 }
 
-static void test_wait_back_orders_the_restored_stream_after_the_pushed_one(void **state) {
+static void test_wait_back_orders_the_restored_after_the_pushed_stream(void **state) {
     gate g = { 0 };
     uint64_t *h = word(1);
     (void)state;
@@ -751,7 +751,7 @@ static void test_wait_back_orders_the_restored_stream_after_the_pushed_one(void 
     ok(ds_stream_destroy(inner));
 }
 
-static void test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device(void **state) {
+static void test_waits_across_a_frame_use_the_pushed_devices_streams(void **state) {
     gate elsewhere = { 0 }, before = { 0 }, inside = { 0 };
     (void)state;
     two_devices();
@@ -848,10 +848,8 @@ const struct CMUnitTest tests_current[] = {
     DS_TEST(test_at_first_the_default_stream_of_each_device_is_current, "peers 49, torch 16 17"),
     DS_TEST(test_all_ways_to_name_the_device_give_the_same_stream, "peers 29 37, torch 16"),
     DS_TEST(test_current_of_what_is_no_device_with_streams_is_refused, "peers 29, torch 16 25"),
-    DS_TEST(test_use_replaces_the_current_stream_and_gives_the_previous_one,
-            "peers 7 28 43 46 49, torch 16"),
-    DS_TEST(test_use_makes_the_streams_device_current_and_leaves_other_devices_alone,
-            "peers 8 27, torch 16"),
+    DS_TEST(test_use_replaces_the_current_stream_and_returns_it, "peers 7 28 43 46 49, torch 16"),
+    DS_TEST(test_use_sets_the_streams_device_and_no_other, "peers 8 27, torch 16"),
     DS_TEST(test_use_refuses_what_is_no_stream_and_changes_nothing, "peers 44"),
     DS_TEST(test_strict_refuses_a_stream_of_another_device, "peers 9"),
     DS_TEST(test_pop_restores_the_stream_at_entry, "peers 6 32, torch 15 20"),
@@ -859,26 +857,26 @@ const struct CMUnitTest tests_current[] = {
     DS_TEST(test_use_inside_a_frame_lasts_until_its_pop, "peers 10"),
     DS_TEST(test_the_same_stream_may_be_entered_many_times, "peers 33"),
     DS_TEST(test_a_push_switches_the_device_and_its_pop_restores_both, "peers 34, torch 19 31"),
-    DS_TEST(test_a_pop_restores_the_device_although_another_was_set_inside, "peers 8, torch 11 19"),
+    DS_TEST(test_a_pop_restores_the_device_if_another_was_set_inside, "peers 8, torch 11 19"),
     DS_TEST(test_a_zeroed_stream_pushes_a_frame_that_changes_nothing, "peers 31 54"),
     DS_TEST(test_pushing_the_current_stream_changes_nothing, "peers 43"),
     DS_TEST(test_a_push_that_fails_leaves_no_frame, "peers 44"),
     DS_TEST(test_frames_of_streams_and_devices_are_popped_in_their_order, "current"),
-    DS_TEST(test_a_destroyed_current_stream_keeps_its_handle_and_refuses_work, "peers 3"),
+    DS_TEST(test_a_destroyed_current_stream_refuses_work, "peers 3"),
     DS_TEST(test_frames_unwind_over_destroyed_streams, "peers 3"),
-    DS_TEST(test_a_new_thread_begins_with_the_default_stream_and_no_frames, "peers D3, torch 30"),
+    DS_TEST(test_a_new_thread_has_the_default_stream_and_no_frames, "peers D3, torch 30"),
     DS_TEST(test_a_thread_that_wants_to_takes_over_another_ones_stream, "peers D3 C4"),
-    DS_TEST(test_a_stream_may_be_current_in_two_threads_and_each_may_drop_it, "peers 11"),
+    DS_TEST(test_a_stream_may_be_current_in_two_threads_and_be_dropped, "peers 11"),
     DS_TEST(test_many_threads_push_and_pop_without_seeing_each_other, "torch 30"),
     DS_TEST(test_a_stream_scope_is_left_however_the_block_is, "peers 6 32 33 53, torch 20"),
-    DS_TEST(test_a_scope_of_an_invalid_stream_is_not_entered_and_says_why, "peers 44"),
+    DS_TEST(test_a_scope_of_an_invalid_stream_is_not_entered, "peers 44"),
     DS_TEST(test_scopes_of_streams_and_devices_nest, "peers 34, torch 19 31"),
     DS_TEST(test_work_in_a_scope_gives_what_it_gives_outside, "peers 28 42 48"),
     DS_TEST(test_a_record_after_the_scope_still_orders_another_stream, "peers 53"),
     DS_TEST(test_a_push_orders_nothing_unless_asked, "peers a.7"),
-    DS_TEST(test_wait_prev_orders_the_pushed_stream_after_the_previous_one, "peers a.7"),
-    DS_TEST(test_wait_back_orders_the_restored_stream_after_the_pushed_one, "peers a.7"),
-    DS_TEST(test_waits_across_a_frame_are_with_the_streams_of_the_pushed_device, "peers a.7"),
+    DS_TEST(test_wait_prev_orders_the_pushed_after_the_previous_stream, "peers a.7"),
+    DS_TEST(test_wait_back_orders_the_restored_after_the_pushed_stream, "peers a.7"),
+    DS_TEST(test_waits_across_a_frame_use_the_pushed_devices_streams, "peers a.7"),
     DS_TEST(test_a_chain_of_scopes_that_wait_keeps_one_order, "peers a.7"),
     DS_TEST(test_a_pop_waits_with_a_stream_that_was_never_asked_for, "peers a.7"),
 };

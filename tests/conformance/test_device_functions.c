@@ -9,8 +9,7 @@ static ds_device with_index(int index) {
     return (ds_device){ harness_device(0).type, index };
 }
 
-static void test_the_driver_under_test_is_available_and_others_are_if_they_have_devices(
-    void **state) {
+static void test_drivers_with_devices_are_available(void **state) {
     (void)state;
     assert_int_equal(ds_backend_is_available((ds_device_type)harness_device(0).type), 1);
     assert_int_equal(ds_backend_is_available(DS_DEVICE_CURRENT), 1);
@@ -27,7 +26,7 @@ static void look(void *seen) {
     *(int *)seen = ds_is_initialized() + 2 * ds_backend_is_available(DS_DEVICE_CPU);
 }
 
-static void test_devstream_is_initialized_from_its_first_call_until_shutdown(void **state) {
+static void test_devstream_is_initialized_from_first_call_to_shutdown(void **state) {
     ds_device d;
     int seen = -1;
     (void)state;
@@ -132,7 +131,7 @@ static void test_the_device_of_a_pointer_is_that_of_its_memory(void **state) {
     refused(ds_pointer_get_device(&on_stack, NULL), DS_ERR_INVALID_VALUE);
 }
 
-static void test_the_scope_of_a_pointers_device_is_left_however_the_block_is(void **state) {
+static void test_the_scope_of_a_pointers_device_is_left_in_every_way(void **state) {
     int on_stack = 0, ran = 0;
     void *p;
     ds_device d, before;
@@ -267,12 +266,12 @@ static void test_threads_ask_nvml_at_once(void **state) {
 }
 
 const struct CMUnitTest tests_device_functions[] = {
-    DS_TEST(test_the_driver_under_test_is_available_and_others_are_if_they_have_devices, "devices"),
-    DS_TEST(test_devstream_is_initialized_from_its_first_call_until_shutdown, "initialisation"),
+    DS_TEST(test_drivers_with_devices_are_available, "devices"),
+    DS_TEST(test_devstream_is_initialized_from_first_call_to_shutdown, "initialisation"),
     DS_TEST(test_architectures_are_words, "devices"),
     DS_TEST(test_name_and_capability_are_those_of_the_properties, "devices"),
     DS_TEST(test_the_device_of_a_pointer_is_that_of_its_memory, "devices"),
-    DS_TEST(test_the_scope_of_a_pointers_device_is_left_however_the_block_is, "devices"),
+    DS_TEST(test_the_scope_of_a_pointers_device_is_left_in_every_way, "devices"),
     DS_TEST(test_a_cpu_device_has_no_sensors, "sensors"),
     DS_TEST(test_wrong_questions_to_sensors_are_refused, "sensors"),
     DS_TEST_CUDA(test_nvml_tells_how_busy_and_how_warm_a_gpu_is, "sensors"),

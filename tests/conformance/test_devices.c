@@ -49,7 +49,7 @@ static void test_every_result_has_a_name_and_a_text(void **state) {
     assert_non_null(ds_result_get_text((ds_result)12345));
 }
 
-static void test_an_error_names_the_line_and_the_function_that_was_called(void **state) {
+static void test_an_error_names_line_and_function_of_the_call(void **state) {
     char place[60];
     (void)state;
     refused(ds_device_get_current(NULL), DS_ERR_INVALID_VALUE);
@@ -58,7 +58,7 @@ static void test_an_error_names_the_line_and_the_function_that_was_called(void *
     assert_non_null(strstr(ds_error_get_last(), "ds_device_get_current"));
 }
 
-static void test_a_plain_call_does_not_inherit_the_line_of_the_call_before(void **state) {
+static void test_a_plain_call_does_not_inherit_the_previous_line(void **state) {
     ds_device d;
     (void)state;
     ok(ds_device_get_current(&d));
@@ -89,7 +89,7 @@ static void *find_no_error_then_make_one(void *found) {
     return NULL;
 }
 
-static void test_the_last_error_belongs_to_its_thread_and_outlives_successes(void **state) {
+static void test_the_last_error_is_per_thread_and_outlives_successes(void **state) {
     char before[1000];
     int lengths[2];
     ds_device d;
@@ -413,7 +413,7 @@ static void test_a_push_that_fails_leaves_no_frame(void **state) {
     assert_true(same(current(), harness_device(0)));
 }
 
-static void test_pop_restores_the_device_at_entry_whatever_was_set_inside(void **state) {
+static void test_pop_restores_the_device_at_entry(void **state) {
     ds_device zero = harness_device(0), one = harness_device(1);
     (void)state;
     ok(ds_device_set_current(one));
@@ -645,7 +645,7 @@ static void test_functions_of_a_device_refuse_what_is_none(void **state) {
             DS_ERR_INVALID_VALUE);
 }
 
-static void test_a_device_reaches_itself_and_questions_do_not_move_the_current_one(void **state) {
+static void test_a_device_reaches_itself_and_queries_change_no_device(void **state) {
     (void)state;
     ok(ds_device_set_current(harness_device(0)));
     for (int i = 0; i < harness_device_count(); i++)
@@ -765,7 +765,7 @@ static void test_device_synchronize_does_not_wait_for_another_device(void **stat
     ok(ds_stream_destroy(other));
 }
 
-static void test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams(void **state) {
+static void test_reset_of_a_healthy_device_drains_it_and_keeps_streams(void **state) {
     uint64_t *h = word(3);
     (void)state;
     if (!harness_is_cpu()) {
@@ -920,11 +920,11 @@ static void test_shutdown_reports_by_label_what_was_not_destroyed(void **state) 
 
 const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_every_result_has_a_name_and_a_text, "torch 6"),
-    DS_TEST(test_an_error_names_the_line_and_the_function_that_was_called, "peers a.6"),
-    DS_TEST(test_a_plain_call_does_not_inherit_the_line_of_the_call_before, "peers a.6"),
+    DS_TEST(test_an_error_names_line_and_function_of_the_call, "peers a.6"),
+    DS_TEST(test_a_plain_call_does_not_inherit_the_previous_line, "peers a.6"),
     DS_TEST(test_a_site_that_is_set_counts_for_one_call, "peers a.6"),
     DS_TEST(test_an_index_without_a_type_is_refused, "peers a.0"),
-    DS_TEST(test_the_last_error_belongs_to_its_thread_and_outlives_successes, "peers a.6"),
+    DS_TEST(test_the_last_error_is_per_thread_and_outlives_successes, "peers a.6"),
     DS_TEST(test_backends_say_what_they_have_or_why_not, "devices"),
     DS_TEST(test_backends_of_other_numbers_are_refused, "devices"),
     DS_TEST(test_the_report_has_a_line_per_backend_and_fits_any_size, "devices"),
@@ -939,7 +939,7 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_a_zeroed_device_or_a_negative_index_sets_nothing, "peers 31, torch 9"),
     DS_TEST(test_devices_that_are_not_there_are_not_set, "peers 24 26 59"),
     DS_TEST(test_a_push_that_fails_leaves_no_frame, "peers 24"),
-    DS_TEST(test_pop_restores_the_device_at_entry_whatever_was_set_inside, "peers 22, torch 10 11"),
+    DS_TEST(test_pop_restores_the_device_at_entry, "peers 22, torch 10 11"),
     DS_TEST(test_frames_nest_deeply, "peers 21"),
     DS_TEST(test_a_device_scope_is_left_however_the_block_is, "peers 21 22 31, torch 9 10 11"),
     DS_TEST(test_a_scope_of_a_missing_device_is_not_entered, "peers 24"),
@@ -948,14 +948,14 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST_CPU(test_a_cpu_device_has_no_capability_and_no_bus, "torch 2 3"),
     DS_TEST(test_uuids_differ_and_print_as_36_characters, "torch 4"),
     DS_TEST(test_functions_of_a_device_refuse_what_is_none, "peers 59, torch 12"),
-    DS_TEST(test_a_device_reaches_itself_and_questions_do_not_move_the_current_one, "devices"),
+    DS_TEST(test_a_device_reaches_itself_and_queries_change_no_device, "devices"),
     DS_TEST(test_the_priority_range_goes_from_zero_to_a_negative_number, "peers b.11, torch 24"),
     DS_TEST(test_memory_info_is_two_positive_numbers, "peers 25"),
     DS_TEST(test_an_allocation_takes_from_its_own_device_only, "torch 13 14"),
     DS_TEST(test_device_synchronize_takes_every_way_to_name_the_device, "peers 38 46, torch 12"),
     DS_TEST(test_device_synchronize_covers_all_kinds_of_streams, "peers 52 b.2"),
     DS_TEST(test_device_synchronize_does_not_wait_for_another_device, "peers 27"),
-    DS_TEST(test_reset_of_a_healthy_device_drains_it_and_keeps_its_streams, "devices"),
+    DS_TEST(test_reset_of_a_healthy_device_drains_it_and_keeps_streams, "devices"),
     DS_TEST_CPU(test_the_environment_is_read_at_the_first_call_not_before, "torch 7 8"),
     DS_TEST_CPU(test_init_configures_the_first_use_and_is_refused_after_it, "torch 7"),
     DS_TEST_CPU(test_init_refuses_wrong_descriptions_and_changes_nothing, "initialisation"),

@@ -89,7 +89,7 @@ static void test_an_unrecorded_event_is_complete_and_has_no_device(void **state)
     ok(ds_stream_destroy(s));
 }
 
-static void test_an_event_gets_its_device_with_the_first_record_and_keeps_it(void **state) {
+static void test_an_event_gets_its_device_at_the_first_record(void **state) {
     (void)state;
     ds_event e = event_of(0);
     ds_stream s = made(1);
@@ -104,7 +104,7 @@ static void test_an_event_gets_its_device_with_the_first_record_and_keeps_it(voi
     ok(ds_event_destroy(e));
 }
 
-static void test_a_record_on_another_device_is_refused_and_the_old_one_stays(void **state) {
+static void test_a_record_on_another_device_is_refused_the_old_one_stays(void **state) {
     gate g = { 0 };
     char place[60];
     ds_event e;
@@ -821,8 +821,7 @@ static void test_elapsed_measures_the_time_between_the_records(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_asked_for(
-    void **state) {
+static void test_the_time_is_when_the_stream_reaches_the_record(void **state) {
     gate g = { 0 };
     double ms = 0;
     ds_event start, end;
@@ -892,9 +891,8 @@ const struct CMUnitTest tests_events[] = {
     DS_TEST(test_flags_that_do_not_go_together_are_refused, "peers b.3"),
     DS_TEST(test_an_unrecorded_event_is_complete_and_has_no_device,
             "peers 36 41 46, torch 18 36 41"),
-    DS_TEST(test_an_event_gets_its_device_with_the_first_record_and_keeps_it,
-            "peers 36, torch 18 36 41"),
-    DS_TEST(test_a_record_on_another_device_is_refused_and_the_old_one_stays, "peers b.3 a.6"),
+    DS_TEST(test_an_event_gets_its_device_at_the_first_record, "peers 36, torch 18 36 41"),
+    DS_TEST(test_a_record_on_another_device_is_refused_the_old_one_stays, "peers b.3 a.6"),
     DS_TEST(test_zeroed_invented_and_destroyed_events_are_refused, "peers 44"),
     DS_TEST(test_functions_of_an_event_refuse_missing_outputs, "events"),
     DS_TEST(test_an_event_is_not_ready_then_ready, "peers 39 41 58, torch 36"),
@@ -921,8 +919,7 @@ const struct CMUnitTest tests_events[] = {
     DS_TEST(test_events_are_asked_and_awaited_from_any_device, "torch 39 41"),
     DS_TEST(test_elapsed_names_the_first_thing_that_is_missing, "peers 35, torch 37 40"),
     DS_TEST(test_elapsed_measures_the_time_between_the_records, "peers 56 58, torch 36 40"),
-    DS_TEST(test_the_time_is_when_the_stream_reaches_the_record_not_when_it_was_asked_for,
-            "peers b.3"),
+    DS_TEST(test_the_time_is_when_the_stream_reaches_the_record, "peers b.3"),
     DS_TEST(test_elapsed_of_work_is_positive_on_every_kind_of_stream, "peers 56 58"),
     DS_TEST(test_a_new_record_replaces_the_time, "peers b.3"),
 };

@@ -132,7 +132,7 @@ static void test_work_behind_a_failure_does_not_run(void **state) {
     assert_true(called.status < 0);
 }
 
-static void test_other_streams_of_the_device_stop_and_other_devices_do_not(void **state) {
+static void test_other_streams_of_the_failed_device_stop_others_do_not(void **state) {
     (void)state;
     two_devices();
     gate g = { 0 };
@@ -160,7 +160,7 @@ static void test_other_streams_of_the_device_stop_and_other_devices_do_not(void 
     harness_recover(0);
 }
 
-static void test_a_stream_elsewhere_that_waits_on_failed_work_does_not_run(void **state) {
+static void test_a_stream_that_waits_for_failed_work_does_not_run(void **state) {
     (void)state;
     two_devices();
     gate g = { 0 };
@@ -248,7 +248,7 @@ static void test_a_wait_for_work_that_has_failed_already_does_not_pass(void **st
     ok(ds_pinned_free(a));
 }
 
-static void test_small_work_submitted_while_the_stream_fails_does_not_run(void **state) {
+static void test_small_work_enqueued_while_the_stream_fails_does_not_run(void **state) {
     (void)state;
     ds_kernel k = make_explode();
     ds_stream s = stream_on(0);
@@ -682,7 +682,7 @@ static void test_every_failed_allocation_is_a_result_and_leaks_nothing(void **st
     run_out_of_memory(0);
 }
 
-static void test_memory_that_stays_exhausted_is_a_result_and_leaks_nothing(void **state) {
+static void test_exhausted_memory_is_a_result_and_leaks_nothing(void **state) {
     (void)state;
     run_out_of_memory(1);
 }
@@ -766,10 +766,10 @@ static void test_a_forked_child_is_told_so(void **state) {
 const struct CMUnitTest tests_failure[] = {
     DS_TEST_ALONE(test_a_failure_is_sticky_for_its_device_and_names_its_cause, "peers b.1"),
     DS_TEST_ALONE(test_work_behind_a_failure_does_not_run, "peers b.1"),
-    DS_TEST_ALONE(test_other_streams_of_the_device_stop_and_other_devices_do_not, "peers b.1"),
-    DS_TEST_CPU(test_a_stream_elsewhere_that_waits_on_failed_work_does_not_run, "peers b.1"),
+    DS_TEST_ALONE(test_other_streams_of_the_failed_device_stop_others_do_not, "peers b.1"),
+    DS_TEST_CPU(test_a_stream_that_waits_for_failed_work_does_not_run, "peers b.1"),
     DS_TEST_CPU(test_a_wait_for_work_that_has_failed_already_does_not_pass, "peers b.1"),
-    DS_TEST_ALONE(test_small_work_submitted_while_the_stream_fails_does_not_run, "peers b.1"),
+    DS_TEST_ALONE(test_small_work_enqueued_while_the_stream_fails_does_not_run, "peers b.1"),
     DS_TEST_ALONE(test_events_reached_before_a_failure_do_not_hang, "peers b.1"),
     DS_TEST_CPU(test_reset_makes_a_failed_device_usable_again, "peers b.1"),
     DS_TEST_CPU(test_reset_waits_for_the_work_that_still_runs, "failure"),
@@ -781,7 +781,7 @@ const struct CMUnitTest tests_failure[] = {
     DS_TEST(test_a_refused_call_keeps_its_sentence, "failure"),
     DS_TEST(test_a_fault_at_a_driver_entry_fails_that_call_only, "failure"),
     DS_TEST(test_every_failed_allocation_is_a_result_and_leaks_nothing, "failure"),
-    DS_TEST(test_memory_that_stays_exhausted_is_a_result_and_leaks_nothing, "failure"),
+    DS_TEST(test_exhausted_memory_is_a_result_and_leaks_nothing, "failure"),
     DS_TEST(test_every_injected_fault_is_a_result_and_leaks_nothing, "failure"),
     DS_TEST(test_a_forked_child_is_told_so, "peers b.11"),
 };

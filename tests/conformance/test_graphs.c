@@ -397,7 +397,7 @@ static void test_nodes_run_on_the_device_that_they_name(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_graph_belongs_to_the_current_device_unless_it_is_told_another(void **state) {
+static void test_a_graph_is_on_the_current_device_unless_one_is_given(void **state) {
     ds_graph g;
     ds_node_desc n;
     (void)state;
@@ -440,7 +440,7 @@ static void test_added_edges_order_the_nodes(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_edges_twice_and_in_circles_are_refused_and_none_is_added(void **state) {
+static void test_duplicate_edges_and_cycles_are_refused_as_a_whole(void **state) {
     uint64_t *h = word(1);
     ds_graph_node n[4], from[3], to[3], foreign;
     (void)state;
@@ -509,7 +509,7 @@ typedef struct bad_node {
     ds_result result;
 } bad_node;
 
-static void test_nodes_that_make_no_sense_are_refused_and_nothing_is_added(void **state) {
+static void test_meaningless_nodes_are_refused_and_nothing_is_added(void **state) {
     static uint64_t ordinary[8];
     uint64_t *h = word(1), *d = device_words(0, 8);
     fold_args a = { h, 2 };
@@ -701,7 +701,7 @@ static void expect_invalid_exec(ds_graph_exec x) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_zeroed_invented_and_destroyed_graphs_and_executables_are_refused(void **state) {
+static void test_invalid_graphs_and_executables_are_refused(void **state) {
     (void)state;
     ds_graph g = graph_on(0);
     ds_graph_exec x = exec_of(g);
@@ -913,7 +913,7 @@ static void test_a_launch_on_the_legacy_stream_keeps_that_streams_order(void **s
     ok(ds_stream_destroy(apart));
 }
 
-static void test_a_launch_on_a_blocking_stream_waits_for_the_legacy_stream(void **state) {
+static void test_a_blocking_streams_launch_waits_for_the_legacy_stream(void **state) {
     gate before = { 0 };
     uint64_t *h = word(1);
     ds_stream legacy;
@@ -939,7 +939,7 @@ static void test_a_launch_on_a_blocking_stream_waits_for_the_legacy_stream(void 
 }
 
 /* to be probed: P21 */
-static void test_launches_of_one_executable_run_one_after_another_on_all_streams(void **state) {
+static void test_launches_of_one_executable_run_one_after_another(void **state) {
     gate inside = { 0 };
     uint64_t *h = word(1), *k = word(1);
     (void)state;
@@ -1232,7 +1232,7 @@ static int rank_kernel(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-static void test_ready_nodes_run_by_their_priority_when_that_was_asked_for(void **state) {
+static void test_ready_nodes_run_by_priority_if_requested(void **state) {
     enum { N = 12 };
 
     ds_cpu_desc cpu = { .devices = 1, .workers = 1 };
@@ -1629,8 +1629,7 @@ static void test_nodes_are_set_and_added_while_a_capture_adds_its_own(void **sta
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_memory(
-    void **state) {
+static void test_a_node_keeps_its_kind_and_its_copies_their_memory_kind(void **state) {
     uint64_t *h = word(1), *in = pinned(2), *out = pinned(2), *d = device_words(0, 2);
     payload p = { 0 };
     (void)state;
@@ -1810,7 +1809,7 @@ static void expect_no_update(ds_graph_exec x, ds_graph g, ds_graph_update_reason
 }
 
 /* to be probed: P18 */
-static void test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph(void **state) {
+static void test_an_executable_is_unchanged_if_an_update_is_refused(void **state) {
     uint64_t *h = word(1), *in = pinned(2), *out = pinned(2), *d = device_words(0, 2);
     ds_graph_node n[3], more, other_kind, memory = no_node;
     ds_graph g[7];
@@ -1864,8 +1863,7 @@ static void test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph(v
     ok(ds_pinned_free(out));
 }
 
-static void test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes(
-    void **state) {
+static void test_an_executable_refuses_dependencies_on_other_nodes(void **state) {
     uint64_t *h[3] = { word(1), word(1), word(1) };
     ds_graph_node n[3];
     (void)state;
@@ -2080,7 +2078,7 @@ static void test_replacing_pointers_needs_the_flag(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_empty_lists_and_pointers_that_are_not_there_replace_nothing(void **state) {
+static void test_empty_lists_and_missing_pointers_replace_nothing(void **state) {
     uint64_t *h = word(1), *k = word(1), *l = word(1);
     void *list[1] = { h };
     size_t replaced = 7;
@@ -2102,7 +2100,7 @@ static void test_empty_lists_and_pointers_that_are_not_there_replace_nothing(voi
     ok(ds_stream_destroy(s));
 }
 
-static void test_several_pointers_are_replaced_at_once_in_all_nodes_that_have_them(void **state) {
+static void test_several_pointers_are_replaced_at_once_in_all_nodes(void **state) {
     uint64_t *a = word(1), *b = word(1), *c = word(1), expected_a = 1, expected_b = 1;
     uint64_t *in = pinned(2), *out = pinned(3), *d = device_words(0, 2);
     size_t replaced;
@@ -2165,7 +2163,7 @@ static void test_values_that_look_like_pointers_are_left_alone(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_pointers_that_cannot_be_replaced_are_refused_and_none_is(void **state) {
+static void test_one_pointer_that_cannot_be_replaced_refuses_all(void **state) {
     uint64_t *h = word(1), *k = word(1), *in = pinned(2), *d = device_words(0, 2),
              *small = device_words(0, 1);
     size_t replaced = 7;
@@ -2265,7 +2263,7 @@ static void expect_release(int last, int launched) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_payloads_and_attached_objects_go_once_with_their_last_owner(void **state) {
+static void test_payloads_and_attached_objects_end_with_the_last_user(void **state) {
     (void)state;
     for (int last = 0; last < OWNERS; last++)
         for (int launched = 0; launched < 2; launched++)
@@ -2350,7 +2348,7 @@ static void test_a_graph_keeps_kernels_and_events_whose_handles_are_gone(void **
     ok(ds_pinned_free(h));
 }
 
-static void test_graphs_and_executables_are_destroyed_with_launches_on_their_way(void **state) {
+static void test_graphs_and_executables_are_destroyed_during_launches(void **state) {
     gate before = { 0 };
     uint64_t *h = word(1), expected = 1;
     (void)state;
@@ -2384,7 +2382,7 @@ static void collect(const ds_log_item *item, void *user) {
     snprintf(text + n, 4000 - n, "%s\n", item->text);
 }
 
-static void test_shutdown_names_the_graphs_and_executables_that_were_left(void **state) {
+static void test_shutdown_names_graphs_and_executables_that_were_left(void **state) {
     static char text[4000];
     static payload p, kept;
     ds_graph g;
@@ -2605,7 +2603,7 @@ static void expect_cause(int line) {
         fail_msg("\"%s\" names neither explode nor %s", ds_error_get_last(), where);
 }
 
-static void test_a_captured_kernel_that_fails_is_named_and_fails_its_device(void **state) {
+static void test_a_failed_captured_kernel_is_named_and_fails_its_device(void **state) {
     static payload p;
     uint64_t *before = pinned_word(1), *after = pinned_word(1);
     ds_graph g;
@@ -2729,8 +2727,7 @@ static void test_a_graph_over_two_devices_stops_where_one_has_failed(void **stat
     ok(ds_pinned_free(apart));
 }
 
-static void test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable(
-    void **state) {
+static void test_a_streams_earlier_failure_leaves_the_executable_usable(void **state) {
     gate held = { 0 };
     uint64_t *h = word(1);
     (void)state;
@@ -3048,19 +3045,17 @@ static void run_out_of_memory(int forever) {
     assert_true(failures > 0);
 }
 
-static void test_every_failed_allocation_of_captures_and_graphs_is_a_result_and_leaks_nothing(
-    void **state) {
+static void test_every_failed_allocation_in_captures_leaks_nothing(void **state) {
     (void)state;
     run_out_of_memory(0);
 }
 
-static void test_memory_that_stays_exhausted_leaks_nothing_of_captures_and_graphs(void **state) {
+static void test_exhausted_memory_leaks_nothing_of_captures_and_graphs(void **state) {
     (void)state;
     run_out_of_memory(1);
 }
 
-static void test_every_injected_fault_in_captures_and_graphs_is_a_result_and_leaks_nothing(
-    void **state) {
+static void test_every_injected_fault_in_captures_leaks_nothing(void **state) {
     ds_cpu_desc cpu = { .devices = 2 };
     int failures = 0;
     (void)state;
@@ -3097,21 +3092,21 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_rows_are_copied_and_filled_by_nodes, "peers b.6"),
     DS_TEST(test_kernels_of_many_items_are_nodes, "peers b.6"),
     DS_TEST(test_nodes_run_on_the_device_that_they_name, "peers b.6"),
-    DS_TEST(test_a_graph_belongs_to_the_current_device_unless_it_is_told_another, "graphs"),
+    DS_TEST(test_a_graph_is_on_the_current_device_unless_one_is_given, "graphs"),
     DS_TEST(test_added_edges_order_the_nodes, "peers b.6"),
-    DS_TEST(test_edges_twice_and_in_circles_are_refused_and_none_is_added, "peers b.6"),
+    DS_TEST(test_duplicate_edges_and_cycles_are_refused_as_a_whole, "peers b.6"),
     DS_TEST(test_dependencies_that_are_no_nodes_of_the_graph_are_refused, "graphs"),
-    DS_TEST(test_nodes_that_make_no_sense_are_refused_and_nothing_is_added, "graphs"),
+    DS_TEST(test_meaningless_nodes_are_refused_and_nothing_is_added, "graphs"),
     DS_TEST(test_ordinary_host_memory_in_a_copy_node_must_only_stay, "graphs"),
-    DS_TEST(test_zeroed_invented_and_destroyed_graphs_and_executables_are_refused, "graphs"),
+    DS_TEST(test_invalid_graphs_and_executables_are_refused, "graphs"),
     DS_TEST(test_nodes_of_other_graphs_and_missing_outputs_are_refused, "graphs"),
     DS_TEST(test_an_executable_is_a_copy_of_the_graph_as_it_was, "peers b.6 b.7"),
     DS_TEST(test_a_launch_is_one_operation_of_its_stream, "peers b.7"),
     DS_TEST(test_work_behind_a_launch_waits_for_every_leaf, "peers b.7"),
     DS_TEST(test_a_graph_is_launched_on_streams_of_all_kinds, "peers 60 61 b.7"),
     DS_TEST(test_a_launch_on_the_legacy_stream_keeps_that_streams_order, "peers b.7"),
-    DS_TEST(test_a_launch_on_a_blocking_stream_waits_for_the_legacy_stream, "peers b.7"),
-    DS_TEST(test_launches_of_one_executable_run_one_after_another_on_all_streams, "peers b.7 P21"),
+    DS_TEST(test_a_blocking_streams_launch_waits_for_the_legacy_stream, "peers b.7"),
+    DS_TEST(test_launches_of_one_executable_run_one_after_another, "peers b.7 P21"),
     DS_TEST(test_two_executables_run_side_by_side, "peers b.7"),
     DS_TEST(test_branches_run_side_by_side_and_a_join_waits_for_all, "peers b.7"),
     DS_TEST(test_wide_and_deep_graphs_run_every_node_once, "peers 74 b.7"),
@@ -3119,7 +3114,7 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_an_upload_keeps_the_streams_order_and_runs_nothing, "peers 60 61 b.7"),
     DS_TEST(test_executables_are_made_with_sensible_flags_only, "peers b.7"),
     DS_TEST(test_threads_may_launch_one_executable_and_others_at_once, "peers b.7"),
-    DS_TEST_CPU(test_ready_nodes_run_by_their_priority_when_that_was_asked_for, "peers b.6 b.11"),
+    DS_TEST_CPU(test_ready_nodes_run_by_priority_if_requested, "peers b.6 b.11"),
     DS_TEST(test_the_time_between_two_records_of_a_launch_is_measured, "peers b.3 b.6"),
     DS_TEST(test_events_in_children_are_recorded_and_waited_for, "peers b.3 b.6"),
     DS_TEST(test_a_node_records_an_event_on_the_events_device_only, "peers b.3"),
@@ -3131,46 +3126,42 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_a_node_of_an_executable_is_set_for_later_launches, "peers b.7"),
     DS_TEST(test_a_node_of_a_graph_is_set_for_later_executables, "peers b.7"),
     DS_TEST(test_nodes_are_set_and_added_while_a_capture_adds_its_own, "graphs"),
-    DS_TEST(test_a_node_keeps_its_kind_and_an_executables_copies_their_kind_of_memory, "peers b.7"),
+    DS_TEST(test_a_node_keeps_its_kind_and_its_copies_their_memory_kind, "peers b.7"),
     DS_TEST(test_launches_on_their_way_do_what_they_did, "peers b.7"),
     DS_TEST(test_an_executable_takes_over_a_changed_graph, "peers b.7 P18"),
     DS_TEST(test_an_executable_is_updated_from_a_second_capture, "peers b.7"),
-    DS_TEST(test_an_executable_stays_as_it_is_when_it_cannot_take_over_a_graph, "peers b.7 P18"),
-    DS_TEST(test_an_executable_does_not_take_over_as_many_dependencies_on_other_nodes, "peers b.7"),
+    DS_TEST(test_an_executable_is_unchanged_if_an_update_is_refused, "peers b.7 P18"),
+    DS_TEST(test_an_executable_refuses_dependencies_on_other_nodes, "peers b.7"),
     DS_TEST(test_an_executable_that_goes_by_priorities_keeps_them, "peers b.7"),
     DS_TEST(test_an_update_may_bring_another_kernel_and_other_sizes, "peers b.7"),
     DS_TEST(test_nodes_are_switched_off_and_on, "peers b.7"),
     DS_TEST(test_a_node_that_is_off_still_orders_those_around_it, "peers b.7"),
     DS_TEST(test_a_replaced_pointer_is_used_by_the_next_launch, "peers 77 80 b.10"),
     DS_TEST(test_replacing_pointers_needs_the_flag, "peers 78 b.10"),
-    DS_TEST(test_empty_lists_and_pointers_that_are_not_there_replace_nothing, "peers 79 b.10"),
-    DS_TEST(test_several_pointers_are_replaced_at_once_in_all_nodes_that_have_them,
-            "peers 80 b.10"),
+    DS_TEST(test_empty_lists_and_missing_pointers_replace_nothing, "peers 79 b.10"),
+    DS_TEST(test_several_pointers_are_replaced_at_once_in_all_nodes, "peers 80 b.10"),
     DS_TEST(test_values_that_look_like_pointers_are_left_alone, "peers b.10"),
-    DS_TEST(test_pointers_that_cannot_be_replaced_are_refused_and_none_is, "graphs"),
+    DS_TEST(test_one_pointer_that_cannot_be_replaced_refuses_all, "graphs"),
     DS_TEST(test_pointers_of_a_captured_graph_are_replaced, "peers 77 80 b.10"),
-    DS_TEST(test_payloads_and_attached_objects_go_once_with_their_last_owner, "peers 63 b.6"),
+    DS_TEST(test_payloads_and_attached_objects_end_with_the_last_user, "peers 63 b.6"),
     DS_TEST(test_launches_keep_their_payloads_until_the_last_is_done, "peers 63 b.6 b.7"),
     DS_TEST(test_a_refused_node_or_object_has_its_destructor_run_at_once, "graphs"),
     DS_TEST(test_a_graph_keeps_kernels_and_events_whose_handles_are_gone, "peers b.6"),
-    DS_TEST(test_graphs_and_executables_are_destroyed_with_launches_on_their_way, "peers b.7"),
-    DS_TEST(test_shutdown_names_the_graphs_and_executables_that_were_left, "graphs"),
+    DS_TEST(test_graphs_and_executables_are_destroyed_during_launches, "peers b.7"),
+    DS_TEST(test_shutdown_names_graphs_and_executables_that_were_left, "graphs"),
     DS_TEST(test_a_graph_is_drawn_plainly_and_with_details, "peers 72 74 b.6"),
     DS_TEST(test_a_writer_that_stops_is_not_called_again, "peers b.6"),
     DS_TEST(test_a_writer_may_not_call_devstream, "graphs"),
     DS_TEST(test_a_graph_is_drawn_into_a_file, "peers 74 b.6"),
-    DS_TEST_ALONE(test_a_captured_kernel_that_fails_is_named_and_fails_its_device, "graphs"),
+    DS_TEST_ALONE(test_a_failed_captured_kernel_is_named_and_fails_its_device, "graphs"),
     DS_TEST_ALONE(test_a_kernel_added_by_hand_that_fails_is_named, "graphs"),
     DS_TEST_CPU(test_branches_beside_a_failing_node_stop, "graphs"),
     DS_TEST_CPU(test_a_graph_over_two_devices_stops_where_one_has_failed, "graphs"),
-    DS_TEST_CPU(test_a_failure_that_a_stream_brought_along_does_not_stay_with_the_executable,
-                "graphs"),
+    DS_TEST_CPU(test_a_streams_earlier_failure_leaves_the_executable_usable, "graphs"),
     DS_TEST_CPU(test_an_executable_works_again_after_a_reset, "graphs"),
     DS_TEST_CUDA(test_graphs_of_one_driver_are_refused_by_the_other, "graphs"),
-    DS_TEST(test_every_failed_allocation_of_captures_and_graphs_is_a_result_and_leaks_nothing,
-            "graphs"),
-    DS_TEST(test_memory_that_stays_exhausted_leaks_nothing_of_captures_and_graphs, "graphs"),
-    DS_TEST(test_every_injected_fault_in_captures_and_graphs_is_a_result_and_leaks_nothing,
-            "graphs"),
+    DS_TEST(test_every_failed_allocation_in_captures_leaks_nothing, "graphs"),
+    DS_TEST(test_exhausted_memory_leaks_nothing_of_captures_and_graphs, "graphs"),
+    DS_TEST(test_every_injected_fault_in_captures_leaks_nothing, "graphs"),
 };
 const size_t tests_graphs_count = sizeof tests_graphs / sizeof *tests_graphs;

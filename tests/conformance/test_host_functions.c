@@ -126,7 +126,7 @@ static void test_callbacks_get_their_stream_and_status_in_order(void **state) {
     expect_callbacks_on(s);
 }
 
-static void test_wrapped_streams_run_host_functions_and_callbacks_in_order(void **state) {
+static void test_wrapped_streams_run_host_functions_in_order(void **state) {
     (void)state;
     ds_stream s, w;
     ds_stream_native native;
@@ -140,7 +140,7 @@ static void test_wrapped_streams_run_host_functions_and_callbacks_in_order(void 
     ok(ds_stream_destroy(s));
 }
 
-static void test_later_work_waits_for_a_host_function_other_streams_do_not(void **state) {
+static void test_only_later_work_of_its_stream_waits_for_a_host_function(void **state) {
     (void)state;
     gate g = { 0 };
     ds_stream blocked, other;
@@ -557,8 +557,8 @@ static void test_calls_inside_a_kernel_are_refused(void **state) {
 const struct CMUnitTest tests_host_functions[] = {
     DS_TEST(test_host_functions_on_the_legacy_stream_run_in_order, "peers 5"),
     DS_TEST(test_callbacks_get_their_stream_and_status_in_order, "peers 4"),
-    DS_TEST(test_wrapped_streams_run_host_functions_and_callbacks_in_order, "peers 14"),
-    DS_TEST(test_later_work_waits_for_a_host_function_other_streams_do_not, "peers b.11"),
+    DS_TEST(test_wrapped_streams_run_host_functions_in_order, "peers 14"),
+    DS_TEST(test_only_later_work_of_its_stream_waits_for_a_host_function, "peers b.11"),
     DS_TEST(test_destructors_run_once_after_success, "host functions"),
     DS_TEST(test_destructors_run_once_when_the_call_is_refused, "host functions"),
     DS_TEST_ALONE(test_destructors_run_once_when_a_failure_skips_the_function, "peers b.1"),

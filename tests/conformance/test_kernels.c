@@ -185,7 +185,7 @@ static void test_a_long_launch_of_very_short_items_is_split(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps(void **state) {
+static void test_a_second_thread_joins_a_long_kernel_during_a_host_wait(void **state) {
     (void)state;
     if (harness_processors() < 2)
         skip();
@@ -679,7 +679,7 @@ const struct CMUnitTest tests_kernels[] = {
     DS_TEST_CPU(test_item_counts_near_size_max_do_not_wrap, "kernels"),
     DS_TEST(test_no_items_do_nothing, "kernels"),
     DS_TEST_CPU(test_a_long_launch_of_very_short_items_is_split, "kernels"),
-    DS_TEST_CPU(test_a_second_thread_joins_a_long_kernel_while_the_host_sleeps, "kernels"),
+    DS_TEST_CPU(test_a_second_thread_joins_a_long_kernel_during_a_host_wait, "kernels"),
     DS_TEST(test_split_launches_of_a_stream_stay_in_order, "peers b.1"),
     DS_TEST(test_arguments_are_copied_at_the_launch, "kernels"),
     DS_TEST(test_the_largest_argument_struct_arrives_whole, "kernels"),

@@ -54,8 +54,7 @@ static void test_devstream_may_be_called_while_a_thread_ends(void **state) {
     pthread_key_delete(exit_key);
 }
 
-static void test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle_goes(
-    void **state) {
+static void test_an_unwrapped_stream_has_one_owner_until_its_last_handle(void **state) {
     ds_stream_native native;
     ds_stream s, before, owner, second;
     (void)state;
@@ -86,7 +85,7 @@ static ds_result configure_from_memory_that_changes(void) {
     return r;
 }
 
-static void test_init_copies_what_it_is_given_and_a_refused_one_changes_nothing(void **state) {
+static void test_init_copies_its_input_and_a_refused_one_changes_nothing(void **state) {
     int reach = 1;
     ds_stream s;
     (void)state;
@@ -346,8 +345,8 @@ static void test_an_urgent_stream_does_not_starve_behind_a_backlog(void **state)
 const struct CMUnitTest tests_lifecycle[] = {
     DS_TEST(test_setuid_does_not_wait_for_the_drivers_threads, "review"),
     DS_TEST(test_devstream_may_be_called_while_a_thread_ends, "review"),
-    DS_TEST(test_an_unwrapped_stream_has_one_owner_however_late_its_first_handle_goes, "review"),
-    DS_TEST(test_init_copies_what_it_is_given_and_a_refused_one_changes_nothing, "review"),
+    DS_TEST(test_an_unwrapped_stream_has_one_owner_until_its_last_handle, "review"),
+    DS_TEST(test_init_copies_its_input_and_a_refused_one_changes_nothing, "review"),
     DS_TEST(test_a_layer_named_twice_is_refused, "review"),
     DS_TEST_CPU(test_an_event_in_failed_work_stays_failed_after_a_reset, "peers b.1, review"),
     DS_TEST(test_a_refused_strict_push_enqueues_nothing, "review"),

@@ -183,7 +183,7 @@ static void test_a_snapshot_adds_up_to_every_current_statistic(void **state) {
     }
 }
 
-static void test_a_snapshot_has_the_address_the_size_and_the_line_of_a_block(void **state) {
+static void test_a_snapshot_has_address_size_and_line_of_a_block(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         char words[600], allocated_at[600];
@@ -330,7 +330,7 @@ static void test_less_than_half_of_the_device_fits_into_half_of_it(void **state)
     }
 }
 
-static void test_what_no_device_has_is_refused_with_and_without_a_split_size(void **state) {
+static void test_a_size_no_device_has_is_refused_with_any_split_size(void **state) {
     (void)state;
     static const char *const texts[] = {
         "", "max_split_size_mb:32",
@@ -551,7 +551,7 @@ static void test_nested_pools_have_two_two_and_one_segments(void **state) {
     finish();
 }
 
-static void test_a_pool_with_an_upstream_helps_out_with_the_same_addresses(void **state) {
+static void test_a_pool_with_an_upstream_helps_out_with_equal_addresses(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++)
         for (int helps = 0; helps < 2; helps++) {
@@ -653,7 +653,7 @@ static void test_a_capture_uses_memory_again_that_it_has_waited_for(void **state
 
 /* ---- CuPy's pool in its units ---- */
 
-static void test_a_limit_of_six_units_is_for_six_whatever_they_were_before(void **state) {
+static void test_a_limit_of_six_units_holds_whatever_was_set_before(void **state) {
     (void)state;
     begin(PRESET_CUPY);
     ds_stream s = stream(0);
@@ -1202,18 +1202,18 @@ static void test_a_process_can_export_so_many_blocks_and_no_more(void **state) {
 
 const struct CMUnitTest tests_memory_lines[] = {
     DS_TEST(test_a_snapshot_adds_up_to_every_current_statistic, "torch 47"),
-    DS_TEST(test_a_snapshot_has_the_address_the_size_and_the_line_of_a_block, "torch 60 62"),
+    DS_TEST(test_a_snapshot_has_address_size_and_line_of_a_block, "torch 60 62"),
     DS_TEST(test_a_snapshot_says_what_the_policy_is, "torch 4.6"),
     DS_TEST(test_free_memory_drops_by_what_is_reserved, "torch 13 14, peers 25"),
     DS_TEST(test_less_than_half_of_the_device_fits_into_half_of_it, "torch 51"),
-    DS_TEST(test_what_no_device_has_is_refused_with_and_without_a_split_size, "torch 57"),
+    DS_TEST(test_a_size_no_device_has_is_refused_with_any_split_size, "torch 57"),
     DS_TEST(test_devices_that_were_not_used_are_not_begun_with, "peers e.4 5"),
     DS_TEST(test_the_order_of_reuse_does_not_depend_on_addresses, "torch 66 67"),
     DS_TEST(test_only_the_thread_that_pushed_it_fills_a_pool, "torch 84 96"),
     DS_TEST(test_nested_pools_have_two_two_and_one_segments, "torch 95"),
-    DS_TEST(test_a_pool_with_an_upstream_helps_out_with_the_same_addresses, "torch 91"),
+    DS_TEST(test_a_pool_with_an_upstream_helps_out_with_equal_addresses, "torch 91"),
     DS_TEST(test_a_capture_uses_memory_again_that_it_has_waited_for, "torch 98"),
-    DS_TEST(test_a_limit_of_six_units_is_for_six_whatever_they_were_before, "peers 87"),
+    DS_TEST(test_a_limit_of_six_units_holds_whatever_was_set_before, "peers 87"),
     DS_TEST(test_free_blocks_are_none_then_one_then_none, "peers 94"),
     DS_TEST(test_used_free_and_total_bytes_of_two_streams, "peers 90 91"),
     DS_TEST(test_a_block_of_the_drivers_pool_remembers_its_stream, "peers 100"),

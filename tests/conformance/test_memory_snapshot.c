@@ -871,7 +871,7 @@ static void test_labels_nest(void **state) {
     end_recording();
 }
 
-static void test_annotations_are_copied_and_kept_as_long_as_the_ring_has_them(void **state) {
+static void test_annotations_are_copied_and_kept_while_the_ring_has_them(void **state) {
     (void)state;
     begin_recording(PRESET_DEFAULT, 8, 0);
     char text[400];
@@ -1148,7 +1148,7 @@ static void take_back(void *ptr, void *user) {
     free(ptr);
 }
 
-static void test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing(void **state) {
+static void test_a_snapshot_without_memory_fails_and_leaves_nothing(void **state) {
     (void)state;
     const ds_init_desc init = { .allocator = { give, take_back, NULL } };
     harness_restart(&init);
@@ -1220,14 +1220,14 @@ const struct CMUnitTest tests_memory_snapshot[] = {
     DS_TEST(test_memory_of_the_driver_has_segments_in_the_history, "snapshots"),
     DS_TEST(test_running_out_of_memory_is_an_entry, "torch 58"),
     DS_TEST(test_labels_nest, "peers 115"),
-    DS_TEST(test_annotations_are_copied_and_kept_as_long_as_the_ring_has_them, "peers 115"),
+    DS_TEST(test_annotations_are_copied_and_kept_while_the_ring_has_them, "peers 115"),
     DS_TEST(test_observers_are_told_everything_also_without_history, "torch 64"),
     DS_TEST(test_observers_and_history_end_with_shutdown, "torch 64"),
     DS_TEST(test_snapshots_are_taken_beside_threads_that_allocate, "peers 115"),
     DS_TEST(test_nothing_is_recorded_after_a_stop_however_many_allocate, "peers 115"),
     DS_TEST(test_a_writer_that_stops_ends_the_snapshot, "snapshots"),
     DS_TEST(test_snapshots_refuse_what_they_cannot_do, "snapshots"),
-    DS_TEST(test_without_memory_for_it_a_snapshot_fails_and_leaves_nothing, "snapshots"),
+    DS_TEST(test_a_snapshot_without_memory_fails_and_leaves_nothing, "snapshots"),
 };
 const size_t tests_memory_snapshot_count =
     sizeof tests_memory_snapshot / sizeof *tests_memory_snapshot;

@@ -231,7 +231,7 @@ static void test_allocations_follow_the_text_that_came_last(void **state) {
 
 /* ---- names of statistics ---- */
 
-static void test_statistics_have_123_names_in_order_and_each_gives_its_value(void **state) {
+static void test_statistics_have_123_names_in_order_with_their_values(void **state) {
     ds_mem_stats s;
     int64_t value, seen = 0;
     size_t count = 0;
@@ -889,7 +889,7 @@ static void test_the_hint_tells_streams_of_a_capture_from_others(void **state) {
     finish();
 }
 
-static void test_one_big_owner_and_other_users_of_the_device_are_pointed_at(void **state) {
+static void test_a_report_names_the_big_owner_and_other_processes(void **state) {
     scarce sc;
     void *p, *q, *rest;
     (void)state;
@@ -1054,7 +1054,7 @@ const struct CMUnitTest tests_memory_text[] = {
     DS_TEST(test_a_limit_is_bytes_or_a_part_of_the_device, "peers 93"),
     DS_TEST(test_a_text_forgets_three_options_and_keeps_the_others, "torch 56"),
     DS_TEST(test_allocations_follow_the_text_that_came_last, "torch 56"),
-    DS_TEST(test_statistics_have_123_names_in_order_and_each_gives_its_value, "torch 45"),
+    DS_TEST(test_statistics_have_123_names_in_order_with_their_values, "torch 45"),
     DS_TEST(test_a_name_of_the_peers_list_gives_its_member, "torch 45"),
     DS_TEST(test_the_summary_has_the_layout_of_the_peer, "torch 4.4"),
     DS_TEST_CPU(test_a_cpu_device_is_used_by_this_process, "torch 4.4"),
@@ -1067,7 +1067,7 @@ const struct CMUnitTest tests_memory_text[] = {
     DS_TEST(test_the_hint_fits_what_the_request_needs, "torch 49, peers e.4"),
     DS_TEST(test_the_hint_fits_what_an_open_capture_forbids, "torch 49, 75, peers e.4"),
     DS_TEST(test_the_hint_tells_streams_of_a_capture_from_others, "torch 49, 75, peers e.4"),
-    DS_TEST(test_one_big_owner_and_other_users_of_the_device_are_pointed_at, "torch 49"),
+    DS_TEST(test_a_report_names_the_big_owner_and_other_processes, "torch 49"),
     DS_TEST(test_a_report_belongs_to_its_thread_and_stays_until_the_next, "torch 49"),
     DS_TEST(test_threads_that_fail_at_once_have_a_report_each, "torch 49"),
     DS_TEST(test_a_report_does_not_break_an_open_capture, "torch 75"),

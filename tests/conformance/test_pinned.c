@@ -204,7 +204,7 @@ static void test_the_smallest_block_that_fits_is_taken(void **state) {
     over();
 }
 
-static void test_a_block_serves_its_own_size_only_where_sizes_are_rounded(void **state) {
+static void test_a_block_serves_only_its_size_if_sizes_are_rounded(void **state) {
     (void)state;
     for (size_t i = 1; i < sizeof presets / sizeof *presets; i++) {
         start(presets[i]);
@@ -502,7 +502,7 @@ static void test_a_stream_that_hangs_does_not_keep_the_blocks_of_others(void **s
     over();
 }
 
-static void test_copies_of_pinned_memory_do_not_block_wherever_they_begin(void **state) {
+static void test_copies_of_pinned_memory_never_block(void **state) {
     (void)state;
     start(PRESET_DEFAULT);
     gate g = { 0 };
@@ -697,7 +697,7 @@ static void test_a_threshold_ends_the_rounding(void **state) {
     over();
 }
 
-static void test_blocks_above_the_cached_size_go_back_when_they_are_freed(void **state) {
+static void test_blocks_above_the_cached_size_are_released_when_freed(void **state) {
     (void)state;
     static const size_t thresholds[] = { 0, SIZE_MAX };
     for (size_t i = 0; i < 2; i++) {
@@ -888,7 +888,7 @@ static void test_the_environment_sets_the_policy(void **state) {
 
 /* ---- shortage ---- */
 
-static void test_a_limit_counts_what_is_reserved_and_the_cache_goes_first(void **state) {
+static void test_a_limit_counts_reserved_bytes_after_a_cache_flush(void **state) {
     (void)state;
     EACH_PRESET(i) {
         void *p, *q, *r = &r;
@@ -953,7 +953,7 @@ static void test_a_shortage_waits_for_no_stream(void **state) {
     over();
 }
 
-static void test_small_requests_do_with_less_than_a_segment_when_there_is_no_more(void **state) {
+static void test_small_requests_take_less_than_a_segment_in_a_shortage(void **state) {
     (void)state;
     start(PRESET_DEFAULT);
     ok(ds_mem_pinned_set_limit(64 * KIB));
@@ -1255,7 +1255,7 @@ static void random_program(int preset, uint32_t seed) {
     over();
 }
 
-static void test_random_programs_find_in_every_copy_what_was_in_the_block(void **state) {
+static void test_random_programs_find_in_every_copy_its_block(void **state) {
     (void)state;
     for (uint32_t seed = 1; seed <= 12; seed++)
         random_program(presets[seed % 3], seed);
@@ -1374,7 +1374,7 @@ static int with_a_fault(const char *fault, long book_fault, int registers) {
     return met;
 }
 
-static void test_a_fault_at_any_call_of_the_driver_spoils_no_pinned_memory(void **state) {
+static void test_a_fault_at_any_driver_call_spoils_no_pinned_memory(void **state) {
     (void)state;
     for (int registers = 0; registers < 2; registers++)
         for (int n = 1, quiet = 0; quiet < 12; n++) {
@@ -1458,7 +1458,7 @@ const struct CMUnitTest tests_pinned[] = {
     DS_TEST(test_small_blocks_share_segments, "pinned"),
     DS_TEST(test_blocks_are_split_and_merge_again, "pinned"),
     DS_TEST(test_the_smallest_block_that_fits_is_taken, "pinned"),
-    DS_TEST(test_a_block_serves_its_own_size_only_where_sizes_are_rounded,
+    DS_TEST(test_a_block_serves_only_its_size_if_sizes_are_rounded,
             "cupy: pinned test_free_different_size"),
     DS_TEST(test_wrong_calls_are_refused_and_change_nothing, "cupy: pinned test_double_free"),
     DS_TEST(test_blocks_are_found_by_any_address_in_them, "torch: test_cudart_register"),
@@ -1475,8 +1475,7 @@ const struct CMUnitTest tests_pinned[] = {
     DS_TEST(test_a_use_counts_as_it_was_when_it_was_noted, "pinned"),
     DS_TEST(test_a_use_of_a_stream_that_has_ended_is_waited_for, "pinned"),
     DS_TEST(test_a_stream_that_hangs_does_not_keep_the_blocks_of_others, "pinned"),
-    DS_TEST(test_copies_of_pinned_memory_do_not_block_wherever_they_begin,
-            "torch: test_copy_non_blocking"),
+    DS_TEST(test_copies_of_pinned_memory_never_block, "torch: test_copy_non_blocking"),
     DS_TEST(test_a_block_that_a_capture_did_not_use_is_used_again_in_it,
             "torch: TestCachingHostAllocatorCudaGraph no_use"),
     DS_TEST(test_what_a_capture_used_stays_until_its_graphs_are_gone,
@@ -1488,7 +1487,7 @@ const struct CMUnitTest tests_pinned[] = {
     DS_TEST(test_a_graph_that_is_left_at_shutdown_keeps_nobody_from_it, "pinned"),
     DS_TEST(test_a_threshold_ends_the_rounding,
             "torch: test_max_round_threshold, unrounded_bucket_no_undersized_reuse"),
-    DS_TEST(test_blocks_above_the_cached_size_go_back_when_they_are_freed,
+    DS_TEST(test_blocks_above_the_cached_size_are_released_when_freed,
             "torch: test_max_cached_size, both"),
     DS_TEST(test_pinned_memory_may_be_memory_that_is_registered,
             "torch: test_pinned_memory_with_cudaregister, multithread"),
@@ -1496,18 +1495,18 @@ const struct CMUnitTest tests_pinned[] = {
     DS_TEST(test_registered_memory_is_had_while_a_stream_captures, "pinned"),
     DS_TEST(test_the_policy_that_was_set_last_counts, "pinned"),
     DS_TEST(test_the_environment_sets_the_policy, "pinned"),
-    DS_TEST(test_a_limit_counts_what_is_reserved_and_the_cache_goes_first, "pinned"),
+    DS_TEST(test_a_limit_counts_reserved_bytes_after_a_cache_flush, "pinned"),
     DS_TEST(test_a_limit_that_is_set_first_is_kept, "pinned"),
     DS_TEST(test_a_shortage_waits_for_no_stream, "pinned"),
-    DS_TEST(test_small_requests_do_with_less_than_a_segment_when_there_is_no_more, "pinned"),
+    DS_TEST(test_small_requests_take_less_than_a_segment_in_a_shortage, "pinned"),
     DS_TEST(test_statistics_count_as_torch_does,
             "torch: test_host_memory_stats, cupy: pinned counters"),
     DS_TEST(test_statistics_before_the_first_use_are_zero, "torch: test_empty_host_cache"),
     DS_TEST(test_blocks_add_up_to_the_statistics, "pinned"),
     DS_TEST(test_threads_share_the_cache_and_its_statistics_stay_exact, "pinned"),
     DS_TEST(test_peaks_are_exact_with_any_number_of_threads, "pinned"),
-    DS_TEST(test_random_programs_find_in_every_copy_what_was_in_the_block, "pinned"),
-    DS_TEST(test_a_fault_at_any_call_of_the_driver_spoils_no_pinned_memory, "pinned"),
+    DS_TEST(test_random_programs_find_in_every_copy_its_block, "pinned"),
+    DS_TEST(test_a_fault_at_any_driver_call_spoils_no_pinned_memory, "pinned"),
     DS_TEST(test_a_shortage_of_bookkeeping_spoils_no_pinned_memory, "pinned"),
     DS_TEST(test_what_was_not_freed_is_told_at_shutdown, "pinned"),
     DS_TEST(test_an_event_that_cannot_be_asked_for_is_not_done, "pinned"),

@@ -539,7 +539,7 @@ static void test_wrong_calls_on_pools_are_refused(void **state) {
 
 /* ---- what is left ---- */
 
-static void test_destroying_a_pool_gives_its_memory_back_and_spares_live_blocks(void **state) {
+static void test_destroying_a_pool_frees_its_memory_but_live_blocks(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         begin(preset);
@@ -571,7 +571,7 @@ static void test_destroying_a_pool_gives_its_memory_back_and_spares_live_blocks(
 }
 
 /* In the way of what needs memory nothing may stand that belonged to a pool which is gone. */
-static void test_memory_of_a_pool_that_is_gone_is_found_when_memory_is_short(void **state) {
+static void test_memory_of_a_destroyed_pool_is_found_in_a_shortage(void **state) {
     (void)state;
     for (int preset = 0; preset < PRESETS; preset++) {
         ds_mem_config c = config_of(preset);
@@ -1110,7 +1110,7 @@ static void test_what_an_upstream_gave_is_returned_at_shutdown(void **state) {
     refused(ds_pool_push(other), DS_ERR_INVALID_HANDLE);
 }
 
-static void test_an_upstream_that_gives_nothing_is_told_apart_from_a_limit(void **state) {
+static void test_an_empty_upstream_is_told_apart_from_a_limit(void **state) {
     (void)state;
     ds_mem_config c = config_of(PRESET_TORCH);
     begin_with(&c);
@@ -1444,9 +1444,9 @@ const struct CMUnitTest tests_pools[] = {
     DS_TEST(test_owners_are_counted, "torch: test_mempool_with_allocator"),
     DS_TEST(test_a_pool_that_is_destroyed_inside_its_scope, "alloc"),
     DS_TEST(test_wrong_calls_on_pools_are_refused, "alloc"),
-    DS_TEST(test_destroying_a_pool_gives_its_memory_back_and_spares_live_blocks,
+    DS_TEST(test_destroying_a_pool_frees_its_memory_but_live_blocks,
             "cupy: test_thread_local_valid, torch: test_tensor_delete_after_allocator_delete"),
-    DS_TEST(test_memory_of_a_pool_that_is_gone_is_found_when_memory_is_short,
+    DS_TEST(test_memory_of_a_destroyed_pool_is_found_in_a_shortage,
             "torch: test_mempool_oom_recovery"),
     DS_TEST(test_empty_cache_is_a_matter_of_each_pool, "torch: test_mempool_empty_cache, inactive"),
     DS_TEST(test_emptying_a_pool_waits_for_the_work_that_uses_its_memory, "alloc"),
@@ -1468,7 +1468,7 @@ const struct CMUnitTest tests_pools[] = {
     DS_TEST(test_a_pools_upstream_serves_blocks_that_outlive_the_pool,
             "torch: test_tensor_delete_after_allocator_delete"),
     DS_TEST(test_what_an_upstream_gave_is_returned_at_shutdown, "alloc"),
-    DS_TEST(test_an_upstream_that_gives_nothing_is_told_apart_from_a_limit,
+    DS_TEST(test_an_empty_upstream_is_told_apart_from_a_limit,
             "torch: test_mempool_allocator_failure_message"),
     DS_TEST(test_an_upstream_that_does_not_align_is_refused, "alloc"),
     DS_TEST(test_an_upstream_does_not_change_where_a_block_comes_from, "alloc"),

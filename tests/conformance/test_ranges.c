@@ -352,7 +352,7 @@ static void count(const ds_range_event *event, void *user) {
     (void)event;
 }
 
-static void test_threads_tell_at_once_and_none_is_inside_of_a_hook_that_is_gone(void **state) {
+static void test_threads_report_at_once_and_none_uses_a_removed_hook(void **state) {
     pthread_t thread[3];
     tally t[40];
     long heard_at_all = 0;
@@ -494,7 +494,7 @@ const struct CMUnitTest tests_ranges[] = {
     DS_TEST(test_wrong_ranges_are_refused_with_a_sentence, "torch 131"),
     DS_TEST(test_a_range_scope_is_left_however_the_block_is, "ranges"),
     DS_TEST(test_ranges_are_callable_in_host_functions, "ranges"),
-    DS_TEST(test_threads_tell_at_once_and_none_is_inside_of_a_hook_that_is_gone, "ranges"),
+    DS_TEST(test_threads_report_at_once_and_none_uses_a_removed_hook, "ranges"),
     DS_TEST(test_ranges_inside_of_the_hook_are_not_told, "ranges"),
     DS_TEST(test_streams_and_devices_get_other_labels, "ranges"),
     DS_TEST(test_threads_relabel_a_stream_at_once, "ranges"),

@@ -647,7 +647,7 @@ static void test_a_permutation_has_each_number_once(void **state) {
 
 /* ---- seeds and states ---- */
 
-static void test_a_manual_seed_is_the_initial_seed_and_repeats_the_numbers(void **state) {
+static void test_a_set_seed_is_returned_and_repeats_the_numbers(void **state) {
     (void)state;
     uint64_t seed = 0;
     ds_stream s;
@@ -1436,7 +1436,7 @@ static void test_a_launch_that_fails_gives_its_words_back(void **state) {
 }
 
 /* The same of a graph that has two captures of one generator. */
-static void test_a_launch_of_two_captures_that_fails_gives_all_words_back(void **state) {
+static void test_a_failed_launch_of_two_captures_returns_all_words(void **state) {
     (void)state;
     int failed = 0;
     for (int n = 3; n < 10; n++) { /* behind the fill of memory */
@@ -1643,7 +1643,7 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_integers_and_coins_stay_in_their_range, "rng: values"),
     DS_TEST(test_uniform_numbers_do_not_reach_their_end, "rng: values"),
     DS_TEST(test_a_permutation_has_each_number_once, "rng: permutations"),
-    DS_TEST(test_a_manual_seed_is_the_initial_seed_and_repeats_the_numbers,
+    DS_TEST(test_a_set_seed_is_returned_and_repeats_the_numbers,
             "torch: test_manual_seed, test_torch_manual_seed_seeds_cuda_devices"),
     DS_TEST(test_seeding_all_devices_seeds_each, "rng: torch 111"),
     DS_TEST(test_states_are_sixteen_bytes_and_repeat_the_numbers,
@@ -1664,7 +1664,7 @@ const struct CMUnitTest tests_rng[] = {
     DS_TEST(test_seeding_all_is_refused_whole_while_one_is_captured, "rng: graphs"),
     DS_TEST(test_an_executable_that_is_updated_takes_the_new_fills_words, "rng: graphs"),
     DS_TEST(test_a_launch_that_fails_gives_its_words_back, "rng: graphs"),
-    DS_TEST(test_a_launch_of_two_captures_that_fails_gives_all_words_back, "rng: graphs"),
+    DS_TEST(test_a_failed_launch_of_two_captures_returns_all_words, "rng: graphs"),
     DS_TEST_CPU(test_a_graph_draws_again_when_its_device_was_reset, "rng: graphs"),
     DS_TEST(test_wrong_fills_are_refused_and_take_nothing, "rng: bad input"),
 };

@@ -487,7 +487,7 @@ static void test_a_wait_takes_the_record_as_of_the_call_in_all_processes(void **
     }
 }
 
-static void test_a_later_record_does_not_release_who_waits_for_an_earlier_one(void **state) {
+static void test_a_later_record_does_not_release_earlier_waits(void **state) {
     (void)state;
     gate g = { 0 };
     ds_stream s[2] = { made(), made() };
@@ -714,7 +714,7 @@ static void test_what_cannot_be_exported_or_imported_is_refused(void **state) {
     ok(ds_event_destroy(plain));
 }
 
-static void test_handles_are_neither_made_nor_opened_while_the_thread_captures(void **state) {
+static void test_handles_are_not_exported_or_opened_in_a_capture(void **state) {
     (void)state;
     ds_stream s = made();
     ds_event e = shared_event(), got;
@@ -730,7 +730,7 @@ static void test_handles_are_neither_made_nor_opened_while_the_thread_captures(v
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_handle_of_a_destroyed_event_or_an_ended_process_is_void(void **state) {
+static void test_a_handle_of_a_destroyed_event_or_ended_process_is_void(void **state) {
     (void)state;
     ds_event e, kept;
     peer p = start_peer();
@@ -782,7 +782,7 @@ static void test_a_failure_over_there_is_reported_to_who_waits(void **state) {
     ok(ds_stream_destroy(t));
 }
 
-static void test_who_waits_for_a_process_that_dies_gets_a_result_of_its_own(void **state) {
+static void test_waiting_for_a_process_that_dies_has_its_own_result(void **state) {
     (void)state;
     ds_stream s = made(), t = made(), u = made();
     payload call = { 0 };
@@ -923,8 +923,7 @@ static peer next_peer(peer *spare) {
 
 /* Each time the other process dies between a record and its completion, and waits itself for a
    record of this one. */
-static void test_a_thousand_deaths_between_record_and_completion_leave_nothing_behind(
-    void **state) {
+static void test_a_thousand_deaths_before_completion_leave_nothing(void **state) {
     (void)state;
     ds_stream s = made(), t = made();
     int files = 0, names = entries_of("/dev/shm"), threads = 0;
@@ -1121,7 +1120,7 @@ static void test_addresses_inside_of_blocks_can_be_exported(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_freed_block_is_kept_until_all_importers_have_closed_it(void **state) {
+static void test_a_freed_block_stays_until_all_importers_closed_it(void **state) {
     (void)state;
 
     enum { SIZE = 2 << 20 };
@@ -1577,7 +1576,7 @@ static void test_an_importer_that_is_killed_gives_its_blocks_back(void **state) 
 }
 
 /* On CUDA the memory of a process that has died is gone. */
-static void test_memory_of_a_dead_exporter_can_be_used_until_it_is_closed(void **state) {
+static void test_memory_of_a_dead_exporter_is_usable_until_closed(void **state) {
     (void)state;
 
     enum { SIZE = 1 << 20 };
@@ -1917,7 +1916,7 @@ static void test_a_fault_in_any_call_loses_nothing(void **state) {
     end_peer(&p);
 }
 
-static void test_a_shutdown_that_cannot_wait_leaves_no_record_of_a_segment(void **state) {
+static void test_a_shutdown_that_cannot_wait_leaves_no_segment_record(void **state) {
     (void)state;
     harness_shutdown();
     books.calls = books.live = 0;
@@ -1967,7 +1966,7 @@ static double shared_with(pid_t pid) {
     return at && sscanf(at + strlen(line), "%lf", &mb) == 1 ? mb : -1;
 }
 
-static void test_a_process_can_have_so_many_interprocess_events_and_no_more(void **state) {
+static void test_a_process_can_have_a_limited_number_of_ipc_events(void **state) {
     enum { MOST = 65536 };
 
     ds_ipc_event_handle h;
@@ -2033,7 +2032,7 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_an_imported_event_can_be_recorded, "issue 5.8"),
     DS_TEST(test_the_host_waits_for_a_record_of_another_process, "issue 5.8"),
     DS_TEST(test_a_wait_takes_the_record_as_of_the_call_in_all_processes, "issue 5.8"),
-    DS_TEST(test_a_later_record_does_not_release_who_waits_for_an_earlier_one, "issue 5.8"),
+    DS_TEST(test_a_later_record_does_not_release_earlier_waits, "issue 5.8"),
     DS_TEST(test_two_processes_take_turns_with_two_events, "issue 5.8"),
     DS_TEST(test_two_importers_order_each_other, "issue 5.8"),
     DS_TEST(test_an_event_imported_twice_is_one_event, "issue 5.8"),
@@ -2042,22 +2041,21 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_a_handle_is_64_bytes_that_do_not_change, "torch 2"),
     DS_TEST(test_an_exported_event_stays_on_its_device, "torch 2"),
     DS_TEST(test_what_cannot_be_exported_or_imported_is_refused, "torch 2"),
-    DS_TEST(test_handles_are_neither_made_nor_opened_while_the_thread_captures, "issue 5.8"),
-    DS_TEST_CPU(test_a_process_can_have_so_many_interprocess_events_and_no_more, "issue 5.8"),
-    DS_TEST_CPU(test_a_handle_of_a_destroyed_event_or_an_ended_process_is_void, "issue 5.8"),
+    DS_TEST(test_handles_are_not_exported_or_opened_in_a_capture, "issue 5.8"),
+    DS_TEST_CPU(test_a_process_can_have_a_limited_number_of_ipc_events, "issue 5.8"),
+    DS_TEST_CPU(test_a_handle_of_a_destroyed_event_or_ended_process_is_void, "issue 5.8"),
     DS_TEST_CPU(test_a_failure_over_there_is_reported_to_who_waits, "issue 5.8"),
-    DS_TEST_CPU(test_who_waits_for_a_process_that_dies_gets_a_result_of_its_own, "issue 5.8"),
+    DS_TEST_CPU(test_waiting_for_a_process_that_dies_has_its_own_result, "issue 5.8"),
     DS_TEST_CPU(test_the_death_of_a_recorder_of_my_event_is_noticed, "issue 5.8"),
     DS_TEST_CPU(test_a_record_that_was_reached_outlives_its_process, "issue 5.8"),
     DS_TEST_CPU(test_a_child_of_a_dead_process_does_not_keep_it_alive, "issue 5.8"),
     DS_TEST_CPU(test_sigterm_ends_a_process_of_which_main_has_ended, "review"),
-    DS_TEST_CPU(test_a_thousand_deaths_between_record_and_completion_leave_nothing_behind,
-                "issue 5.8"),
+    DS_TEST_CPU(test_a_thousand_deaths_before_completion_leave_nothing, "issue 5.8"),
     DS_TEST_CPU(test_a_process_that_was_killed_while_it_waited_is_forgotten, "issue 5.8"),
     DS_TEST(test_an_importer_sees_what_was_written_before_the_export, "torch 3.15"),
     DS_TEST(test_a_block_is_exported_again_behind_later_work, "torch 3.15"),
     DS_TEST(test_addresses_inside_of_blocks_can_be_exported, "torch 3.15"),
-    DS_TEST(test_a_freed_block_is_kept_until_all_importers_have_closed_it, "torch 3.15"),
+    DS_TEST(test_a_freed_block_stays_until_all_importers_closed_it, "torch 3.15"),
     DS_TEST(test_a_freed_block_is_poisoned_when_nobody_has_it_any_more, "torch 3.15"),
     DS_TEST(test_closing_is_ordered_behind_the_importers_last_use, "torch 3.15"),
     DS_TEST(test_a_segment_stays_while_someone_has_it_open, "torch 3.15"),
@@ -2069,13 +2067,13 @@ const struct CMUnitTest tests_sharing[] = {
     DS_TEST(test_blocks_are_not_shared_on_a_stream_that_captures, "issue 5.8"),
     DS_TEST(test_more_blocks_than_have_events_are_exported_in_order, "torch 3.15"),
     DS_TEST(test_an_importer_that_is_killed_gives_its_blocks_back, "issue 5.8"),
-    DS_TEST_CPU(test_memory_of_a_dead_exporter_can_be_used_until_it_is_closed, "issue 5.8"),
+    DS_TEST_CPU(test_memory_of_a_dead_exporter_is_usable_until_closed, "issue 5.8"),
     DS_TEST(test_deaths_of_each_side_leave_no_block_behind, "issue 5.8"),
     DS_TEST(test_threads_export_while_others_close, "issue 5.8"),
     DS_TEST(test_a_shutdown_ends_what_is_shared_on_both_sides, "issue 5.8"),
     DS_TEST(test_a_pool_ends_while_others_have_its_blocks, "issue 5.8"),
     DS_TEST(test_a_fault_in_any_call_loses_nothing, "issue 5.8"),
-    DS_TEST(test_a_shutdown_that_cannot_wait_leaves_no_record_of_a_segment, "fuzzing"),
+    DS_TEST(test_a_shutdown_that_cannot_wait_leaves_no_segment_record, "fuzzing"),
     DS_TEST_CPU(test_processes_that_share_a_cpu_devices_memory_are_listed, "alloc"),
 };
 const size_t tests_sharing_count = sizeof tests_sharing / sizeof *tests_sharing;

@@ -238,7 +238,7 @@ static void test_labels_are_copied_and_cut_to_the_buffer(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_messages_name_the_stream_by_its_label_and_the_callers_line(void **state) {
+static void test_messages_name_the_streams_label_and_the_callers_line(void **state) {
     char place[60];
     ds_stream s;
     (void)state;
@@ -425,7 +425,7 @@ static void test_invented_handles_are_refused(void **state) {
     ok(ds_stream_destroy(s));
 }
 
-static void test_a_destroyed_handle_stays_invalid_when_its_place_is_taken(void **state) {
+static void test_a_destroyed_handle_stays_invalid_if_its_slot_is_reused(void **state) {
     (void)state;
     ds_stream gone = harness_stream(0, 0), fresh[50];
     ok(ds_stream_destroy(gone));
@@ -535,7 +535,7 @@ static void test_device_synchronize_waits_for_destroyed_streams_too(void **state
     assert_int_equal(*h, fold_host(1, 2));
 }
 
-static void test_destroyed_streams_and_their_records_leave_nothing_behind(void **state) {
+static void test_destroyed_streams_and_records_leave_nothing_behind(void **state) {
     ds_cpu_stats start, before, after;
     (void)state;
     ok(ds_cpu_get_stats(&start));
@@ -793,7 +793,7 @@ static void test_a_wait_outlives_the_stream_waited_for(void **state) {
     ok(ds_stream_destroy(consumer));
 }
 
-static void test_a_copy_between_devices_is_ordered_with_the_streams_of_both(void **state) {
+static void test_a_copy_between_devices_is_ordered_on_both_streams(void **state) {
     enum { COUNT = 100000 };
 
     void *a, *b, *out;
@@ -899,7 +899,7 @@ static void test_legacy_and_blocking_streams_in_turns_keep_one_order(void **stat
     ok(ds_stream_destroy(s[1]));
 }
 
-static void test_non_blocking_streams_and_the_legacy_stream_ignore_each_other(void **state) {
+static void test_non_blocking_and_legacy_streams_ignore_each_other(void **state) {
     gate side = { 0 }, null = { 0 };
     uint64_t *h = word(1);
     (void)state;
@@ -1210,8 +1210,7 @@ static void see_off(guest *v, pthread_t thread) {
     join(thread);
 }
 
-static void test_per_thread_streams_of_two_threads_run_side_by_side_and_order_with_legacy(
-    void **state) {
+static void test_per_thread_streams_run_in_parallel_ordered_with_legacy(void **state) {
     guest v = { 0 }, w = { 0 };
     gate one = { 0 }, two = { 0 }, null = { 0 }, one_after = { 0 }, two_after = { 0 };
     (void)state;
@@ -1287,7 +1286,7 @@ static void expect_unreachable(ds_stream s) {
     ok(ds_stream_destroy(mine));
 }
 
-static void test_a_per_thread_handle_means_its_thread_wherever_it_is_used(void **state) {
+static void test_a_per_thread_handle_means_its_thread_everywhere(void **state) {
     guest v = { 0 };
     gate g = { 0 };
     ds_stream_native native;
@@ -1350,7 +1349,7 @@ static void test_each_device_has_a_per_thread_stream_of_its_own(void **state) {
     ok(ds_stream_synchronize(per_thread(0)));
 }
 
-static void test_the_default_stream_is_the_legacy_one_unless_opted_otherwise(void **state) {
+static void test_the_default_stream_is_the_legacy_one_unless_opted_out(void **state) {
     ds_stream s, null, mine;
     int is_mine[3], is_null[3];
     (void)state;
@@ -1550,7 +1549,7 @@ static void test_the_owner_is_released_after_the_wrapper_and_its_work(void **sta
     ok(ds_stream_destroy(s));
 }
 
-static void test_popping_or_replacing_a_wrapper_never_ends_the_foreign_stream(void **state) {
+static void test_a_wrapper_popped_or_replaced_keeps_the_foreign_stream(void **state) {
     ds_stream_native native;
     ds_stream w, before;
     uint64_t *h = word(1);
@@ -1602,7 +1601,7 @@ static void test_unwrap_hands_the_stream_over_with_its_work(void **state) {
         refused(ds_stream_wrap(&native, DS_BORROW, NULL, NULL, &w), DS_ERR_INVALID_VALUE);
 }
 
-static void test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns(void **state) {
+static void test_unwrap_needs_an_owned_stream_with_one_owner(void **state) {
     ds_stream_native native, out = { 7, { 7, 7 }, &out };
     ds_stream w;
     (void)state;
@@ -1668,7 +1667,7 @@ static void *open_the_old_gate_last(void *unused) {
     return NULL;
 }
 
-static void test_streams_made_meanwhile_take_no_place_of_one_that_is_waited_for(void **state) {
+static void test_new_streams_take_no_slot_of_one_that_is_waited_for(void **state) {
     (void)state;
     pthread_t opener;
     void *m;
@@ -1742,21 +1741,21 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_priorities_are_clamped_and_the_request_is_kept, "peers 13, torch 24"),
     DS_TEST(test_paddles_priorities_are_translated_and_others_refused, "peers a.7"),
     DS_TEST(test_labels_are_copied_and_cut_to_the_buffer, "streams"),
-    DS_TEST(test_messages_name_the_stream_by_its_label_and_the_callers_line, "peers a.6"),
+    DS_TEST(test_messages_name_the_streams_label_and_the_callers_line, "peers a.6"),
     DS_TEST(test_default_streams_equal_themselves_and_nothing_else, "peers 1 2, torch 15 17 23"),
     DS_TEST(test_an_invalid_handle_equals_nothing, "peers 1 30, torch 23"),
     DS_TEST(test_ids_are_never_used_again, "peers 2, torch 32"),
     DS_TEST(test_a_stream_reports_its_device_from_any_current_device, "torch 21 22"),
     DS_TEST(test_a_zeroed_handle_is_no_stream, "peers 44"),
     DS_TEST(test_invented_handles_are_refused, "peers 44"),
-    DS_TEST(test_a_destroyed_handle_stays_invalid_when_its_place_is_taken, "peers 44"),
+    DS_TEST(test_a_destroyed_handle_stays_invalid_if_its_slot_is_reused, "peers 44"),
     DS_TEST(test_functions_of_a_stream_refuse_missing_outputs, "streams"),
     DS_TEST(test_default_streams_of_missing_devices_are_refused, "torch 16 25"),
     DS_TEST(test_the_default_streams_cannot_be_destroyed_or_owned, "streams"),
     DS_TEST(test_every_owner_destroys_once, "peers 11"),
     DS_TEST(test_destroy_returns_at_once_and_pending_work_still_runs, "streams"),
     DS_TEST(test_device_synchronize_waits_for_destroyed_streams_too, "peers 52"),
-    DS_TEST_CPU(test_destroyed_streams_and_their_records_leave_nothing_behind, "peers D6"),
+    DS_TEST_CPU(test_destroyed_streams_and_records_leave_nothing_behind, "peers D6"),
     DS_TEST(test_a_stream_runs_its_work_in_order, "peers 48 b.1"),
     DS_TEST(test_streams_run_side_by_side, "peers b.1 b.2"),
     DS_TEST(test_work_starts_without_anyone_waiting_for_it, "peers b.1"),
@@ -1769,11 +1768,11 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST(test_wait_stream_covers_only_what_was_put_before_it, "peers 51"),
     DS_TEST(test_a_stream_may_wait_for_itself, "peers 46"),
     DS_TEST(test_a_wait_outlives_the_stream_waited_for, "peers 51"),
-    DS_TEST(test_a_copy_between_devices_is_ordered_with_the_streams_of_both, "torch 35"),
+    DS_TEST(test_a_copy_between_devices_is_ordered_on_both_streams, "torch 35"),
     DS_TEST(test_legacy_work_is_a_barrier_between_blocking_streams, "peers D7 b.2"),
     DS_TEST(test_legacy_work_waits_for_all_blocking_streams, "peers D7 b.2"),
     DS_TEST(test_legacy_and_blocking_streams_in_turns_keep_one_order, "peers D7 b.2"),
-    DS_TEST(test_non_blocking_streams_and_the_legacy_stream_ignore_each_other, "peers D7 b.2"),
+    DS_TEST(test_non_blocking_and_legacy_streams_ignore_each_other, "peers D7 b.2"),
     DS_TEST(test_the_legacy_streams_of_two_devices_ignore_each_other, "peers b.2"),
     DS_TEST(test_query_and_synchronize_of_legacy_count_blocking_work, "peers b.2"),
     DS_TEST(test_asking_the_legacy_stream_orders_nothing, "peers b.2"),
@@ -1786,25 +1785,22 @@ const struct CMUnitTest tests_streams[] = {
     DS_TEST_CPU(test_asking_legacy_leaves_out_destroyed_streams, "peers b.2"),
     DS_TEST(test_legacy_waiting_for_itself_is_a_barrier, "peers b.2"),
     DS_TEST(test_legacy_work_waits_for_the_waits_of_blocking_streams, "peers b.2"),
-    DS_TEST(test_per_thread_streams_of_two_threads_run_side_by_side_and_order_with_legacy,
-            "peers D8 b.2"),
+    DS_TEST(test_per_thread_streams_run_in_parallel_ordered_with_legacy, "peers D8 b.2"),
     DS_TEST(test_a_per_thread_stream_is_independent_of_blocking_streams, "peers b.2"),
-    DS_TEST(test_a_per_thread_handle_means_its_thread_wherever_it_is_used, "peers b.2"),
+    DS_TEST(test_a_per_thread_handle_means_its_thread_everywhere, "peers b.2"),
     DS_TEST(test_a_per_thread_stream_goes_with_its_thread_after_its_work, "peers b.2"),
     DS_TEST(test_each_device_has_a_per_thread_stream_of_its_own, "peers b.2"),
-    DS_TEST(test_the_default_stream_is_the_legacy_one_unless_opted_otherwise,
-            "peers b.2, torch 17"),
+    DS_TEST(test_the_default_stream_is_the_legacy_one_unless_opted_out, "peers b.2, torch 17"),
     DS_TEST(test_export_gives_version_zero_device_and_handle, "peers 15 45, torch 15 27 28 29"),
     DS_TEST(test_a_wrapper_is_the_stream_that_it_wraps, "peers 16 20 30 36, torch 26 27 28 29 33"),
     DS_TEST(test_small_handles_mean_the_default_streams, "peers 15 16, torch 27 33"),
     DS_TEST(test_malformed_exports_are_refused_and_released_once, "peers 18"),
     DS_TEST(test_default_streams_cannot_be_wrapped_as_owned, "peers 18"),
     DS_TEST(test_the_owner_is_released_after_the_wrapper_and_its_work, "peers 19"),
-    DS_TEST(test_popping_or_replacing_a_wrapper_never_ends_the_foreign_stream,
-            "peers D5, torch 33"),
+    DS_TEST(test_a_wrapper_popped_or_replaced_keeps_the_foreign_stream, "peers D5, torch 33"),
     DS_TEST(test_unwrap_hands_the_stream_over_with_its_work, "streams"),
-    DS_TEST_CUDA(test_streams_made_meanwhile_take_no_place_of_one_that_is_waited_for, "streams"),
+    DS_TEST_CUDA(test_new_streams_take_no_slot_of_one_that_is_waited_for, "streams"),
     DS_TEST(test_unwrap_runs_the_release_function_of_the_wrapper, "streams"),
-    DS_TEST(test_unwrap_is_only_for_a_stream_with_one_owner_that_devstream_owns, "streams"),
+    DS_TEST(test_unwrap_needs_an_owned_stream_with_one_owner, "streams"),
 };
 const size_t tests_streams_count = sizeof tests_streams / sizeof *tests_streams;

@@ -897,7 +897,7 @@ static void tell(const ds_log_item *item, void *user) {
         strcat(strcat(told, item->text), "\n");
 }
 
-static void test_shutdown_tells_what_was_not_freed_and_gives_others_theirs(void **state) {
+static void test_shutdown_reports_live_blocks_and_returns_foreign_ones(void **state) {
     (void)state;
     told[0] = 0;
     deleted = 0;
@@ -1058,7 +1058,7 @@ const struct CMUnitTest tests_tensors[] = {
     DS_TEST(test_what_cannot_be_imported_stays_the_callers, "tensors: import"),
     DS_TEST(test_an_exported_tensor_keeps_its_memory, "tensors: export"),
     DS_TEST(test_a_deleter_is_called_anywhere, "tensors: export"),
-    DS_TEST(test_shutdown_tells_what_was_not_freed_and_gives_others_theirs, "tensors: shutdown"),
+    DS_TEST(test_shutdown_reports_live_blocks_and_returns_foreign_ones, "tensors: shutdown"),
     DS_TEST(test_without_bookkeeping_memory_nothing_is_lost, "tensors: faults"),
     DS_TEST(test_threads_share_a_tensor, "tensors: threads"),
     DS_TEST(test_strides_that_nobody_follows_may_be_anything, "tensors: views"),

@@ -736,7 +736,7 @@ static void test_peer_access_that_the_program_enabled_is_fine(void **state) {
 
 /* What was given away may be destroyed at any time, so asking for the legacy stream must not ask
    for it (the stand-in aborts). */
-static void test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away(void **state) {
+static void test_the_legacy_stream_skips_streams_that_were_given_away(void **state) {
     (void)state;
     ds_stream s, legacy, wrapper;
     ds_stream_native n;
@@ -766,7 +766,7 @@ static void block_until(void *flag) {
 }
 
 /* Fills and copies that concern another device's memory only must not tie streams together. */
-static void test_work_on_another_devices_memory_waits_for_its_own_stream_only(void **state) {
+static void test_work_on_remote_memory_waits_for_its_own_stream_only(void **state) {
     (void)state;
     ds_stream a, b, cpu;
     void *far, *pin;
@@ -887,7 +887,7 @@ static void *wrap_own_stream(void *out) {
     return NULL;
 }
 
-static void test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread(void **state) {
+static void test_a_wrapper_of_a_per_thread_stream_may_outlive_the_thread(void **state) {
     (void)state;
     ds_stream s, other;
     pthread_t thread;
@@ -915,7 +915,7 @@ static void await(const _Atomic int *n, int value) {
     assert_int_equal(*n, value);
 }
 
-static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(void **state) {
+static void test_a_capture_begun_by_others_takes_work_and_is_not_ended(void **state) {
     (void)state;
     world *w = open_world(1);
     _Atomic int gone = 0;
@@ -968,7 +968,7 @@ static void test_a_capture_that_others_began_takes_work_and_is_theirs_to_end(voi
     close_world(w);
 }
 
-static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place(void **state) {
+static void test_foreign_captured_work_stands_in_its_place_in_the_graph(void **state) {
     (void)state;
     world *w = open_world(1);
     static const ds_node_kind kinds[] = { DS_NODE_KERNEL, DS_NODE_NATIVE, DS_NODE_EMPTY,
@@ -1057,7 +1057,7 @@ static void test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place
     close_world(w);
 }
 
-static void test_a_node_behind_what_others_captured_is_set_and_switched_as_any_other(void **state) {
+static void test_a_node_behind_foreign_captured_work_is_set_and_switched(void **state) {
     (void)state;
     world *w = open_world(1);
     _Atomic int first = 0;
@@ -1097,7 +1097,7 @@ static void test_a_node_behind_what_others_captured_is_set_and_switched_as_any_o
     close_world(w);
 }
 
-static void test_loading_during_a_capture_leaves_the_threads_mode_as_it_is(void **state) {
+static void test_loading_in_a_capture_keeps_the_threads_mode(void **state) {
     (void)state;
     world *w = open_world(1);
     ds_kernel fresh = make_fold();
@@ -1133,8 +1133,7 @@ static void *open_in_a_moment(void *flag) {
 }
 
 /* Waiting for the device would spoil it; the stand-in aborts when memory goes that is in use. */
-static void test_host_memory_is_freed_while_a_capture_is_open_when_other_streams_have_passed(
-    void **state) {
+static void test_host_memory_is_freed_in_a_capture_when_streams_passed(void **state) {
     (void)state;
     world *w = open_world(1);
     ds_stream blocking, own;
@@ -1287,7 +1286,7 @@ static void test_a_capturing_stream_is_not_asked_for_the_legacy_stream(void **st
     close_world(w);
 }
 
-static void test_a_child_whose_nodes_were_added_back_to_front_keeps_its_order(void **state) {
+static void test_a_child_with_nodes_added_in_reverse_keeps_its_order(void **state) {
     (void)state;
     world *w = open_world(1);
     ds_graph inner, g;
@@ -1545,8 +1544,7 @@ static void *wait_for_device_0(void *done) {
     return NULL;
 }
 
-static void test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run(
-    void **state) {
+static void test_a_kernel_destroyed_during_a_wait_keeps_its_code(void **state) {
     (void)state;
     ds_stream s, t;
     void *pin;
@@ -1601,7 +1599,7 @@ static void test_counts_of_four_bytes_are_never_split(void **state) {
     ok(ds_shutdown());
 }
 
-static void test_an_image_need_not_end_with_a_zero_when_its_size_is_given(void **state) {
+static void test_an_image_of_given_size_needs_no_terminating_zero(void **state) {
     (void)state;
     size_t size = strlen(ptx_fold), page = (size_t)sysconf(_SC_PAGESIZE),
            pages = (size + page - 1) / page * page;
@@ -1851,7 +1849,7 @@ static void *release_stream(void *user) {
 
 /* The stand-in fails the test if memory goes away that the destroyed stream still fills. A host
    function of cudart is not among those that devstream counts. */
-static void test_shutdown_drains_destroyed_streams_beside_a_capture_it_cannot_end(void **state) {
+static void test_shutdown_drains_destroyed_streams_beside_a_capture(void **state) {
     (void)state;
     borrowed_capture x = { .held = 1 };
     pthread_t capturer, releaser;
@@ -1928,7 +1926,7 @@ static void *open_during_shutdown(void *user) {
 
 /* The CPU driver's wait is refused, so its stream copies during the drain; and each call of the
    copy fails in turn, the wait for the GPU too. */
-static void test_shutdown_drains_gpus_after_cpu_streams_that_copy_their_memory(void **state) {
+static void test_shutdown_drains_gpus_after_cpu_streams_that_copy(void **state) {
     (void)state;
     int came = 1;
     for (unsigned long n = 1; came; n++) {
@@ -2413,7 +2411,7 @@ static void test_every_call_that_fails_is_a_result_and_leaks_nothing(void **stat
     fail_every_call(cudaErrorUnknown, pool_memory);
 }
 
-static void test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing(void **state) {
+static void test_every_call_out_of_memory_is_a_result_and_leaks_nothing(void **state) {
     (void)state;
     fail_every_call(cudaErrorMemoryAllocation, little_program);
     fail_every_call(cudaErrorMemoryAllocation, little_graph_program);
@@ -2435,8 +2433,7 @@ static void *wait_often(void *user) {
 
 /* One is on a stream that captures, the other is not: each has one lock when it comes to the
    other one. */
-static void test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out(
-    void **state) {
+static void test_waits_refused_in_two_threads_at_once_do_not_deadlock(void **state) {
     (void)state;
     ds_stream blocking, captures, plain, legacy;
     ds_graph g;
@@ -2519,7 +2516,7 @@ static void *ask_all(void *user) {
     return NULL;
 }
 
-static void test_queries_of_what_is_not_captured_leave_every_capture_alone(void **state) {
+static void test_queries_of_uncaptured_objects_leave_captures_alone(void **state) {
     (void)state;
     asked a = { .w = open_world(1) };
     ds_graph g;
@@ -2568,8 +2565,7 @@ static void test_an_update_leaves_host_nodes_off_that_are_off(void **state) {
     close_world(w);
 }
 
-static void test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_given_back(
-    void **state) {
+static void test_the_end_of_a_borrowed_stream_ends_its_capture(void **state) {
     (void)state;
     world *w = open_world(1);
     ds_stream wrapper, second;
@@ -2602,8 +2598,7 @@ static void test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_give
     close_world(w);
 }
 
-static void test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a_graph_made_anew(
-    void **state) {
+static void test_a_node_disabled_at_capture_is_disabled_in_a_new_graph(void **state) {
     (void)state;
     world *w = open_world(1);
     ds_graph inner, outer;
@@ -2645,7 +2640,7 @@ static void test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a
     close_world(w);
 }
 
-static void test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device(void **state) {
+static void test_a_per_thread_streams_capture_is_queried_on_its_device(void **state) {
     (void)state;
     world *w = open_world(1);
     ds_stream mine;
@@ -2663,7 +2658,7 @@ static void test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device
 }
 
 /* Whichever call it is that CUDA refuses. */
-static void test_edges_of_which_one_is_refused_are_not_in_cudas_graph_either(void **state) {
+static void test_a_refused_list_of_edges_is_not_in_cudas_graph_either(void **state) {
     (void)state;
     int hit = 1;
     for (unsigned long refusal = 1; hit; refusal++) {
@@ -2819,74 +2814,52 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_the_users_own_error_survives_and_none_of_ours_is_left, setup),
         cmocka_unit_test_setup(test_a_stream_of_cudart_is_wrapped_and_stays_its_owners, setup),
         cmocka_unit_test_setup(test_memory_of_cudart_is_copied_and_filled_and_not_freed, setup),
-        cmocka_unit_test_setup(test_the_legacy_stream_does_not_ask_for_streams_that_were_given_away,
-                               setup),
-        cmocka_unit_test_setup(test_work_on_another_devices_memory_waits_for_its_own_stream_only,
-                               setup),
+        cmocka_unit_test_setup(test_the_legacy_stream_skips_streams_that_were_given_away, setup),
+        cmocka_unit_test_setup(test_work_on_remote_memory_waits_for_its_own_stream_only, setup),
         cmocka_unit_test_setup(test_copies_between_the_drivers_share_one_buffer_per_stream, setup),
         cmocka_unit_test_setup(test_calls_whose_failure_means_something_else_are_understood, setup),
-        cmocka_unit_test_setup(test_a_capture_that_others_began_takes_work_and_is_theirs_to_end,
-                               setup),
-        cmocka_unit_test_setup(
-            test_a_node_behind_what_others_captured_is_set_and_switched_as_any_other, setup),
-        cmocka_unit_test_setup(test_what_others_put_into_a_capture_stands_in_the_graph_in_its_place,
-                               setup),
-        cmocka_unit_test_setup(test_loading_during_a_capture_leaves_the_threads_mode_as_it_is,
-                               setup),
-        cmocka_unit_test_setup(
-            test_host_memory_is_freed_while_a_capture_is_open_when_other_streams_have_passed,
-            setup),
+        cmocka_unit_test_setup(test_a_capture_begun_by_others_takes_work_and_is_not_ended, setup),
+        cmocka_unit_test_setup(test_a_node_behind_foreign_captured_work_is_set_and_switched, setup),
+        cmocka_unit_test_setup(test_foreign_captured_work_stands_in_its_place_in_the_graph, setup),
+        cmocka_unit_test_setup(test_loading_in_a_capture_keeps_the_threads_mode, setup),
+        cmocka_unit_test_setup(test_host_memory_is_freed_in_a_capture_when_streams_passed, setup),
         cmocka_unit_test_setup(test_a_launch_that_takes_several_is_captured_but_not_known, setup),
         cmocka_unit_test_setup(test_what_an_executable_does_not_do_any_more_is_ended, setup),
         cmocka_unit_test_setup(test_priorities_of_nodes_are_cudas, setup),
         cmocka_unit_test_setup(test_a_capturing_stream_is_not_asked_for_the_legacy_stream, setup),
-        cmocka_unit_test_setup(test_a_child_whose_nodes_were_added_back_to_front_keeps_its_order,
-                               setup),
+        cmocka_unit_test_setup(test_a_child_with_nodes_added_in_reverse_keeps_its_order, setup),
         cmocka_unit_test_setup(test_registered_functions_are_nodes, setup),
         cmocka_unit_test_setup(test_a_graph_on_a_device_that_fails_ends_what_it_keeps_once, setup),
         cmocka_unit_test_setup(test_counts_of_four_bytes_are_never_split, setup),
-        cmocka_unit_test_setup(test_a_wrapper_of_a_threads_own_stream_may_outlive_the_thread,
-                               setup),
+        cmocka_unit_test_setup(test_a_wrapper_of_a_per_thread_stream_may_outlive_the_thread, setup),
         cmocka_unit_test_setup(test_peer_access_that_the_program_enabled_is_fine, setup),
         cmocka_unit_test_setup(test_cubins_fatbins_and_registered_functions_run, setup),
         cmocka_unit_test_setup(test_an_image_without_a_form_for_the_gpu_is_refused, setup),
         cmocka_unit_test_setup(test_kernels_of_one_image_share_its_module_and_unload_it, setup),
         cmocka_unit_test_setup(test_more_shared_memory_than_every_gpu_has_is_asked_for, setup),
-        cmocka_unit_test_setup(
-            test_a_kernel_that_is_destroyed_during_a_wait_keeps_its_code_until_it_has_run, setup),
-        cmocka_unit_test_setup(test_an_image_need_not_end_with_a_zero_when_its_size_is_given,
-                               setup),
+        cmocka_unit_test_setup(test_a_kernel_destroyed_during_a_wait_keeps_its_code, setup),
+        cmocka_unit_test_setup(test_an_image_of_given_size_needs_no_terminating_zero, setup),
         cmocka_unit_test_setup(test_loads_that_fail_leave_no_module, setup),
         cmocka_unit_test_setup(test_shutdown_waits_for_what_a_failed_device_still_runs, setup),
         cmocka_unit_test_setup(test_shutdown_releases_what_was_left, setup),
         cmocka_unit_test_setup(test_shutdown_frees_what_another_thread_captured, setup),
         cmocka_unit_test_setup(test_shutdown_drains_streams_beside_a_capture_it_cannot_end, setup),
-        cmocka_unit_test_setup(
-            test_shutdown_drains_destroyed_streams_beside_a_capture_it_cannot_end, setup),
-        cmocka_unit_test_setup(test_shutdown_drains_gpus_after_cpu_streams_that_copy_their_memory,
-                               setup),
-        cmocka_unit_test_setup(
-            test_waits_that_are_refused_in_two_threads_at_once_do_not_lock_each_other_out, setup),
+        cmocka_unit_test_setup(test_shutdown_drains_destroyed_streams_beside_a_capture, setup),
+        cmocka_unit_test_setup(test_shutdown_drains_gpus_after_cpu_streams_that_copy, setup),
+        cmocka_unit_test_setup(test_waits_refused_in_two_threads_at_once_do_not_deadlock, setup),
         cmocka_unit_test_setup(test_a_graph_of_others_may_be_launched_after_shutdown, setup),
-        cmocka_unit_test_setup(test_queries_of_what_is_not_captured_leave_every_capture_alone,
-                               setup),
+        cmocka_unit_test_setup(test_queries_of_uncaptured_objects_leave_captures_alone, setup),
         cmocka_unit_test_setup(test_an_update_leaves_host_nodes_off_that_are_off, setup),
-        cmocka_unit_test_setup(
-            test_the_end_of_a_borrowed_stream_ends_its_capture_unless_it_is_given_back, setup),
-        cmocka_unit_test_setup(
-            test_a_node_that_was_off_when_its_launch_was_captured_stays_off_in_a_graph_made_anew,
-            setup),
-        cmocka_unit_test_setup(test_a_capture_of_a_per_thread_stream_is_asked_for_on_its_own_device,
-                               setup),
-        cmocka_unit_test_setup(test_edges_of_which_one_is_refused_are_not_in_cudas_graph_either,
-                               setup),
+        cmocka_unit_test_setup(test_the_end_of_a_borrowed_stream_ends_its_capture, setup),
+        cmocka_unit_test_setup(test_a_node_disabled_at_capture_is_disabled_in_a_new_graph, setup),
+        cmocka_unit_test_setup(test_a_per_thread_streams_capture_is_queried_on_its_device, setup),
+        cmocka_unit_test_setup(test_a_refused_list_of_edges_is_not_in_cudas_graph_either, setup),
         cmocka_unit_test_setup(test_a_copy_or_fill_of_a_graph_may_go_to_another_gpus_memory, setup),
         cmocka_unit_test_setup(test_a_mode_that_was_set_without_devstream_is_given_back, setup),
         cmocka_unit_test_setup(test_to_capture_an_operation_does_not_ask_for_all_nodes, setup),
         cmocka_unit_test_setup(test_an_executable_keeps_the_kernels_that_it_was_made_with, setup),
         cmocka_unit_test_setup(test_every_call_that_fails_is_a_result_and_leaks_nothing, setup),
-        cmocka_unit_test_setup(
-            test_every_call_that_runs_out_of_memory_is_a_result_and_leaks_nothing, setup),
+        cmocka_unit_test_setup(test_every_call_out_of_memory_is_a_result_and_leaks_nothing, setup),
     };
     if (argc > 1) {
         snprintf(pattern, sizeof pattern, "*%s*", argv[1]);

@@ -340,7 +340,7 @@ static void end_after_the_end(void) {
 }
 
 /* What the thread has of before the end must not be used for it. */
-static void test_a_thread_of_before_the_end_may_find_another_that_is_gone(void **state) {
+static void test_a_thread_from_before_the_end_may_find_one_that_is_gone(void **state) {
     (void)state;
     run_alone(call_after_the_end);
     run_alone(end_after_the_end);
@@ -614,7 +614,7 @@ static void begin_into_a_graph_that_goes(void) {
     ok(ds_stream_destroy(into_from));
 }
 
-static void test_a_capture_does_not_begin_into_a_graph_that_was_destroyed(void **state) {
+static void test_a_capture_into_a_destroyed_graph_is_refused(void **state) {
     (void)state;
     run_alone(begin_into_a_graph_that_goes);
 }
@@ -720,7 +720,7 @@ static void settle_by_a_graph(void) {
 }
 
 /* What fails must not take the device back that a call beside it relies on. */
-static void test_a_record_that_fails_beside_another_leaves_that_its_device(void **state) {
+static void test_a_failed_record_beside_another_leaves_its_device(void **state) {
     (void)state;
     run_alone(settle_by_a_record);
     run_alone(settle_by_an_export);
@@ -939,7 +939,7 @@ static void hand_over_two(void) {
 }
 
 /* The one thread for host functions counts as idle for both; the first waits for the second. */
-static void test_a_second_host_function_gets_a_thread_though_one_is_still_idle(void **state) {
+static void test_a_second_host_function_gets_a_thread_of_its_own(void **state) {
     (void)state;
     run_alone(hand_over_two);
 }
@@ -1023,7 +1023,7 @@ static void launch_from_a_stream_that_goes(void) {
 }
 
 /* Its state is not another launch's before it was read. */
-static void test_a_launch_whose_stream_is_destroyed_meanwhile_is_waited_for(void **state) {
+static void test_a_launch_on_a_stream_destroyed_meanwhile_is_waited_for(void **state) {
     (void)state;
     run_alone(launch_from_a_stream_that_goes);
 }
@@ -1282,7 +1282,7 @@ static void test_a_fill_is_put_where_a_capture_has_just_ended(void **state) {
     in_every_way(draw_when_the_captured_graph_goes);
 }
 
-static void test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_begun(void **state) {
+static void test_a_launch_of_fills_stays_out_of_a_new_capture(void **state) {
     (void)state;
     in_every_way(launch_when_a_capture_begins);
 }
@@ -1329,7 +1329,7 @@ static void test_a_fill_while_cuda_begins_a_capture_is_one_of_the_graph(void **s
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_thread_that_never_called_may_end_it),
-        cmocka_unit_test(test_a_thread_of_before_the_end_may_find_another_that_is_gone),
+        cmocka_unit_test(test_a_thread_from_before_the_end_may_find_one_that_is_gone),
 #ifdef DEVSTREAM_CUDA
         cmocka_unit_test(test_a_legacy_stream_is_made_while_memory_is_allocated),
         cmocka_unit_test(test_a_stream_that_is_the_callers_again_is_not_asked),
@@ -1339,14 +1339,14 @@ int main(void) {
 #ifdef DEVSTREAM_CUDA
         cmocka_unit_test(test_a_refused_node_just_when_a_capture_ends_is_refused),
 #endif
-        cmocka_unit_test(test_a_capture_does_not_begin_into_a_graph_that_was_destroyed),
-        cmocka_unit_test(test_a_record_that_fails_beside_another_leaves_that_its_device),
+        cmocka_unit_test(test_a_capture_into_a_destroyed_graph_is_refused),
+        cmocka_unit_test(test_a_failed_record_beside_another_leaves_its_device),
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_who_waits),
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_a_stream),
         cmocka_unit_test(test_an_imported_event_that_changes_is_watched_for_a_launch),
         cmocka_unit_test(test_a_worker_of_the_virtual_clock_hears_of_the_end),
-        cmocka_unit_test(test_a_second_host_function_gets_a_thread_though_one_is_still_idle),
-        cmocka_unit_test(test_a_launch_whose_stream_is_destroyed_meanwhile_is_waited_for),
+        cmocka_unit_test(test_a_second_host_function_gets_a_thread_of_its_own),
+        cmocka_unit_test(test_a_launch_on_a_stream_destroyed_meanwhile_is_waited_for),
         cmocka_unit_test(test_a_launch_that_could_not_be_recorded_is_waited_for),
         cmocka_unit_test(test_a_refused_fill_does_not_keep_a_launchs_words),
         cmocka_unit_test(test_a_fill_is_put_where_a_capture_has_just_begun),
@@ -1354,7 +1354,7 @@ int main(void) {
 #ifdef DEVSTREAM_CUDA
         cmocka_unit_test(test_a_fill_while_cuda_begins_a_capture_is_one_of_the_graph),
 #endif
-        cmocka_unit_test(test_a_launch_of_fills_does_not_come_into_a_capture_that_has_just_begun),
+        cmocka_unit_test(test_a_launch_of_fills_stays_out_of_a_new_capture),
     };
     return cmocka_run_group_tests_name("what happens in between", tests, NULL, NULL);
 }

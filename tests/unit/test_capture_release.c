@@ -71,7 +71,7 @@ static void test_a_capture_that_begins_beside_a_release_stays_valid(void **state
 }
 
 /* Then the release waits for the streams that do not capture. */
-static void test_a_second_capture_that_begins_beside_a_release_stays_valid(void **state) {
+static void test_a_second_capture_begun_beside_a_release_stays_valid(void **state) {
     (void)state;
     ds_stream first, s;
     ds_graph g;
@@ -89,7 +89,7 @@ static void test_a_second_capture_that_begins_beside_a_release_stays_valid(void 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_capture_that_begins_beside_a_release_stays_valid),
-        cmocka_unit_test(test_a_second_capture_that_begins_beside_a_release_stays_valid),
+        cmocka_unit_test(test_a_second_capture_begun_beside_a_release_stays_valid),
     };
     return cmocka_run_group_tests_name("capture_release", tests, NULL, NULL);
 }

@@ -190,7 +190,7 @@ static void test_a_device_has_so_many_engines(void **state) {
     }
 }
 
-static void test_the_stream_s_device_executes_a_copy_wherever_its_ends_are(void **state) {
+static void test_the_streams_device_executes_a_copy_of_any_ends(void **state) {
     (void)state;
     full_mesh(3);
     fabric.engines = 1;
@@ -893,7 +893,7 @@ int main(void) {
         T(latency_and_engine_time_overlap_copies_of_other_streams),
         T(two_copies_share_a_fast_link_ahead_of_two_slow_ones),
         T(a_device_has_so_many_engines),
-        T(the_stream_s_device_executes_a_copy_wherever_its_ends_are),
+        T(the_streams_device_executes_a_copy_of_any_ends),
         T(duplex_is_two_links_and_half_duplex_one),
         T(without_a_direct_route_a_copy_goes_through_the_host),
         T(what_is_ready_first_goes_first),

@@ -166,7 +166,7 @@ static void *take_and_give(void *user) {
     return NULL;
 }
 
-static void test_the_validator_has_no_complaint_about_what_other_threads_do(void **state) {
+static void test_the_validator_accepts_changes_by_other_threads(void **state) {
     (void)state;
     for (int i = 0; i < CONFS; i++) {
         begin(confs[i]);
@@ -186,7 +186,7 @@ int main(void) {
         cmocka_unit_test(test_the_validator_sees_wrong_limit_accounting),
         cmocka_unit_test(test_the_validator_sees_wrong_statistics),
         cmocka_unit_test(test_the_validator_sees_a_wrong_order_of_segments),
-        cmocka_unit_test(test_the_validator_has_no_complaint_about_what_other_threads_do)
+        cmocka_unit_test(test_the_validator_accepts_changes_by_other_threads)
     };
     return cmocka_run_group_tests_name("memory validate", tests, NULL, NULL);
 }

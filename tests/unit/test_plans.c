@@ -345,8 +345,7 @@ static void test_a_topology_written_as_text_is_the_same_when_it_is_read(void **s
     }
 }
 
-static void test_a_route_has_the_least_latency_then_the_most_bytes_and_no_device_on_it(
-    void **state) {
+static void test_a_route_has_least_latency_then_most_bytes_and_no_device(void **state) {
     (void)state;
     ds_topology *t =
         machine("latency 1us\ndevice d0..2\nswitch s0..1\nlink d0..1 s0 pcie 10GB/s 100ns\nlink "
@@ -462,8 +461,7 @@ static const char *const machines[] = { PCIE8, SOCKETS8,     NVSWITCH8,
                                         RING6, DGX1,         NO_PEERS4,
                                         SLOW4, "device a\n", "device a b\nlink a b nvlink\n" };
 
-static void test_every_algorithm_does_every_collective_right_or_says_that_it_does_not(
-    void **state) {
+static void test_every_algorithm_is_right_for_each_collective_or_refuses(void **state) {
     size_t done[8] = { 0 };
     (void)state;
     for (size_t m = 0; m < sizeof machines / sizeof machines[0]; m += FEWER ? 5 : 1) {
@@ -1043,8 +1041,7 @@ static void test_no_plan_is_slower_than_whole_copies_one_after_the_other(void **
     }
 }
 
-static void test_eight_devices_on_a_pcie_tree_are_five_times_faster_than_one_after_the_other(
-    void **state) {
+static void test_eight_devices_on_a_pcie_tree_are_five_times_faster(void **state) {
     const ds_plan *p;
     ds_plan_desc d = {
         .what = DS_BROADCAST, .bytes = (size_t)1 << 30, .item = 4, .order = DS_ORDER_LIST
@@ -1120,11 +1117,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_wrong_with_a_text_is_said_with_line_and_word),
         cmocka_unit_test(test_a_topology_written_as_text_is_the_same_when_it_is_read),
-        cmocka_unit_test(
-            test_a_route_has_the_least_latency_then_the_most_bytes_and_no_device_on_it),
+        cmocka_unit_test(test_a_route_has_least_latency_then_most_bytes_and_no_device),
         cmocka_unit_test(test_the_devices_that_are_here),
         cmocka_unit_test(test_a_topology_is_the_cpu_drivers_machine),
-        cmocka_unit_test(test_every_algorithm_does_every_collective_right_or_says_that_it_does_not),
+        cmocka_unit_test(test_every_algorithm_is_right_for_each_collective_or_refuses),
         cmocka_unit_test(test_random_machines_sizes_and_roots),
         cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_algorithms_asked_for_with_many_ranks),
@@ -1134,8 +1130,7 @@ int main(void) {
         cmocka_unit_test(test_large_plans_are_near_the_bound_and_the_bound_is_right),
         cmocka_unit_test(test_plans_for_many_ranks_stay_near_the_bound),
         cmocka_unit_test(test_no_plan_is_slower_than_whole_copies_one_after_the_other),
-        cmocka_unit_test(
-            test_eight_devices_on_a_pcie_tree_are_five_times_faster_than_one_after_the_other),
+        cmocka_unit_test(test_eight_devices_on_a_pcie_tree_are_five_times_faster),
         cmocka_unit_test(test_the_prediction_of_a_chain_is_as_computed_by_hand),
         cmocka_unit_test(test_plans_are_kept_and_bad_wishes_refused),
     };

@@ -81,7 +81,7 @@ static void test_a_stream_that_does_not_capture_has_no_object(void **state) {
     assert_int_equal(made, 0);
 }
 
-static void test_a_capture_has_one_object_for_each_key_on_all_of_its_streams(void **state) {
+static void test_a_capture_has_one_object_per_key_on_all_its_streams(void **state) {
     ds_stream s, t;
     ds_event fork;
     ds_graph graph;
@@ -250,8 +250,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_stream_that_does_not_capture_has_no_object, begin,
                                         end),
-        cmocka_unit_test_setup_teardown(
-            test_a_capture_has_one_object_for_each_key_on_all_of_its_streams, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_capture_has_one_object_per_key_on_all_its_streams,
+                                        begin, end),
         cmocka_unit_test_setup_teardown(test_the_next_capture_has_an_object_of_its_own, begin, end),
         cmocka_unit_test_setup_teardown(test_the_object_lives_until_the_last_launch_is_over, begin,
                                         end),

@@ -748,7 +748,7 @@ static void test_fills_take_device_memory_of_the_current_device(void) {
 
 /* ---- streams and events ---- */
 
-static void test_the_legacy_stream_waits_for_blocking_streams_and_they_for_it(void) {
+static void test_the_legacy_and_blocking_streams_wait_for_each_other(void) {
     gate before = GATE;
     cudaStream_t a = new_stream(cudaStreamDefault), b = new_stream(cudaStreamDefault);
     cudaStream_t free_one = new_stream(cudaStreamNonBlocking);
@@ -1275,7 +1275,7 @@ static void test_a_process_ends_with_work_pending(void) {
 
 /* ---- entry points, peers, machines without a driver ---- */
 
-static void test_an_entry_point_is_found_by_name_version_and_kind_of_stream(void) {
+static void test_an_entry_point_is_found_by_name_version_and_stream_kind(void) {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSuccess;
     CUresult (*other)(CUdeviceptr, unsigned short, size_t, CUstream) = NULL;
     void *f = &f;
@@ -1567,7 +1567,7 @@ static test tests[] = {
     ENDS(test_memory_pinned_for_one_device_is_pageable_for_another),
     ENDS(test_a_copy_between_devices_needs_no_peer_access),
     ENDS(test_fills_take_device_memory_of_the_current_device),
-    ENDS(test_the_legacy_stream_waits_for_blocking_streams_and_they_for_it),
+    ENDS(test_the_legacy_and_blocking_streams_wait_for_each_other),
     ENDS(test_each_thread_has_a_stream_of_its_own),
     ENDS(test_a_stream_knows_its_device_flags_and_clamped_priority),
     ENDS(test_a_wait_takes_the_record_of_its_time),
@@ -1599,7 +1599,7 @@ static test tests[] = {
     ENDS(test_a_spinning_kernel_ends_when_its_device_fails),
     ENDS(test_waits_end_when_the_device_fails),
     ENDS(test_a_process_ends_with_work_pending),
-    ENDS(test_an_entry_point_is_found_by_name_version_and_kind_of_stream),
+    ENDS(test_an_entry_point_is_found_by_name_version_and_stream_kind),
     ENDS(test_peer_access_is_enabled_once_and_in_one_direction),
     WITH(test_peers_are_as_the_matrix_says, "STANDIN_PEERS=0111001111011110"),
     WITH(test_links_are_nvlink_where_the_setting_says_so, "STANDIN_NVLINK=0-1,2-1"),

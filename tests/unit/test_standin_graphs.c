@@ -298,7 +298,7 @@ static int in_another_thread(int (*call)(void)) {
 
 /* ---- capture: what becomes of work ---- */
 
-static void test_work_of_a_capturing_stream_becomes_nodes_and_does_not_run(void) {
+static void test_work_of_a_capturing_stream_becomes_nodes_unexecuted(void) {
     static const int types[] = { cudaGraphNodeTypeMemset,      cudaGraphNodeTypeKernel,
                                  cudaGraphNodeTypeMemcpy,      cudaGraphNodeTypeMemcpy,
                                  cudaGraphNodeTypeMemcpy,      cudaGraphNodeTypeHost,
@@ -468,7 +468,7 @@ static int end_s(void) {
     return (int)code;
 }
 
-static void test_only_the_thread_that_began_ends_a_capture_unless_relaxed(void) {
+static void test_only_the_beginning_thread_ends_a_capture_if_not_relaxed(void) {
     for (int mode = GLOBAL; mode <= RELAXED; mode++) {
         OK(cudaStreamBeginCapture(s, (enum cudaStreamCaptureMode)mode));
         CODE(mode == RELAXED ? 0 : (int)cudaErrorStreamCaptureWrongThread,
@@ -512,7 +512,7 @@ static void test_a_fork_must_be_joined(void) {
     end_with(cudaErrorStreamCaptureUnjoined, s);
 }
 
-static void test_forks_cross_devices_and_nodes_run_where_they_were_captured(void) {
+static void test_forks_cross_devices_and_nodes_run_where_captured(void) {
     OK(cudaSetDevice(1));
     cudaStream_t far_stream = new_stream(cudaStreamNonBlocking);
     cudaEvent_t far_event = new_event();
@@ -680,7 +680,7 @@ static int host_legacy(void) {
     return (int)cudaLaunchHostFunc(NULL, count_call, NULL);
 }
 
-static void test_the_legacy_stream_is_out_of_use_while_a_blocking_stream_captures(void) {
+static void test_the_legacy_stream_is_refused_in_a_blocking_capture(void) {
     static int (*const uses[])(void) = { query_legacy,  synchronize_legacy, fill_legacy,
                                          launch_legacy, record_legacy,      wait_legacy,
                                          copy_legacy,   set_legacy,         host_legacy };
@@ -927,7 +927,7 @@ static int synchronize_device(void) {
     return (int)cudaDeviceSynchronize();
 }
 
-static void test_a_device_is_not_waited_for_while_it_captures_whatever_the_mode(void) {
+static void test_a_capturing_device_is_not_synchronized_in_any_mode(void) {
     for (int mode = GLOBAL; mode <= RELAXED; mode++) {
         OK(cudaStreamBeginCapture(s, (enum cudaStreamCaptureMode)mode));
         CODE(cudaErrorStreamCaptureUnsupported,
@@ -1409,7 +1409,7 @@ static void test_branches_run_side_by_side(void) {
     drop(g);
 }
 
-static void test_a_launch_comes_after_earlier_work_of_its_stream_and_before_later_work(void) {
+static void test_a_launch_is_ordered_among_the_work_of_its_stream(void) {
     begin(t);
     OK(put_fold(d, 2, t));
     cudaGraph_t g = end(t);
@@ -1427,7 +1427,7 @@ static void test_a_launch_comes_after_earlier_work_of_its_stream_and_before_late
     drop(g);
 }
 
-static void test_a_launch_in_the_legacy_stream_takes_turns_with_blocking_streams(void) {
+static void test_a_legacy_stream_launch_alternates_with_blocking_streams(void) {
     cudaStream_t blocking = new_stream(cudaStreamDefault);
     begin(s);
     OK(put_fold(d, 2, s));
@@ -1467,7 +1467,7 @@ static void test_launches_of_one_executable_follow_each_other(void) {
 
 /* One that is changed between two launches shows that the second waits for the whole of the
    first. */
-static void test_a_launch_waits_for_the_one_before_it_also_when_it_has_other_work(void) {
+static void test_a_launch_with_other_work_waits_for_the_one_before_it(void) {
     cudaGraph_t g = new_graph();
     cudaGraphNode_t n;
     void *a = h, *b = h + 1, *c = h + 2, *first[] = { &a, &b }, *second[] = { &a, &c };
@@ -1533,7 +1533,7 @@ static void test_event_nodes_act_as_of_the_launch(void) {
     drop(waits);
 }
 
-static void test_an_executable_outlives_its_graph_and_a_launch_its_executable(void) {
+static void test_an_executable_outlives_its_graph_a_launch_outlives_both(void) {
     begin(s);
     OK(put_fold(d, 3, s));
     cudaGraph_t g = end(s);
@@ -2070,7 +2070,7 @@ static CUfunction driver_fold(CUmodule *m) {
 }
 
 #if CUDART_VERSION >= 12050
-static void test_the_driver_makes_kernel_nodes_in_the_form_that_is_asked_for(void) {
+static void test_the_driver_makes_kernel_nodes_in_the_requested_form(void) {
     CUresult (*add_1)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
                       const CUDA_KERNEL_NODE_PARAMS_v1 *) = NULL;
     CUresult (*add_2)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
@@ -2234,7 +2234,7 @@ static void test_graphs_executables_and_objects_are_counted(void) {
     SAME(standin_live(NULL, 0), 6);
 }
 
-static void test_a_failure_leaves_everything_as_it_was_but_what_destroys_does_so(void) {
+static void test_a_failed_call_changes_nothing_but_destroy_calls_destroy(void) {
     cudaGraph_t g = NULL, kept = new_graph();
     cudaGraphNode_t n = empty_node(kept, NULL, 0);
     cudaGraphExec_t x = executable(kept);
@@ -2361,7 +2361,7 @@ typedef struct test {
 #define ABORTS(name, line) \
     { #name, name, line }
 static test tests[] = {
-    ENDS(test_work_of_a_capturing_stream_becomes_nodes_and_does_not_run),
+    ENDS(test_work_of_a_capturing_stream_becomes_nodes_unexecuted),
     ENDS(test_a_fill_of_the_drivers_is_captured_too),
     ENDS(test_pageable_memory_is_read_when_the_graph_runs),
     ENDS(test_an_operation_that_is_refused_leaves_the_capture_alone),
@@ -2370,9 +2370,9 @@ static test tests[] = {
     ENDS(test_many_captures_are_open_at_once),
     ENDS(test_work_put_before_a_capture_runs_beside_it),
     ENDS(test_only_the_origin_ends_a_capture),
-    ENDS(test_only_the_thread_that_began_ends_a_capture_unless_relaxed),
+    ENDS(test_only_the_beginning_thread_ends_a_capture_if_not_relaxed),
     ENDS(test_a_fork_must_be_joined),
-    ENDS(test_forks_cross_devices_and_nodes_run_where_they_were_captured),
+    ENDS(test_forks_cross_devices_and_nodes_run_where_captured),
     ENDS(test_a_capturing_stream_cannot_be_waited_for),
     ENDS(test_a_callback_is_no_part_of_a_graph),
     ENDS(test_an_invalidated_capture_takes_nothing),
@@ -2381,12 +2381,12 @@ static test tests[] = {
     ENDS(test_a_capture_does_not_wait_for_what_is_outside),
     ENDS(test_external_flags_are_for_capture_alone),
     ENDS(test_two_captures_do_not_merge),
-    ENDS(test_the_legacy_stream_is_out_of_use_while_a_blocking_stream_captures),
+    ENDS(test_the_legacy_stream_is_refused_in_a_blocking_capture),
     ENDS(test_the_legacy_stream_joins_no_capture),
     ENDS(test_unsafe_calls_are_refused_as_the_two_modes_say),
     ENDS(test_only_captures_that_forbid_a_call_are_invalidated_by_it),
     ENDS(test_safe_calls_stay_allowed),
-    ENDS(test_a_device_is_not_waited_for_while_it_captures_whatever_the_mode),
+    ENDS(test_a_capturing_device_is_not_synchronized_in_any_mode),
     ENDS(test_a_threads_mode_is_swapped),
     ENDS(test_a_stream_may_be_destroyed_while_it_captures),
     ENDS(test_a_capture_has_an_id_a_graph_and_dependencies),
@@ -2409,13 +2409,13 @@ static test tests[] = {
     ENDS(test_a_graph_is_written_as_text),
     ENDS(test_random_graphs_run_in_order_and_every_node_once),
     ENDS(test_branches_run_side_by_side),
-    ENDS(test_a_launch_comes_after_earlier_work_of_its_stream_and_before_later_work),
-    ENDS(test_a_launch_in_the_legacy_stream_takes_turns_with_blocking_streams),
+    ENDS(test_a_launch_is_ordered_among_the_work_of_its_stream),
+    ENDS(test_a_legacy_stream_launch_alternates_with_blocking_streams),
     ENDS(test_launches_of_one_executable_follow_each_other),
-    ENDS(test_a_launch_waits_for_the_one_before_it_also_when_it_has_other_work),
+    ENDS(test_a_launch_with_other_work_waits_for_the_one_before_it),
     ENDS(test_host_functions_run_at_every_launch),
     ENDS(test_event_nodes_act_as_of_the_launch),
-    ENDS(test_an_executable_outlives_its_graph_and_a_launch_its_executable),
+    ENDS(test_an_executable_outlives_its_graph_a_launch_outlives_both),
     ENDS(test_a_launch_in_a_capturing_stream_is_a_child),
     ENDS(test_a_failing_kernel_of_a_graph_poisons_its_device),
     ENDS(test_an_empty_graph_runs),
@@ -2434,7 +2434,7 @@ static test tests[] = {
     ENDS(test_a_node_of_a_graph_gets_other_parameters),
     ENDS(test_a_disabled_node_does_nothing),
 #if CUDART_VERSION >= 12050
-    ENDS(test_the_driver_makes_kernel_nodes_in_the_form_that_is_asked_for),
+    ENDS(test_the_driver_makes_kernel_nodes_in_the_requested_form),
 #endif
     ABORTS(test_a_module_must_stay_while_its_kernels_are_launched,
            "module of a kernel is unloaded"),
@@ -2446,7 +2446,7 @@ static test tests[] = {
     ABORTS(test_memory_of_a_launched_graph_is_in_use, "in use by a pending kernel"),
     ABORTS(test_a_graph_of_a_node_is_the_nodes, "belongs to a node"),
     ENDS(test_graphs_executables_and_objects_are_counted),
-    ENDS(test_a_failure_leaves_everything_as_it_was_but_what_destroys_does_so),
+    ENDS(test_a_failed_call_changes_nothing_but_destroy_calls_destroy),
     ENDS(test_calls_are_logged_and_null_mode_launches_nothing),
     ENDS(test_an_error_of_capture_has_a_name),
     ENDS(test_many_threads_capture_at_once),

@@ -204,7 +204,7 @@ static void test_memory_comes_in_pages_of_two_mebibytes(void) {
     CODE(CUDA_ERROR_INVALID_DEVICE, granularity(&page, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 }
 
-static void test_memory_is_the_devices_until_handle_and_mappings_are_gone(void) {
+static void test_memory_stays_until_handle_and_mappings_are_gone(void) {
     CUmemGenericAllocationHandle handle, more = 0;
     CUmemAllocationProp p = on_device(0);
     CUdeviceptr at = reserved(2 * PAGE);
@@ -278,7 +278,7 @@ static void test_a_kernel_that_touches_memory_without_access_fails(void) {
     CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
 }
 
-static void test_access_is_set_for_whole_mappings_of_devices_that_reach_them(void) {
+static void test_access_is_set_for_whole_mappings_of_reachable_devices(void) {
     CUdeviceptr at = reserved(4 * PAGE);
     CUmemAccessDesc both[2] = {
         { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
@@ -407,7 +407,7 @@ static void test_a_mapping_cannot_be_freed(void) {
     cudaFree(pointer(at));
 }
 
-static void test_a_capture_forbids_all_of_it_unless_the_thread_is_relaxed(void) {
+static void test_a_capture_forbids_such_calls_unless_relaxed(void) {
     cudaStream_t s = new_stream();
     CUdeviceptr at = reserved(2 * PAGE), more = 0;
     CUmemAllocationProp p = on_device(0);
@@ -544,7 +544,7 @@ static void test_a_pool_keeps_what_its_threshold_allows(void) {
     assert_int_equal(used(), 0);
 }
 
-static void test_memory_that_is_about_to_be_free_comes_again_in_its_stream(void) {
+static void test_memory_about_to_be_free_is_reused_in_its_stream(void) {
     cudaStream_t s = new_stream(), t = new_stream();
     keep(UINT64_MAX);
     void *p = take(4096, s);
@@ -608,7 +608,7 @@ static void CUDART_CB stay(void *unused) {
         nanosleep(&(struct timespec){ 1, 0 }, NULL);
 }
 
-static void test_memory_of_a_pool_is_not_freed_under_the_work_of_another_stream(void) {
+static void test_a_pools_memory_is_not_freed_under_another_streams_work(void) {
     cudaStream_t s = new_stream(), t = new_stream();
     void *p = take(4096, s);
     OK(cudaLaunchHostFunc(t, stay, NULL));
@@ -720,12 +720,12 @@ static test tests[] = {
     ENDS(test_a_reservation_has_whole_pages_and_its_alignment),
     ENDS(test_a_reservation_is_freed_as_a_whole_and_when_it_is_empty),
     ENDS(test_memory_comes_in_pages_of_two_mebibytes),
-    WITH(test_memory_is_the_devices_until_handle_and_mappings_are_gone, "STANDIN_MEMORY=16777216"),
+    WITH(test_memory_stays_until_handle_and_mappings_are_gone, "STANDIN_MEMORY=16777216"),
     ABORTS(test_a_handle_is_released_once, "is no handle of memory"),
     ENDS(test_a_mapping_needs_a_free_place_in_a_reservation),
     ENDS(test_mapped_memory_cannot_be_touched_before_access_is_set),
     ENDS(test_a_kernel_that_touches_memory_without_access_fails),
-    WITH(test_access_is_set_for_whole_mappings_of_devices_that_reach_them,
+    WITH(test_access_is_set_for_whole_mappings_of_reachable_devices,
          "STANDIN_PEERS=0000100000000000"),
     ENDS(test_peer_access_does_not_hold_for_mappings),
     ENDS(test_a_mapping_is_unmapped_as_a_whole_and_alone),
@@ -735,17 +735,17 @@ static test tests[] = {
     ABORTS(test_memory_is_not_unmapped_under_a_kernel, "in use by a pending kernel"),
     ENDS(test_work_elsewhere_in_the_reservation_does_not_hinder),
     ABORTS(test_a_mapping_cannot_be_freed, "is not what the matching allocation returned"),
-    ENDS(test_a_capture_forbids_all_of_it_unless_the_thread_is_relaxed),
+    ENDS(test_a_capture_forbids_such_calls_unless_relaxed),
     ENDS(test_a_device_may_have_no_virtual_memory),
     ENDS(test_what_ends_memory_does_so_although_it_fails),
     ENDS(test_a_pool_gives_memory_to_a_stream_and_takes_it_back),
     ENDS(test_a_pool_keeps_what_its_threshold_allows),
-    ENDS(test_memory_that_is_about_to_be_free_comes_again_in_its_stream),
+    ENDS(test_memory_about_to_be_free_is_reused_in_its_stream),
     ENDS(test_free_memory_goes_to_another_stream_if_that_is_allowed),
     ENDS(test_only_memory_of_pools_is_freed_in_a_stream),
     ABORTS(test_memory_of_a_pool_is_freed_once, "is freed already"),
     ABORTS(test_memory_of_a_pool_is_not_used_after_its_free, "is freed, or being freed"),
-    ABORTS(test_memory_of_a_pool_is_not_freed_under_the_work_of_another_stream,
+    ABORTS(test_a_pools_memory_is_not_freed_under_another_streams_work,
            "when the stream comes to the free"),
     ENDS(test_a_plain_free_takes_memory_of_a_pool_and_does_not_wait),
     WITH(test_a_pool_decides_who_reaches_its_memory, "STANDIN_PEERS=0000100000000000"),

@@ -326,7 +326,7 @@ static void test_engines_and_memory_are_the_devices(void **state) {
     done();
 }
 
-static void test_engines_and_memory_of_which_nobody_says_anything_are_the_tables(void **state) {
+static void test_engines_and_memory_without_text_are_the_tables(void **state) {
     ALONE("STANDIN_DEVICES=2 STANDIN_ENGINES=0,0 STANDIN_MEMORY_CLOCK=0,0");
     open_sys();
     look(NULL, 2, 0);
@@ -380,7 +380,7 @@ static void test_more_than_four_with_nvlink_hang_on_an_nvswitch(void **state) {
     done();
 }
 
-static void test_where_an_nvswitch_is_among_the_pci_devices_few_hang_on_it(void **state) {
+static void test_few_devices_hang_on_an_nvswitch_among_pci_devices(void **state) {
     ALONE("STANDIN_DEVICES=4 STANDIN_NVLINK=0-1,1-2,2-0");
     open_sys();
     add_way("pci0000:00 0000:00:04.0 0000:c0:00.0");
@@ -451,7 +451,7 @@ static double said(const char *line) {
     return strtod(at + strlen(line), NULL);
 }
 
-static void test_measures_are_lines_of_each_pair_and_the_rate_of_an_nvlink(void **state) {
+static void test_measures_are_lines_of_pairs_and_the_nvlink_rate(void **state) {
     ALONE("STANDIN_DEVICES=3 STANDIN_NVLINK=0-1");
     open_sys();
     /* a call measures for so long only, and the next one what is left */
@@ -548,15 +548,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_link_is_as_fast_as_both_ends_can_be),
         cmocka_unit_test(test_without_sysfs_all_hang_on_one_socket),
         cmocka_unit_test(test_engines_and_memory_are_the_devices),
-        cmocka_unit_test(test_engines_and_memory_of_which_nobody_says_anything_are_the_tables),
+        cmocka_unit_test(test_engines_and_memory_without_text_are_the_tables),
         cmocka_unit_test(test_a_pair_with_nvlink_has_a_link_of_its_own),
         cmocka_unit_test(test_up_to_four_with_nvlink_are_wired_pair_by_pair),
         cmocka_unit_test(test_more_than_four_with_nvlink_hang_on_an_nvswitch),
-        cmocka_unit_test(test_where_an_nvswitch_is_among_the_pci_devices_few_hang_on_it),
+        cmocka_unit_test(test_few_devices_hang_on_an_nvswitch_among_pci_devices),
         cmocka_unit_test(test_a_mesh_that_lacks_a_pair_is_no_nvswitch),
         cmocka_unit_test(test_who_reaches_whom_is_asked_and_one_direction_suffices),
         cmocka_unit_test(test_a_device_that_stands_twice_in_the_list_is_two),
-        cmocka_unit_test(test_measures_are_lines_of_each_pair_and_the_rate_of_an_nvlink),
+        cmocka_unit_test(test_measures_are_lines_of_pairs_and_the_nvlink_rate),
         cmocka_unit_test(test_a_port_of_an_nvswitch_is_as_fast_as_its_fastest_pair),
         cmocka_unit_test(test_a_measure_is_found_from_both_sides),
     };
