@@ -7,8 +7,8 @@
 # tests that are run first, and a unified diff, which must apply without fuzz:
 #     by: fault | suite | cpu PART      the fault tests, the suite on the CUDA driver or on the CPU driver
 #     by: unit NAME                     that unit test
-# Environment: SHARE: only some of the defects (tests/turn.sh), but all must fit the code; FIT=1: only
-# checks that; CUDA_HOME; JOBS at once (2); B: the folder of the make that has built the suite
+# Environment: SHARE: only some of the defects (tests/turn.sh), but all must fit the code and name a test;
+# FIT=1: only checks that; CUDA_HOME; JOBS at once (2); B: the folder of the make that has built the suite
 # (build/cc); MUTANT_CC: the compiler for the library with a defect (clang if it is installed, since it is
 # three times as fast as gcc without the optimiser).
 set -uo pipefail
@@ -118,17 +118,38 @@ sound() { # FOLDER
         [ -z "$caught" ] || return
     done
 }
-# Whether the defect can be put into the code.
+# The names of all tests, one line each: "unit NAME", "fault NAME", "cpu NAME [LINES]", "suite NAME [LINES]".
+list_tests() {
+    basename -s .c tests/unit/test_*.c | sed 's/^/unit /'
+    grep -oh 'test_[a-z0-9_]*' tests/fault/*.c | sed 's/^/fault /'
+    cat tests/conformance/*.c | tr '\n' ' ' | grep -oE 'DS_TEST(_[A-Z]+)*\( *test_[^"]*"[^"]*"' |
+        sed -E 's/^DS_TEST([A-Z_]*)\( *(test_[a-z0-9_]*),[^"]*"(.*)"$/\1 \2 [\3]/' |
+        while read -r line; do
+            case $line in
+            _CUDA*) echo "suite test_${line#*test_}" ;;
+            _CPU*) echo "cpu test_${line#*test_}" ;;
+            *) printf '%s\n' "cpu test_${line#*test_}" "suite test_${line#*test_}" ;;
+            esac
+        done
+}
+# Whether the defect can be put into the code, and its `by:` names a test.
 fits() { # FOLDER
-    git apply --check -p1 "$1/diff" 2>/dev/null || printf '%-9s %s\n' STALE "$(cat "$1/room"): $(cat "$1/title")" >"$1/result"
+    local test part
+    read -r test part <"$1/by" || true
+    if ! git apply --check -p1 "$1/diff" 2>/dev/null; then
+        printf '%-9s %s\n' STALE "$(cat "$1/room"): $(cat "$1/title")" >"$1/result"
+    elif ! sed -n "s/^$test //p" "$work/tests" | grep -qF -- "$part"; then
+        printf '%-9s %s\n' BROKEN "$(cat "$1/room"): $(cat "$1/title"): no test is called so: $test $part" >"$1/result"
+    fi
 }
 export -f one program compile run run_in verdict mutate fits
 export cc built work CUDA_HOME
 
+list_tests >"$work/tests"
 find "$work" -mindepth 1 -maxdepth 1 -type d | xargs -P "$jobs" -I{} bash -c 'fits {}'
 if [ -n "${FIT:-}" ]; then
     cat "$work"/*/result 2>/dev/null && exit 1
-    echo "defects: all of $(ls "$work" | wc -l) fit the code in $SECONDS s"
+    echo "defects: all of $(ls -d "$work"/*/ | wc -l) fit the code in $SECONDS s"
     exit 0
 fi
 
