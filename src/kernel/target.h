@@ -1,0 +1,120 @@
+/* kernel/target.h - what kernel source needs from its compiler, for both forms.
+
+   A kernel file is compiled twice: as C or C++ for the CPU driver, and as device code for GPUs by
+   devstream-kernels, which defines DEVSTREAM_KERNEL_DEVICE. This room hides the difference: function
+   qualifiers, shared memory, barriers, thread indices, and the operations that each side has as
+   instructions.
+
+   Invariants: device code sees this header and the kernel file only. clang compiles without CUDA's
+   headers (-nocudainc -nocudalib); nvcc includes its own. No operation of this room is contracted:
+   clang gets the pragma below, gcc the attribute DS__KERNEL_EXACT on each loop, the device
+   compilers -ffp-contract=off or --fmad=false.
+   Locks: none.
+   Threads: any. */
+#ifndef DS__KERNEL_TARGET_H
+#define DS__KERNEL_TARGET_H
+
+#ifdef __FAST_MATH__
+#error "kernels promise the same bits on both drivers: compile them without -ffast-math"
+#endif
+
+#if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
+/* ---- device code, clang without CUDA's headers ---- */
+typedef __INT8_TYPE__ int8_t;
+typedef __INT16_TYPE__ int16_t;
+typedef __INT32_TYPE__ int32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT8_TYPE__ uint8_t;
+typedef __UINT16_TYPE__ uint16_t;
+typedef __UINT32_TYPE__ uint32_t;
+typedef __UINT64_TYPE__ uint64_t;
+typedef __SIZE_TYPE__ size_t;
+#define DS__GLOBAL extern "C" __attribute__((global)) void
+#define DS__DEVICE_ONLY __attribute__((device, always_inline))
+#define DS__CONSTANT_ONLY __attribute__((constant))
+#define DS__SHARED_ONLY static __attribute__((shared))
+#define DS__TID(axis) ((unsigned)__nvvm_read_ptx_sreg_tid_##axis())
+#define DS__CTAID(axis) ((unsigned)__nvvm_read_ptx_sreg_ctaid_##axis())
+#define DS__NTID(axis) ((unsigned)__nvvm_read_ptx_sreg_ntid_##axis())
+#define DS__NCTAID(axis) ((unsigned)__nvvm_read_ptx_sreg_nctaid_##axis())
+#define DS__BARRIER() __syncthreads()
+#define DS__TRAP() __builtin_trap()
+#define DS__SQRTF(x) __nvvm_sqrt_rn_f(x)
+#define DS__SQRT(x) __nvvm_sqrt_rn_d(x)
+#define DS__FMAF(a, b, c) __nvvm_fma_rn_f(a, b, c)
+#define DS__FMA(a, b, c) __nvvm_fma_rn_d(a, b, c)
+#define DS__EX2_APPROX(x) __nvvm_ex2_approx_f(x)
+#define DS__LG2_APPROX(x) __nvvm_lg2_approx_f(x)
+#define DS__SIN_APPROX(x) __nvvm_sin_approx_f(x)
+#define DS__COS_APPROX(x) __nvvm_cos_approx_f(x)
+#define DS__RSQRT_APPROX(x) __nvvm_rsqrt_approx_f(x)
+#define DS__RCP_APPROX(x) __nvvm_rcp_approx_ftz_f(x)
+#define DS__HAS_APPROX 1
+
+#elif defined(DEVSTREAM_KERNEL_DEVICE)
+/* ---- device code, nvcc ---- */
+#include <stddef.h>
+#include <stdint.h>
+#define DS__GLOBAL extern "C" __global__ void
+#define DS__DEVICE_ONLY __device__ __forceinline__
+#define DS__CONSTANT_ONLY __constant__
+#define DS__SHARED_ONLY __shared__
+#define DS__TID(axis) (threadIdx.axis)
+#define DS__CTAID(axis) (blockIdx.axis)
+#define DS__NTID(axis) (blockDim.axis)
+#define DS__NCTAID(axis) (gridDim.axis)
+#define DS__BARRIER() __syncthreads()
+#define DS__TRAP() __trap()
+#define DS__SQRTF(x) __fsqrt_rn(x)
+#define DS__SQRT(x) __dsqrt_rn(x)
+#define DS__FMAF(a, b, c) __fmaf_rn(a, b, c)
+#define DS__FMA(a, b, c) __fma_rn(a, b, c)
+#define DS__EX2_APPROX(x) exp2f(x)
+#define DS__LG2_APPROX(x) __log2f(x)
+#define DS__SIN_APPROX(x) __sinf(x)
+#define DS__COS_APPROX(x) __cosf(x)
+#define DS__RSQRT_APPROX(x) rsqrtf(x)
+#define DS__RCP_APPROX(x) __frcp_rn(x)
+#define DS__HAS_APPROX 1
+
+#else
+/* ---- the CPU ---- */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#define DS__DEVICE_ONLY __attribute__((always_inline))
+#define DS__CONSTANT_ONLY
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+/* gcc keeps errno for negative arguments of the builtin, which prevents vector code, unless the
+   program is compiled with -fno-math-errno. clang makes vector code of the instruction. */
+#if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
+#define DS__SQRTF(x) __builtin_sqrtf(x)
+#define DS__SQRT(x) __builtin_sqrt(x)
+#else
+#define DS__SQRTF(x) _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)))
+#define DS__SQRT(x) _mm_cvtsd_f64(_mm_sqrt_sd(_mm_set_sd(0), _mm_set_sd(x)))
+#endif
+#define DS__FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#define DS__FMA(a, b, c) __builtin_fma(a, b, c)
+#define DS__HAS_APPROX 0
+#endif
+
+/* The options of a function that a kernel's items or blocks run in. gcc contracts and vectorizes in the
+   function that everything is inlined into; clang reads the pragma where an expression stands. */
+#if defined(__clang__)
+#define DS__KERNEL_EXACT
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__) && !defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS__KERNEL_EXACT __attribute__((optimize("O3", "fp-contract=off")))
+#else
+#define DS__KERNEL_EXACT
+#endif
+
+/** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
+#define DS_KERNEL_FN static inline DS__DEVICE_ONLY
+/** Qualifies a table of constants that kernels read in both forms. */
+#define DS_KERNEL_CONST static DS__CONSTANT_ONLY const
+
+#endif
