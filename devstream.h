@@ -1061,7 +1061,8 @@ typedef struct ds_kernel_cuda {
     /** maximum of blocks per multiprocessor; the kernel then strides over the items by its number
         of blocks. 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
-    uint64_t reserved[4]; /**< 0 */
+    const char *const *image_pieces;
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Maximum number of parameters of a kernel. */
@@ -4458,6 +4459,7 @@ static char *ds__copy_text(const char *text, size_t longest) {
 /* Modules above the core, in the order of their layers. */
 enum {
     DS__MODULE_ALLOC,
+    DS__MODULE_KERNEL,
     DS__MODULE_RNG,
     DS__MODULE_TENSOR,
     DS__MODULE_TOPOLOGY,
@@ -19746,6 +19748,9 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy);
 static inline int ds__copy_plain(ds__stream *s, void *dst, const void *src, size_t size,
                                  ds_result *out);
 static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
+/* Enqueues a kernel over items, or over a grid of this many threads; 0 items: only checks. */
+static ds_result ds__kernel_launch(ds_kernel kernel, size_t items, const ds_grid *grid,
+                                   const void *args, size_t args_size, ds_stream stream);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 

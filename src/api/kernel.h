@@ -58,7 +58,8 @@ typedef struct ds_kernel_cuda {
     /** maximum of blocks per multiprocessor; the kernel then strides over the items by its number
         of blocks. 0: as many blocks as the items need */
     unsigned blocks_per_multiprocessor;
-    uint64_t reserved[4]; /**< 0 */
+    const char *const *image_pieces;
+    uint64_t reserved[3]; /**< 0 */
 } ds_kernel_cuda;
 
 /** Maximum number of parameters of a kernel. */
