@@ -64,13 +64,13 @@ DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const vo
                                const void *args);
 /** Ends the running block kernel with an error, because a block needs more scratch memory than
     DS_KERNEL_SCRATCH_BYTES. Does not return. */
-DSDEF void ds_kernel_block_overflow(size_t size);
+DSDEF void ds_kernel_block_overflow(void);
 
 /* Takes count elements of the block's scratch memory. */
 static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t count) {
     size_t bytes = (size * count + 63) / 64 * 64;
     if (bytes > DS_KERNEL_SCRATCH_BYTES - b->used)
-        ds_kernel_block_overflow(bytes);
+        ds_kernel_block_overflow();
     void *p = b->scratch + b->used;
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG

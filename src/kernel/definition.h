@@ -44,13 +44,7 @@ static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
                                       .entry = def->ptx ? def->name : NULL,
                                       .block = def->block,
                                       .items_per_block = def->items_per_block } };
-    ds_result r = ds__kernel_new(&desc, out);
-    if (r < 0)
-        return r;
-    ds__kernel *k = ds__pin(&ds__g.kernels, out->id);
-    k->ours = 1; /* a status comes from ds_kernel_run_blocks, which sets the sentence */
-    ds__unpin(&ds__g.kernels, k);
-    return DS_OK;
+    return ds__kernel_new(&desc, out);
 }
 
 /* The slow part of ds__kernel_def_get: creates the kernel, unless another thread did. */

@@ -71,12 +71,8 @@ static int ds__blocks_run(void (*block_fn)(ds_kernel_block *block, const void *a
         b->used = 0;
         b->in_threads = 0;
         block_fn(b, args);
-        if (b->in_threads) {
-            ds__fail(DS_ERR_FAILED,
-                     "a thread loop was left by return or goto in block (%u, %u, %u)", b->index[0],
-                     b->index[1], b->index[2]);
-            return 1;
-        }
+        if (b->in_threads)
+            return DS__KERNEL_LOOP_LEFT;
         if (++b->index[0] == b->grid[0]) {
             b->index[0] = 0;
             if (++b->index[1] == b->grid[1]) {
@@ -94,7 +90,8 @@ static int ds__blocks_guard(void (*block_fn)(ds_kernel_block *block, const void 
     jmp_buf overflow;
     jmp_buf *outer = ds__scratch_overflow;
     ds__scratch_overflow = &overflow;
-    int status = setjmp(overflow) ? 1 : ds__blocks_run(block_fn, b, count, args);
+    int status =
+        setjmp(overflow) ? DS__KERNEL_SCRATCH_SPENT : ds__blocks_run(block_fn, b, count, args);
     ds__scratch_overflow = outer;
     return status;
 }
@@ -103,11 +100,8 @@ DSDEF int(ds_kernel_run_blocks)(void (*block_fn)(ds_kernel_block *block, const v
                                 const ds_kernel_dims *dims, size_t first, size_t count,
                                 const void *args) {
     ds__scratch *chunk = ds__scratch_take();
-    if (!chunk) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the %d bytes of scratch of a block",
-                 DS_KERNEL_SCRATCH_BYTES);
-        return 1;
-    }
+    if (!chunk)
+        return DS__KERNEL_NO_SCRATCH;
     ds_kernel_block b = { .scratch = chunk->memory };
     size_t row = first / dims->n[0];
     b.index[0] = (unsigned)(first - row * dims->n[0]);
@@ -120,11 +114,7 @@ DSDEF int(ds_kernel_run_blocks)(void (*block_fn)(ds_kernel_block *block, const v
     return status;
 }
 
-DSDEF void(ds_kernel_block_overflow)(size_t size) {
-    ds__fail(
-        DS_ERR_FAILED,
-        "shared and private variables of a block need more than %d bytes, the last of them %zu",
-        DS_KERNEL_SCRATCH_BYTES, size);
+DSDEF void(ds_kernel_block_overflow)(void) {
     longjmp(*ds__scratch_overflow, 1);
 }
 
