@@ -320,9 +320,11 @@ static int run_nothing(size_t first, size_t count, const void *args) {
     return 0;
 }
 
-/* No CUDA form, or one that no driver takes: nothing would check its parameters. */
+/* No CUDA form, or one that no driver takes, or a function without parameters. */
 static void step_kernel_create(void) {
     static const char *const images[] = { NULL, "", "garbage", ".version 6.0\n.target sm_50\n" };
+    static const char *const pieces[] = { ".version 5.0\n.target sm_60\n.address_",
+                                          "size 64\n.visible .entry none() { ret; }\n", NULL };
     ds_param params[4];
     ds_kernel_desc desc = { .name = any_text(),
                             .cpu_fn = odd() ? NULL : run_nothing,
@@ -339,7 +341,8 @@ static void step_kernel_create(void) {
         desc.param_count = COUNT(params);
     if (byte() < 64)
         desc.cuda = (ds_kernel_cuda){ .image = PICK(images),
-                                      .entry = any_text(),
+                                      .image_pieces = odd() ? pieces : NULL,
+                                      .entry = odd() ? "none" : any_text(),
                                       .block = any_flags(),
                                       .shared_bytes = any_flags(),
                                       .items_per_block = any_flags(),

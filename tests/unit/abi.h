@@ -225,7 +225,8 @@ AT(ds_kernel_cuda, block, 32);
 AT(ds_kernel_cuda, shared_bytes, 36);
 AT(ds_kernel_cuda, items_per_block, 40);
 AT(ds_kernel_cuda, blocks_per_multiprocessor, 44);
-AT(ds_kernel_cuda, reserved, 48);
+AT(ds_kernel_cuda, image_pieces, 48);
+AT(ds_kernel_cuda, reserved, 56);
 
 SIZE(ds_kernel_desc, 200);
 AT(ds_kernel_desc, name, 0);
