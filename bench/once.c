@@ -12,12 +12,12 @@
 
 enum { SMALLEST = 12, LARGEST = 26, ROUNDS = 15 };
 
-#define CHECK(call)                                        \
-    do {                                                   \
-        if ((call) < 0) {                                  \
-            fprintf(stderr, "%s\n", ds_error_get_last());  \
-            exit(1);                                       \
-        }                                                  \
+#define CHECK(call)                                       \
+    do {                                                  \
+        if ((call) < 0) {                                 \
+            fprintf(stderr, "%s\n", ds_error_get_last()); \
+            exit(1);                                      \
+        }                                                 \
     } while (0)
 
 static float *a, *b, *c, *d;
@@ -101,6 +101,7 @@ int main(void) {
     } rows[] = { { "c = a + b", ds_add, omp_add },
                  { "c = f a + c", ds_saxpy, omp_saxpy },
                  { "5-point stencil", ds_stencil, omp_stencil } };
+
     size_t room = ((size_t)1 << LARGEST) + ((size_t)1 << 16);
     CHECK(ds_stream_create(NULL, &stream));
     float **const all[] = { &a, &b, &c, &d };
