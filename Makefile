@@ -84,7 +84,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -222,6 +222,10 @@ FUZZ_IPC := build/clang-fuzz/fuzz-ipc$(if $(filter cuda,$(DS_TEST_DRIVER)),-stan
 fuzz-ipc: ## fuzz imports of other processes' events and memory for FUZZ_SECONDS (60); DS_TEST_DRIVER=cuda: on the stand-in
 	$(SUBMAKE) MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_IPC)
 	@$(FUZZ_IPC) -max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=512 -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz-ipc-
+
+fuzz-ptx: ## fuzz the texts of images that ds_kernel_create reads for FUZZ_SECONDS (60)
+	$(SUBMAKE) MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx
+	@build/clang-fuzz/fuzz-ptx -max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=2048 -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz-ptx-
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
@@ -380,6 +384,8 @@ $(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
 	$(COMPILE_USER) -std=gnu11 -Ibench $(CUDA_FLAGS) $< $(STANDIN) -o $@ $(LDFLAGS) -pthread -ldl -lm
 
 $(B)/fuzz-ipc: $(B)/tests/fuzz/ipc.o $(B)/devstream.o
+	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
+$(B)/fuzz-ptx: $(B)/tests/fuzz/ptx_text.o $(B)/devstream.o
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
 $(B)/fuzz-ipc-standin: $(B)/tests/fuzz/ipc.o $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm

@@ -33,10 +33,6 @@
 #ifndef DEVSTREAM_KERNEL_H_INCLUDED
 #define DEVSTREAM_KERNEL_H_INCLUDED
 
-#ifdef __FAST_MATH__
-#error "kernels promise the same bits on both drivers: compile them without -ffast-math"
-#endif
-
 #if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
 /* ---- device code, clang without CUDA's headers ---- */
 typedef __INT8_TYPE__ int8_t;
@@ -142,6 +138,21 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__QUIET_BEGIN
 #define DS__QUIET_END
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+#define DS__STATIC_ASSERT static_assert
+#else
+#define DS__STATIC_ASSERT _Static_assert
+#endif
+
+/* In each kernel: refuses options that change the bits of its results. */
+#ifdef __FAST_MATH__
+#define DS__KERNEL_OPTIONS(name)                                                \
+    DS__STATIC_ASSERT(0, #name ": kernels have the same bits on both drivers: " \
+                               "compile them without -ffast-math");
+#else
+#define DS__KERNEL_OPTIONS(name)
 #endif
 
 /** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
@@ -319,13 +330,13 @@ DSDEF int ds_kernel_run_blocks(void (*block_fn)(ds_kernel_block *block, const vo
                                const void *args);
 /** Ends the running block kernel with an error, because a block needs more scratch memory than
     DS_KERNEL_SCRATCH_BYTES. Does not return. */
-DSDEF void ds_kernel_block_overflow(size_t size);
+DSDEF void ds_kernel_block_overflow(void);
 
 /* Takes count elements of the block's scratch memory. */
 static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t count) {
     size_t bytes = (size * count + 63) / 64 * 64;
     if (bytes > DS_KERNEL_SCRATCH_BYTES - b->used)
-        ds_kernel_block_overflow(bytes);
+        ds_kernel_block_overflow();
     void *p = b->scratch + b->used;
     b->used += bytes;
 #ifdef DEVSTREAM_KERNEL_DEBUG
@@ -357,6 +368,7 @@ static inline void *dsk__block_take(ds_kernel_block *b, size_t size, size_t coun
 
 /* The argument struct and the function that fills it. */
 #define DS__KERNEL_ARGS(name, counts, dims, ...)                      \
+    DS__KERNEL_OPTIONS(name)                                          \
     struct name##_args {                                              \
         DS__EACH(DS__AS_MEMBER, 0, __VA_ARGS__)                       \
         ds_kernel_dims dsk__dims;                                     \
@@ -609,11 +621,6 @@ static inline void dsk__row_next(const ds_kernel_dims *d, dsk__kernel_row *r) {
     DS_KERNEL_FN DS__UNUSED void name##__block( \
         DS__BLOCK *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__))
 
-#ifdef __cplusplus
-#define DS__STATIC_ASSERT static_assert
-#else
-#define DS__STATIC_ASSERT _Static_assert
-#endif
 #define DS__BLOCK_LIMITS(name, x, y, z)                                                         \
     DS__STATIC_ASSERT((x) >= 1 && (y) >= 1 && (z) >= 1 && (x) * (y) * (z) <= 1024 && (z) <= 64, \
                       #name ": a block has 1 to 1,024 threads, at most 64 in z");
@@ -874,12 +881,8 @@ static int ds__blocks_run(void (*block_fn)(ds_kernel_block *block, const void *a
         b->used = 0;
         b->in_threads = 0;
         block_fn(b, args);
-        if (b->in_threads) {
-            ds__fail(DS_ERR_FAILED,
-                     "a thread loop was left by return or goto in block (%u, %u, %u)", b->index[0],
-                     b->index[1], b->index[2]);
-            return 1;
-        }
+        if (b->in_threads)
+            return DS__KERNEL_LOOP_LEFT;
         if (++b->index[0] == b->grid[0]) {
             b->index[0] = 0;
             if (++b->index[1] == b->grid[1]) {
@@ -897,7 +900,8 @@ static int ds__blocks_guard(void (*block_fn)(ds_kernel_block *block, const void 
     jmp_buf overflow;
     jmp_buf *outer = ds__scratch_overflow;
     ds__scratch_overflow = &overflow;
-    int status = setjmp(overflow) ? 1 : ds__blocks_run(block_fn, b, count, args);
+    int status =
+        setjmp(overflow) ? DS__KERNEL_SCRATCH_SPENT : ds__blocks_run(block_fn, b, count, args);
     ds__scratch_overflow = outer;
     return status;
 }
@@ -906,11 +910,8 @@ DSDEF int(ds_kernel_run_blocks)(void (*block_fn)(ds_kernel_block *block, const v
                                 const ds_kernel_dims *dims, size_t first, size_t count,
                                 const void *args) {
     ds__scratch *chunk = ds__scratch_take();
-    if (!chunk) {
-        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the %d bytes of scratch of a block",
-                 DS_KERNEL_SCRATCH_BYTES);
-        return 1;
-    }
+    if (!chunk)
+        return DS__KERNEL_NO_SCRATCH;
     ds_kernel_block b = { .scratch = chunk->memory };
     size_t row = first / dims->n[0];
     b.index[0] = (unsigned)(first - row * dims->n[0]);
@@ -923,11 +924,7 @@ DSDEF int(ds_kernel_run_blocks)(void (*block_fn)(ds_kernel_block *block, const v
     return status;
 }
 
-DSDEF void(ds_kernel_block_overflow)(size_t size) {
-    ds__fail(
-        DS_ERR_FAILED,
-        "shared and private variables of a block need more than %d bytes, the last of them %zu",
-        DS_KERNEL_SCRATCH_BYTES, size);
+DSDEF void(ds_kernel_block_overflow)(void) {
     longjmp(*ds__scratch_overflow, 1);
 }
 
@@ -970,13 +967,7 @@ static ds_result ds__kernel_def_create(ds_kernel_def *def, ds_kernel *out) {
                                       .entry = def->ptx ? def->name : NULL,
                                       .block = def->block,
                                       .items_per_block = def->items_per_block } };
-    ds_result r = ds__kernel_new(&desc, out);
-    if (r < 0)
-        return r;
-    ds__kernel *k = ds__pin(&ds__g.kernels, out->id);
-    k->ours = 1; /* a status comes from ds_kernel_run_blocks, which sets the sentence */
-    ds__unpin(&ds__g.kernels, k);
-    return DS_OK;
+    return ds__kernel_new(&desc, out);
 }
 
 /* The slow part of ds__kernel_def_get: creates the kernel, unless another thread did. */

@@ -163,6 +163,8 @@ extern "C" {
 #include "base/touch.h"
 #include "base/ipc_board.h"
 #include "base/memory_table.h"
+#include "base/ptx_text.h"
+#include "base/ptx_use.h"
 
 #include "core/drivers.h"
 #include "core/types.h"
@@ -191,6 +193,7 @@ extern "C" {
 #include "core/user_memory.h"
 #include "core/copy.h"
 #include "core/host_func.h"
+#include "core/kernel_table.h"
 #include "core/kernel.h"
 #include "core/graph.h"
 #include "core/graph_add.h"

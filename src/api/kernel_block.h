@@ -57,11 +57,6 @@
     DS_KERNEL_FN DS__UNUSED void name##__block( \
         DS__BLOCK *dsk__b DS__UNUSED DS__EACH(DS__AS_PARAMETER, 0, __VA_ARGS__))
 
-#ifdef __cplusplus
-#define DS__STATIC_ASSERT static_assert
-#else
-#define DS__STATIC_ASSERT _Static_assert
-#endif
 #define DS__BLOCK_LIMITS(name, x, y, z)                                                         \
     DS__STATIC_ASSERT((x) >= 1 && (y) >= 1 && (z) >= 1 && (x) * (y) * (z) <= 1024 && (z) <= 64, \
                       #name ": a block has 1 to 1,024 threads, at most 64 in z");

@@ -28,6 +28,7 @@
 
 /* The argument struct and the function that fills it. */
 #define DS__KERNEL_ARGS(name, counts, dims, ...)                      \
+    DS__KERNEL_OPTIONS(name)                                          \
     struct name##_args {                                              \
         DS__EACH(DS__AS_MEMBER, 0, __VA_ARGS__)                       \
         ds_kernel_dims dsk__dims;                                     \

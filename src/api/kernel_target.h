@@ -14,10 +14,6 @@
 #ifndef DS__API_KERNEL_TARGET_H
 #define DS__API_KERNEL_TARGET_H
 
-#ifdef __FAST_MATH__
-#error "kernels promise the same bits on both drivers: compile them without -ffast-math"
-#endif
-
 #if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
 /* ---- device code, clang without CUDA's headers ---- */
 typedef __INT8_TYPE__ int8_t;
@@ -123,6 +119,21 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__QUIET_BEGIN
 #define DS__QUIET_END
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
+#endif
+
+#ifdef __cplusplus
+#define DS__STATIC_ASSERT static_assert
+#else
+#define DS__STATIC_ASSERT _Static_assert
+#endif
+
+/* In each kernel: refuses options that change the bits of its results. */
+#ifdef __FAST_MATH__
+#define DS__KERNEL_OPTIONS(name)                                                \
+    DS__STATIC_ASSERT(0, #name ": kernels have the same bits on both drivers: " \
+                               "compile them without -ffast-math");
+#else
+#define DS__KERNEL_OPTIONS(name)
 #endif
 
 /** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
