@@ -6,14 +6,14 @@
              cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/jacobi.c -o jacobi \
                 -L$CUDA_HOME/lib64 -lcudart -pthread
    Run:      ./jacobi                       512 x 512 points, 1000 sweeps
-             ./jacobi NX NY SWEEPS PARTS    rows are divided into PARTS; 0: one for each device
+             ./jacobi NX NY SWEEPS PARTS    rows are divided into PARTS; 0: one per device
 
-   Points at the edge keep their values: 1 on top, 0 elsewhere. A sweep replaces each inner point by the
-   mean of its four neighbours. A part has some rows, and above and below them a copy of the
+   Points at the edge keep their values: 1 on top, 0 elsewhere. A sweep replaces each inner point by
+   the mean of its four neighbours. A part has some rows, and above and below them a copy of the
    neighbour's next row, the halo. In a sweep each part
 
-       computes its first and last row, and copies them into the neighbours' halos   (stream "halo")
-       computes its other rows at the same time                                      (stream "inner")
+       computes its first and last row, and copies them to the neighbours' halos   (stream "halo")
+       computes its other rows at the same time                                    (stream "inner")
 
    The sweep of all parts is captured into one graph with these streams as branches, so one call
    launches a sweep on all devices. Sweeps take turns between two arrays, so there are two graphs.
@@ -148,7 +148,8 @@ static float get_largest_change(void) {
 /* Returns the seconds that the sweeps took. */
 static double run(int sweeps) {
     ds_graph_exec step[2] = { capture_sweep(0), capture_sweep(1) };
-    struct timespec begin, end;
+    struct timespec begin;
+    struct timespec end;
     timespec_get(&begin, TIME_UTC);
     for (int k = 1; k <= sweeps; k++) {
         DS_CHECK(ds_graph_launch(step[(k - 1) % 2], all[0].inner));
@@ -178,6 +179,17 @@ static void plain_sweep(const float *in, float *out) {
     for (size_t y = 1; y < ny - 1; y++)
         for (size_t at = y * nx + 1; at < y * nx + nx - 1; at++)
             out[at] = 0.25f * ((in[at - 1] + in[at + 1]) + (in[at - nx] + in[at + nx]));
+}
+
+/* FNV-1a of the bits. */
+static uint32_t checksum(const float *numbers, size_t count) {
+    uint32_t hash = 0x811c9dc5u;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &numbers[i], sizeof bits);
+        hash = (hash ^ bits) * 0x01000193u;
+    }
+    return hash;
 }
 
 int main(int argc, char **argv) {
@@ -224,7 +236,8 @@ int main(int argc, char **argv) {
     int same = memcmp(result, plain[sweeps % 2], nx * ny * sizeof(float)) == 0;
     printf("%zu x %zu points, %d sweeps in %d parts from %s: %.3f ms, %.2f GB/s\n", nx, ny, sweeps,
            parts, name, 1e3 * seconds, 8e-9 * (double)(nx * ny) * sweeps / seconds);
-    printf("check: %s\n", same ? "the same bits as a plain loop" : "WRONG: a plain loop differs");
+    printf("check: %s, checksum %08x\n", same ? "the same bits as a plain loop" : "WRONG",
+           (unsigned)checksum(result, nx * ny));
     free(plain[0]);
     free(plain[1]);
     free(result);

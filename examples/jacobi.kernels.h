@@ -7,8 +7,8 @@
 #include "jacobi.ptx.h"
 #endif
 
-/* A sweep over ny rows of nx inner points: the mean of the four neighbours. Both arrays begin at the
-   row above; a row has two points more, which are never written. */
+/* A sweep over ny rows of nx inner points: the mean of the four neighbours. Both arrays begin at
+   the row above; a row has two points more, which are never written. */
 DS_KERNEL_2D(sweep, x, y, nx, ny, DS_READ(float, in, (nx + 2) * (ny + 2)),
              DS_WRITE(float, out, (nx + 2) * (ny + 2))) {
     size_t row = nx + 2;

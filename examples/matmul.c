@@ -1,5 +1,5 @@
-/* matmul.c - a matrix product by two kernels, one over items and one over blocks with tiles in shared
-   memory, and how fast they are. Both are compared with a plain loop.
+/* matmul.c - a matrix product by two kernels, one over items and one over blocks with tiles in
+   shared memory, and how fast they are. Both are compared with a plain loop.
 
    Compile:  cc -O2 -I. examples/matmul.c -o matmul -pthread
      or, to use a GPU where there is one:
@@ -52,7 +52,8 @@ static ds_result launch(int tiled, matrix a, matrix b, matrix c, ds_stream s) {
 
 /* Returns the time of a launch in ms, the best of 5. */
 static double time_launch(int tiled, matrix a, matrix b, matrix c, ds_stream s) {
-    ds_event begin, end;
+    ds_event begin;
+    ds_event end;
     double best = 1e30;
     DS_CHECK(ds_event_create(DS_EVENT_TIMING, "begin", &begin));
     DS_CHECK(ds_event_create(DS_EVENT_TIMING, "end", &end));
@@ -82,6 +83,17 @@ static void plain(const float *a, const float *b, float *c) {
             }
             c[y * n + x] = sum;
         }
+}
+
+/* FNV-1a of the bits. */
+static uint32_t checksum(const float *numbers, size_t count) {
+    uint32_t hash = 0x811c9dc5u;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &numbers[i], sizeof bits);
+        hash = (hash ^ bits) * 0x01000193u;
+    }
+    return hash;
 }
 
 int main(int argc, char **argv) {
@@ -115,8 +127,10 @@ int main(int argc, char **argv) {
         DS_CHECK(ds_copy(c.host, c.device, c.bytes, s));
         DS_CHECK(ds_stream_synchronize(s));
         int same = memcmp(c.host, expected, c.bytes) == 0;
-        printf("%-16s %10.3f ms  %8.2f GFLOP/s   %s\n", tiled ? "tiles, by blocks" : "by items", ms,
-               2e-6 * m * k * n / ms, same ? "the same bits as a plain loop" : "WRONG");
+        printf("%-16s %10.3f ms  %8.2f GFLOP/s\n", tiled ? "tiles, by blocks" : "by items", ms,
+               2e-6 * m * k * n / ms);
+        printf("check: %s, checksum %08x\n", same ? "the same bits as a plain loop" : "WRONG",
+               (unsigned)checksum(c.host, c.bytes / sizeof(float)));
         result = same ? result : 2;
     }
 

@@ -1,22 +1,22 @@
-/* pipeline.c - blurs a gray picture of any size in constant memory: reads pieces of a file, copies
-   them to the device, runs two kernels, copies back, and writes a file; all at the same time.
+/* pipeline.c - blurs a gray picture of any size in constant memory: pieces of a file are copied to
+   the device, go through two kernels, are copied back, and are written to a file. Copies in both
+   directions, kernels and the host's work on files run at the same time.
 
    Compile:  cc -O2 -I. examples/pipeline.c -o pipeline -pthread
      or, to use a GPU where there is one:
              cc -O2 -DDEVSTREAM_CUDA -I. -I$CUDA_HOME/include examples/pipeline.c -o pipeline \
                 -L$CUDA_HOME/lib64 -lcudart -pthread
-   Run:      ./pipeline                               examples/data/digits.csv to pipeline.pgm
-             ./pipeline [--check] [IN [OUT]]          IN: a binary PGM (P5) with values to 255; each
-                                                      byte of another file is a pixel, 256 in a row
-   --check compares the output with a plain loop.
+   Run:      ./pipeline             a picture that the program makes in a temporary file
+             ./pipeline IN [OUT]    IN, OUT: binary PGM files (P5) with values up to 255; without
+                                    OUT, the result goes to a temporary file
 
-   A piece is ROWS rows of the picture. Its way has three stages, each on a stream of its own:
+   A piece is ROWS rows of the picture. It has three stages, each on a stream of its own:
 
        copy in  -->  blur_rows, blur_columns  -->  copy back
 
-   A stage waits for an event of the stage before. There are three slots with buffers for a piece, so
+   A stage waits for an event of the stage before. There are three slots with buffers for a piece:
    one piece is copied in while the kernels work on a second and a third is copied back. The host
-   reads and writes the file meanwhile; it waits for a slot only before it uses the slot again.
+   waits for a slot only before it uses the slot again. At the end a plain loop checks the output.
 
    Exit status: 0 fine, 1 something failed, 2 the result is wrong. */
 #define DEVSTREAM_IMPLEMENTATION
@@ -53,27 +53,38 @@ static ds_stream copy_in;
 static ds_stream compute;
 static ds_stream copy_back;
 
-static void fail(const char *text, const char *name) {
-    fprintf(stderr, "pipeline: %s %s\n", text, name);
+static void fail(const char *text) {
+    fprintf(stderr, "pipeline: %s\n", text);
     exit(1);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* Makes a picture of rings. */
+static FILE *make_file(void) {
+    FILE *file = tmpfile();
+    if (!file)
+        fail("cannot make a temporary file");
+    fprintf(file, "P5\n640 480\n255\n");
+    for (int y = 0; y < 480; y++)
+        for (int x = 0; x < 640; x++)
+            putc(((x - 320) * (x - 320) + (y - 240) * (y - 240)) / 64 % 256, file);
+    rewind(file);
+    return file;
+}
+
 static picture picture_open(const char *name) {
-    picture p = { .file = fopen(name, "rb"), .nx = 256 };
-    unsigned long nx, ny, most;
+    picture p = { .file = name ? fopen(name, "rb") : make_file() };
+    unsigned long nx;
+    unsigned long ny;
+    unsigned most;
     if (!p.file)
-        fail("cannot read", name);
-    if (fscanf(p.file, "P5 %lu %lu %lu", &nx, &ny, &most) == 3 && most < 256) {
-        p.start = ftell(p.file) + 1;
-        p.nx = nx;
-        p.ny = ny;
-    } else if (fseek(p.file, 0, SEEK_END) == 0) {
-        p.ny = (size_t)ftell(p.file) / p.nx;
-    }
-    if (!p.nx || !p.ny)
-        fail("no whole row in", name);
+        fail("cannot read the picture");
+    if (fscanf(p.file, "P5 %lu %lu %u", &nx, &ny, &most) != 3 || !nx || !ny || most > 255)
+        fail("not a binary PGM file with values up to 255");
+    p.start = ftell(p.file) + 1;
+    p.nx = nx;
+    p.ny = ny;
     return p;
 }
 
@@ -84,7 +95,7 @@ static void read_row(picture *p, long y, uint8_t *to) {
     y = y > last ? last : y;
     if (fseek(p->file, p->start + y * (long)p->nx, SEEK_SET) != 0 ||
         fread(to + RADIUS, 1, p->nx, p->file) != p->nx)
-        fail("cannot read", "a row");
+        fail("the picture ends too early");
     memset(to, to[RADIUS], RADIUS);
     memset(to + RADIUS + p->nx, to[RADIUS + p->nx - 1], RADIUS);
 }
@@ -137,7 +148,7 @@ static void finish(slot *s, size_t nx, FILE *out) {
         return;
     DS_CHECK(ds_event_synchronize(s->done));
     if (fwrite(s->out, 1, nx * s->rows, out) != nx * s->rows)
-        fail("cannot write", "the output");
+        fail("cannot write the output");
     s->rows = 0;
 }
 
@@ -181,21 +192,29 @@ static int check(picture *p, FILE *out) {
     return same;
 }
 
+/* FNV-1a of the pixels. */
+static uint32_t checksum(const picture *p, FILE *out) {
+    uint32_t hash = 0x811c9dc5u;
+    if (fseek(out, -(long)(p->nx * p->ny), SEEK_END) != 0)
+        return 0;
+    for (int byte = getc(out); byte != EOF; byte = getc(out))
+        hash = (hash ^ (uint32_t)byte) * 0x01000193u;
+    return hash;
+}
+
 int main(int argc, char **argv) {
-    int wants_check = argc > 1 && strcmp(argv[1], "--check") == 0;
-    char **name = argv + 1 + wants_check;
-    const char *out_name = *name && name[1] ? name[1] : "pipeline.pgm";
-    picture p = picture_open(*name ? *name : "examples/data/digits.csv");
-    FILE *out = fopen(out_name, "w+b");
+    picture p = picture_open(argc > 1 ? argv[1] : NULL);
+    FILE *out = argc > 2 ? fopen(argv[2], "w+b") : tmpfile();
     if (!out)
-        fail("cannot write", out_name);
+        fail("cannot write the output");
 
     DS_CHECK(ds_stream_create(NULL, &copy_in));
     DS_CHECK(ds_stream_create(NULL, &compute));
     DS_CHECK(ds_stream_create(NULL, &copy_back));
     for (int i = 0; i < SLOTS; i++)
         open_slot(&slots[i], p.nx);
-    struct timespec begin, end;
+    struct timespec begin;
+    struct timespec end;
     timespec_get(&begin, TIME_UTC);
     blur(&p, out);
     timespec_get(&end, TIME_UTC);
@@ -208,11 +227,10 @@ int main(int argc, char **argv) {
 
     double ms =
         1e3 * difftime(end.tv_sec, begin.tv_sec) + 1e-6 * (double)(end.tv_nsec - begin.tv_nsec);
-    printf("%s: %zu x %zu pixels in %.3f ms\n", out_name, p.nx, p.ny, ms);
-    int same = fflush(out) == 0 && (!wants_check || check(&p, out));
-    if (wants_check)
-        printf("check: %s\n",
-               same ? "the same bytes as a plain loop" : "WRONG: a plain loop differs");
+    printf("%zu x %zu pixels in %.3f ms\n", p.nx, p.ny, ms);
+    int same = fflush(out) == 0 && check(&p, out);
+    printf("check: %s, checksum %08x\n", same ? "the same bytes as a plain loop" : "WRONG",
+           (unsigned)checksum(&p, out));
     fclose(p.file);
     fclose(out);
     return same ? 0 : 2;

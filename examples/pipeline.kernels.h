@@ -9,7 +9,7 @@
 
 enum { RADIUS = 2 };
 
-/* Weights 1 4 6 4 1 over 16, in both directions. Whole numbers: nothing is rounded before the end. */
+/* Weights 1 4 6 4 1 over 16, in both directions. Integers: nothing is rounded before the end. */
 DS_KERNEL_FN uint32_t weigh(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t e) {
     return a + e + 4 * (b + d) + 6 * c;
 }

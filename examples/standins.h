@@ -1,4 +1,4 @@
-/* standins.h - until the arithmetic of kernels, DS_UNROLL and DS_CHECK are in the headers. */
+/* standins.h - until the arithmetic of kernels and DS_CHECK are in the headers. */
 #ifndef STANDINS_H
 #define STANDINS_H
 
@@ -49,11 +49,5 @@ DS_KERNEL_FN uint32_t ds_atomic_add_block_u32(uint32_t *p, uint32_t v) {
         }                                                                            \
     } while (0)
 #endif
-#endif
-
-#if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
-#define DS_UNROLL _Pragma("unroll")
-#else
-#define DS_UNROLL _Pragma("GCC unroll 16")
 #endif
 #endif

@@ -145,7 +145,9 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
     DS__QUIET_BEGIN                                                                                \
-    DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
+    /* not inlined, so that warnings of the optimiser stay in here */                              \
+    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                            \
+        ds_kernel_block *dsk__outer, const void *dsk__args) {                                      \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
         /* a copy that no other function sees, so that the extents are constants */                \
         ds_kernel_block dsk__block = *dsk__outer;                                                  \

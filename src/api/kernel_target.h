@@ -136,6 +136,13 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__KERNEL_OPTIONS(name)
 #endif
 
+/** Unrolls the loop that follows, whose number of iterations is a constant of at most 16. */
+#if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS_UNROLL _Pragma("unroll")
+#else
+#define DS_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
 #define DS_KERNEL_FN DS__DEVICE_FN
 /** Qualifies a table of constants that kernels read in both forms. */
