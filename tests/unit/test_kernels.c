@@ -10,7 +10,7 @@
 
 #include "standin/ptx.h"
 
-enum { THREADS = 256, LARGEST = 6 * BLOCK };
+enum { LARGEST = 4 * BLOCK };
 
 typedef struct range {
     const void *start;
@@ -37,43 +37,74 @@ static void *reach(void *user, uint64_t address, size_t size, int write) {
 
 /* ---- launches ---- */
 
-static void run_ptx(const char *text, const char *entry, memory *m, unsigned blocks,
-                    const uint64_t *params, size_t count) {
+/* The PTX of all kernels of the demo as one text. */
+static const char *ptx_text(void) {
+    static char text[64 << 10];
+    if (!*text)
+        for (const char *const *piece = demo__ptx; *piece; piece++) {
+            assert_true(strlen(text) + strlen(*piece) < sizeof text);
+            strcat(text, *piece);
+        }
+    return text;
+}
+
+/* Runs blocks of a kernel with the arguments that its launch has; the last two are the first item
+   and the number of items. */
+static void run_ptx(const char *entry, memory *m, unsigned blocks, const void *const *arguments,
+                    size_t count) {
     char error[256] = "";
-    const void *pointers[8];
-    ptx_module *module = ptx_load(text, error, sizeof error);
+    ptx_module *module = ptx_load(ptx_text(), error, sizeof error);
     const ptx_function *f = module ? ptx_find(module, entry) : NULL;
     ptx_launch launch = { .grid = { blocks, 1, 1 },
                           .block = { THREADS, 1, 1 },
-                          .params = pointers,
+                          .params = arguments,
                           .memory = { reach, m } };
     if (!module)
         fail_msg("%s", error);
     assert_non_null(f);
     assert_int_equal(ptx_param_count(f), count);
-    for (size_t i = 0; i < count; i++) {
-        assert_int_equal(ptx_param_size(f, i), sizeof *params);
-        pointers[i] = &params[i];
-    }
     if (ptx_run(f, &launch, error, sizeof error) != PTX_OK)
         fail_msg("%s: %s", entry, error);
     ptx_unload(module);
 }
 
-static uint64_t address(const void *p) {
-    return (uint64_t)(uintptr_t)p;
+/* A part of the input, and results to add to. */
+typedef struct part {
+    unsigned char *data;
+    uint64_t *results;
+    uint64_t size;
+    uint64_t offset;
+} part;
+
+static size_t blocks_of(size_t size) {
+    return (size + BLOCK - 1) / BLOCK;
 }
 
-static void run_histogram(const piece_args *a, size_t first, size_t count, unsigned blocks) {
-    memory m = { { { a->data, (size_t)a->size, 0 }, { a->results, RESULT_BYTES, 1 } } };
-    uint64_t params[] = { address(a->data), address(a->results), a->size, first, count };
-    run_ptx(ptx_histogram, "histogram", &m, blocks, params, 5);
+static void run_histogram(const part *p, uint64_t first, uint64_t count) {
+    memory m = { { { p->data, (size_t)p->size, 0 }, { p->results, RESULT_BYTES, 1 } } };
+    struct histogram_args a =
+        histogram_pack(blocks_of((size_t)p->size), (void *)p->data, p->results, p->size);
+    const void *params[] = { &a.data, &a.results, &a.size, &a.dsk__dims, &first, &count };
+    run_ptx("histogram", &m, (unsigned)count, params, 6);
 }
 
-static void run_checksum(const piece_args *a, size_t first, size_t count, unsigned blocks) {
-    memory m = { { { a->data, (size_t)a->size, 0 }, { a->results, RESULT_BYTES, 1 } } };
-    uint64_t params[] = { address(a->data), address(a->results), a->size, a->offset, first, count };
-    run_ptx(ptx_checksum, "checksum", &m, blocks, params, 6);
+static void run_checksum(const part *p, uint64_t first, uint64_t count) {
+    memory m = { { { p->data, (size_t)p->size, 0 }, { p->results, RESULT_BYTES, 1 } } };
+    struct checksum_args a =
+        checksum_pack(blocks_of((size_t)p->size), (void *)p->data, p->results, p->size, p->offset);
+    const void *params[] = {
+        &a.data, &a.results, &a.size, &a.offset, &a.dsk__dims, &first, &count
+    };
+    run_ptx("checksum", &m, (unsigned)count, params, 7);
+}
+
+/* The CPU forms. */
+static void run_on_the_cpu(const part *p, size_t first, size_t count) {
+    size_t blocks = blocks_of((size_t)p->size);
+    struct histogram_args h = histogram_pack(blocks, (void *)p->data, p->results, p->size);
+    struct checksum_args c = checksum_pack(blocks, (void *)p->data, p->results, p->size, p->offset);
+    assert_int_equal(histogram_def.cpu_fn(first, count, &h), 0);
+    assert_int_equal(checksum_def.cpu_fn(first, count, &c), 0);
 }
 
 /* ---- inputs and comparisons ---- */
@@ -102,12 +133,12 @@ static void fill(unsigned char *to, size_t size, int pattern) {
 }
 
 /* The result of loops over single bytes. */
-static void count_plainly(const piece_args *a, size_t first, size_t count) {
+static void count_plainly(const part *a, size_t first, size_t count) {
     for (uint64_t i = (uint64_t)first * BLOCK; i < (first + count) * BLOCK && i < a->size; i++)
         a->results[a->data[i]]++;
 }
 
-static void sum_plainly(const piece_args *a, size_t first, size_t count) {
+static void sum_plainly(const part *a, size_t first, size_t count) {
     for (uint64_t i = (uint64_t)first * BLOCK; i < (first + count) * BLOCK && i < a->size; i++) {
         a->results[SUM] += a->data[i];
         a->results[WEIGHTED] =
@@ -117,100 +148,69 @@ static void sum_plainly(const piece_args *a, size_t first, size_t count) {
 
 /* All three ways begin with the same results, since kernels add to what is there. W counts
    modulo ADLER: how often the remainder was taken is each way's own affair. */
-static void compare_ways(size_t size, uint64_t offset, int pattern, size_t first, size_t count,
-                         unsigned blocks) {
-    uint64_t results[3][WORDS], before;
+static void compare_ways(size_t size, uint64_t offset, int pattern, size_t first, size_t count) {
+    uint64_t results[3][WORDS];
     unsigned char *data = NULL;
-    piece_args a[3];
+    part a[3];
     assert_int_equal(posix_memalign((void **)&data, 16, size ? size : 1), 0);
     fill(data, size, pattern);
     for (int i = 0; i < WORDS; i++)
         results[0][i] = results[1][i] = results[2][i] = next_random() >> 20;
-    before = results[0][WEIGHTED];
+    uint64_t before = results[0][WEIGHTED];
     for (int i = 0; i < 3; i++)
-        a[i] = (piece_args){ data, results[i], size, offset };
-    run_histogram(&a[0], first, count, blocks);
-    run_checksum(&a[0], first, count, blocks);
-    assert_int_equal(histogram(first, count, &a[1]), 0);
-    assert_int_equal(checksum(first, count, &a[1]), 0);
+        a[i] = (part){ data, results[i], size, offset };
+
+    if (count) {
+        run_histogram(&a[0], first, count);
+        run_checksum(&a[0], first, count);
+        run_on_the_cpu(&a[1], first, count);
+    }
     count_plainly(&a[2], first, count);
     sum_plainly(&a[2], first, count);
+
     /* so that W never overflows */
-    assert_true(results[0][WEIGHTED] - before < (uint64_t)blocks * ADLER);
+    assert_true(results[0][WEIGHTED] - before <= (uint64_t)count * ADLER);
     for (int i = 0; i < 3; i++)
         results[i][WEIGHTED] %= ADLER;
     for (int i = 0; i < WORDS; i++)
         if (results[0][i] != results[2][i] || results[1][i] != results[2][i])
-            fail_msg("%zu bytes at %llu, pattern %d, items %zu+%zu, %u blocks: word %d is %llu on "
-                     "the device, %llu on the CPU, "
-                     "%llu plainly",
-                     size, (unsigned long long)offset, pattern, first, count, blocks, i,
+            fail_msg("%zu bytes at %llu, pattern %d, blocks %zu+%zu: word %d is %llu on the "
+                     "device, %llu on the CPU, %llu plainly",
+                     size, (unsigned long long)offset, pattern, first, count, i,
                      (unsigned long long)results[0][i], (unsigned long long)results[1][i],
                      (unsigned long long)results[2][i]);
     free(data);
-}
-
-static size_t items_of(size_t size) {
-    return (size + BLOCK - 1) / BLOCK;
 }
 
 /* ---- tests ---- */
 
 static void test_a_string_is_no_longer_than_c11_promises(void **unused) {
     (void)unused;
-    assert_true(sizeof ptx_histogram <= 4096 && sizeof ptx_checksum <= 4096 &&
-                sizeof ptx_add_rows <= 4096);
+    for (const char *const *piece = demo__ptx; *piece; piece++)
+        assert_true(strlen(*piece) <= 4095);
 }
 
-static void test_sizes_that_do_not_fill_vectors_or_items(void **unused) {
-    static const size_t sizes[] = { 0,
-                                    1,
-                                    2,
-                                    15,
-                                    16,
-                                    17,
-                                    31,
-                                    32,
-                                    33,
-                                    4080,
-                                    4095,
-                                    4096,
-                                    4097,
-                                    4111,
-                                    4112,
-                                    BLOCK - 17,
-                                    BLOCK - 16,
-                                    BLOCK - 1,
-                                    BLOCK,
-                                    BLOCK + 1,
-                                    BLOCK + 15,
-                                    BLOCK + 16,
-                                    2 * BLOCK - 1,
-                                    2 * BLOCK + 4096 + 7 };
+static void test_sizes_that_do_not_fill_tiles_or_blocks(void **unused) {
+    static const size_t sizes[] = { 0,     1,         2,         3,           4,
+                                    5,     255,       256,       257,         TILE - 1,
+                                    TILE,  TILE + 1,  TILE + 7,  2 * TILE,    BLOCK - 1,
+                                    BLOCK, BLOCK + 1, BLOCK + 4, BLOCK + TILE };
     (void)unused;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        compare_ways(sizes[i], 0, (int)(i % PATTERNS), 0, items_of(sizes[i]),
-                     (unsigned)(items_of(sizes[i]) + !sizes[i]));
+        compare_ways(sizes[i], 0, (int)(i % PATTERNS), 0, blocks_of(sizes[i]));
 }
 
-static void test_any_number_of_blocks_does_all_items(void **unused) {
-    static const unsigned blocks[] = { 1, 2, 3, 4, 5, 6, 9, 17, 23, 24, 25 };
+static void test_blocks_begin_and_end_anywhere(void **unused) {
     (void)unused;
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-        compare_ways(LARGEST - i, 123, RANDOM, 0, 6, blocks[i]);
-}
-
-static void test_items_begin_and_end_anywhere(void **unused) {
-    (void)unused;
-    for (size_t first = 0; first < 4; first++)
-        for (size_t count = 0; first + count <= 4; count++)
-            compare_ways(3 * BLOCK + 1001, 77, RANDOM, first, count, 1 + (unsigned)count / 2);
+    for (size_t first = 0; first < 3; first++)
+        for (size_t count = 1; first + count <= 3; count++)
+            compare_ways(2 * BLOCK + 1001, 77, RANDOM, first, count);
 }
 
 static void test_every_pattern_of_bytes(void **unused) {
     (void)unused;
     for (int pattern = 0; pattern < PATTERNS; pattern++)
-        compare_ways(BLOCK + 4321, 0, pattern, 0, 2, 2);
+        compare_ways(BLOCK + 4321, 0, pattern, 0, 2);
 }
 
 static void test_positions_in_the_input_count_modulo_adler(void **unused) {
@@ -218,28 +218,32 @@ static void test_positions_in_the_input_count_modulo_adler(void **unused) {
                                         ADLER + 1, (uint64_t)1 << 32, ((uint64_t)1 << 48) - 1 };
     (void)unused;
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
-        compare_ways(5000, offsets[i], TOP, 0, 1, 1);
+        compare_ways(5000, offsets[i], TOP, 0, 1);
     for (int i = 0; i < 8; i++)
-        compare_ways((size_t)(next_random() % BLOCK), next_random() >> 16, RANDOM, 0, 1, 1);
+        compare_ways(1 + (size_t)(next_random() % BLOCK), next_random() >> 16, RANDOM, 0, 1);
 }
 
 static void test_rows_are_added_word_by_word(void **unused) {
     static const uint64_t counts[] = { 0, 1, 2, 3, 7 };
     (void)unused;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
-        for (size_t first = 0; first < WORDS; first += 100) {
-            uint64_t rows[7 * WORDS], sum[2][WORDS], items = WORDS - first;
+        for (uint64_t first = 0; first < WORDS; first += 100) {
+            uint64_t rows[7 * WORDS];
+            uint64_t sum[2][WORDS];
+            uint64_t items = WORDS - first;
             memory m = { { { rows, (size_t)counts[c] * RESULT_BYTES, 0 },
                            { sum[0], RESULT_BYTES, 1 } } };
-            uint64_t params[] = { address(sum[0]), address(rows), counts[c], first, items };
-            add_args args = { sum[1], rows, counts[c] };
+            struct add_rows_args a = add_rows_pack(WORDS, sum[0], rows, counts[c]);
+            const void *params[] = { &a.sum, &a.words, &a.rows, &a.dsk__dims, &first, &items };
             for (size_t i = 0; i < 7 * WORDS; i++)
                 rows[i] = next_random();
             for (size_t i = 0; i < WORDS; i++)
                 sum[0][i] = sum[1][i] = next_random();
-            run_ptx(ptx_add_rows, "add_rows", &m, (unsigned)(items + THREADS - 1) / THREADS, params,
-                    5);
-            assert_int_equal(add_rows(first, (size_t)items, &args), 0);
+
+            run_ptx("add_rows", &m, (unsigned)(items + THREADS - 1) / THREADS, params, 6);
+            a = add_rows_pack(WORDS, sum[1], rows, counts[c]);
+            assert_int_equal(add_rows_def.cpu_fn((size_t)first, (size_t)items, &a), 0);
+
             assert_memory_equal(sum[0], sum[1], sizeof sum[0]);
         }
 }
@@ -281,9 +285,8 @@ static void test_the_demo_runs_on_cuda_devices(void **unused) {
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_string_is_no_longer_than_c11_promises),
-        cmocka_unit_test(test_sizes_that_do_not_fill_vectors_or_items),
-        cmocka_unit_test(test_any_number_of_blocks_does_all_items),
-        cmocka_unit_test(test_items_begin_and_end_anywhere),
+        cmocka_unit_test(test_sizes_that_do_not_fill_tiles_or_blocks),
+        cmocka_unit_test(test_blocks_begin_and_end_anywhere),
         cmocka_unit_test(test_every_pattern_of_bytes),
         cmocka_unit_test(test_positions_in_the_input_count_modulo_adler),
         cmocka_unit_test(test_rows_are_added_word_by_word),
