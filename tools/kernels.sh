@@ -1,9 +1,10 @@
 #!/bin/sh
 # Compiles device code to PTX and keeps the copies of it up to date.
-#     kernels.sh                        rewrites the marked blocks
-#     kernels.sh --check                changes nothing; fails when a block is not what its source gives
-#     kernels.sh --assemble [--check]   assembles the blocks' PTX for all architectures with ptxas and rewrites (or compares)
-#                                       docs/kernels.md; a spilled register is an error
+#     kernels.sh                        rewrites the NAME.ptx.h files and the marked blocks
+#     kernels.sh --check                changes nothing; fails when one of them is not what its source gives
+#     kernels.sh --assemble [--check]   assembles all of this PTX with ptxas for all architectures that it knows, and rewrites (or
+#                                       compares) docs/kernels.md; a spilled register is an error
+# A kernel file, NAME.kernels.h, that includes NAME.ptx.h has its PTX there. tools/devstream-kernels compiles it.
 # A block lies between the lines
 #     /* >>device-code DIR/NAME.cu: written by make kernels */    and    /* <<device-code DIR/NAME.cu */
 # in a header or C file. It gets the parts between ">>shared" and "<<shared" of DIR/NAME.h, if there is such a file, and for
@@ -21,7 +22,7 @@ for option in "$@"; do
     case $option in
     --check) write=0 ;;
     --assemble) assemble=1 ;;
-    *) sed -n '2,6s/^# *//p' "$0"; exit 1 ;;
+    *) sed -n '2,7s/^# *//p' "$0"; exit 1 ;;
     esac
 done
 new=$(mktemp -d)
@@ -35,6 +36,11 @@ missing() { # missing WHAT
 blocks() { # the files that have one
     grep -rl --include='*.[ch]' '^/\* >>device-code ' . --exclude-dir=build --exclude-dir=.git | sed 's/^..//' |
         grep -v '^devstream\|^single/' | sort # those are generated from src/
+}
+kernel_files() { # the kernel files that have PTX
+    find examples tests/support bench -name '*.kernels.h' | sort | while read -r file; do
+        if grep -q "^#include \"$(basename "$file" .kernels.h)\.ptx\.h\"" "$file"; then echo "$file"; fi
+    done
 }
 
 # ---- PTX: clang's text to C strings ----------------------------------------------------------------------------------
@@ -142,22 +148,35 @@ replace_blocks() { # replace_blocks FILE: the file with its blocks as they are t
     END { if (skip) { print "kernels: " file ": the block of " source " has no end" >"/dev/stderr"; exit 1 } }' "$1"
 }
 
+# keep FILE: compares it with $new/file, and rewrites it unless --check; 1 if it differs then
+keep() {
+    if cmp -s "$1" "$new/file"; then
+        echo "kernels: $1 is up to date"
+    elif [ $write = 1 ]; then
+        cat "$new/file" >"$1" # keeps its mode
+        echo "kernels: $1 rewritten"
+    else
+        diff -u "$1" "$new/file" | head -n 40 || true
+        echo "kernels: $1 is not what its source gives: run make kernels"
+        return 1
+    fi
+}
+
 if [ $assemble = 0 ]; then
     "$clang" --version 2>/dev/null | grep -q 'version 14\.' ||
         missing "clang 14 ($clang) is not installed; another version would write another text"
     status=0
     for file in $(blocks); do
         replace_blocks "$file" >"$new/file"
-        if cmp -s "$file" "$new/file"; then
-            echo "kernels: $file is up to date"
-        elif [ $write = 1 ]; then
-            cat "$new/file" >"$file" # keeps its mode
-            echo "kernels: $file rewritten"
-        else
-            diff -u "$file" "$new/file" | head -n 40 || true
-            echo "kernels: $file is not what its source gives: run make kernels"
-            status=1
-        fi
+        keep "$file" || status=1
+    done
+    for file in $(kernel_files); do # compiled in a copy of their folder
+        folder=$new/$(dirname "$file")
+        mkdir -p "$folder"
+        cp "$(dirname "$file")"/*.h "$folder"
+        tools/devstream-kernels --compiler "$clang" --include . "$new/$file"
+        mv "${folder}/$(basename "$file" .kernels.h).ptx.h" "$new/file"
+        keep "${file%.kernels.h}.ptx.h" || status=1
     done
     exit $status
 fi
@@ -171,6 +190,17 @@ for candidate in "${CUDA_HOME:+$CUDA_HOME/bin/ptxas}" "$(command -v ptxas || tru
 done
 [ -n "$ptxas" ] || missing "ptxas was not found (CUDA_HOME, PATH, /usr/local/cuda)"
 release=$("$ptxas" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+known=
+for architecture in $architectures; do
+    if "$ptxas" --help | grep -q "sm_$architecture\b"; then known="$known $architecture"; else echo "kernels: ptxas $release does not know sm_$architecture"; fi
+done
+architectures=${known# }
+
+# The same of a NAME.ptx.h, which is one module.
+from_ptx_h() { # from_ptx_h FILE LIST
+    sed -n "s,^#define DS_PTX_\([A-Za-z0-9_]*\) .*,${1%.ptx.h}.kernels.h \1,p" "$1" >"$2"
+    sed -n 's/^    "\(.*\)\\n",\{0,1\}$/\1/p' "$1" | sed 's/\\"/"/g'
+}
 
 # The modules of a file's blocks as one text, as the C strings have them: "source entry" lines go to the list given.
 from_c() { # from_c FILE LIST
@@ -207,9 +237,12 @@ resources() { # resources ARCHITECTURE
     }'
 }
 
-for file in $(blocks); do
+for file in $(blocks) $(kernel_files | sed 's/\.kernels\.h$/.ptx.h/'); do
     : >"$new/list"
-    from_c "$file" "$new/list" >"$new/module.ptx"
+    case $file in
+    *.ptx.h) from_ptx_h "$file" "$new/list" >"$new/module.ptx" ;;
+    *) from_c "$file" "$new/list" >"$new/module.ptx" ;;
+    esac
     : >"$new/found"
     for architecture in $architectures; do
         "$ptxas" -v -arch=sm_"$architecture" "$new/module.ptx" -o "$new/module.cubin" >"$new/log" 2>&1 || {
@@ -243,15 +276,18 @@ per block, and the last column counts the bytes of spilled registers. \`tools/ke
 | kernel | source |$(printf ' sm_%s |' $architectures) shared bytes | spilled bytes |
 | --- | --- |$(printf ' ---: |%.0s' $architectures) ---: | ---: |
 EOF
-    grep '^kernels/' "$new/all" | awk -v list="$architectures" '
-    !($2 in source) { source[$2] = $1; order[++kernels] = $2 }
-    { registers[$2, $3] = $4; spilled[$2] += $5; if ($6 > shared[$2]) shared[$2] = $6 }
+    grep '^\(kernels\|examples\)/' "$new/all" | awk -v list="$architectures" '
+    { key = $1 " " $2 }
+    !(key in shared) { order[++kernels] = key; shared[key] = 0 }
+    { registers[key, $3] = $4; spilled[key] += $5; if ($6 > shared[key]) shared[key] = $6 }
     END {
         n = split(list, architecture, " ")
         for (k = 1; k <= kernels; k++) {
-            row = "| " order[k] " | `" source[order[k]] "` |"
-            for (i = 1; i <= n; i++) row = row " " registers[order[k], architecture[i]] " |"
-            print row " " shared[order[k]] + 0 " | " spilled[order[k]] + 0 " |"
+            key = order[k]
+            split(key, part, " ")
+            row = "| " part[2] " | `" part[1] "` |"
+            for (i = 1; i <= n; i++) row = row " " registers[key, architecture[i]] " |"
+            print row " " shared[key] " | " spilled[key] + 0 " |"
         }
     }'
 } >"$new/page"
