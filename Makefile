@@ -64,6 +64,12 @@ ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
+# Examples that check themselves: each one is compiled once and linked with both drivers.
+ifeq ($(filter musl aarch64,$(MODE)),)
+RUN_NAMES   := jacobi matmul pipeline demo graph train
+RUNS        := $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
+endif
+
 FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
 FUZZ_PROGRAM := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
 
@@ -84,7 +90,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -106,10 +112,13 @@ examples: $(patsubst %.c,$(B)/%,$(wildcard examples/*.c)) ## build the programs 
 
 check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) -j$(JOBS) build-tests
-	$(SUBMAKE) -j$(JOBS) --output-sync=target conformance conformance-cuda unit fault
+	$(SUBMAKE) -j$(JOBS) --output-sync=target conformance conformance-cuda unit fault run-examples
 	$(SUBMAKE) features
 	$(SUBMAKE) headers
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
+
+run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results
+	@tests/examples.sh $(B)/run
 
 quick: cmocka ## build without the optimiser and test the rooms that differ from the last commit; ROOM=alloc/arena: that one
 	+@MAKE='$(MAKE)' tests/quick.sh $(ROOM)
@@ -117,7 +126,7 @@ quick: cmocka ## build without the optimiser and test the rooms that differ from
 nightly: ## the gate with all parts of the suites that commits take turns with; takes hours
 	@ALL=1 .ci/run
 
-build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA)
+build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA) $(RUNS)
 
 conformance: cmocka $(B)/conformance $(PLUGINS) ## only the conformance suite
 	@rm -f $(LOG)-cpu.log
@@ -412,9 +421,19 @@ $(B)/fault/objects/%.o: tests/fault/%.c $(B)/flags
 $(B)/fault/%: $(B)/fault/objects/%.o $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
 
+$(B)/run/%.o: examples/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) $(QUICK) -std=c11 $(LINKED) -c $< -o $@
+$(B)/run/cpu/%: $(B)/run/%.o $(B)/devstream.o
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ -pthread -ldl -lm
+$(B)/run/standin/%: $(B)/run/%.o $(B)/cuda/devstream.o $(STANDIN)
+	@mkdir -p $(@D)
+	$(LINK) $^ -o $@ -pthread -ldl -lm
+
 # With CUDA compiled in where its toolkit is; they run without a GPU too.
 # They link one object, so they do not implement the headers, although their sources do.
-LINKED := -DDEVSTREAM_H_IMPLEMENTED -DDEVSTREAM_ALLOC_H_IMPLEMENTED -DDEVSTREAM_COMM_H_IMPLEMENTED -DDEVSTREAM_RNG_H_IMPLEMENTED
+LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL)
 $(B)/examples/%: examples/%.c $(LIBRARY)/libdevstream.a
 	@mkdir -p $(@D)
 	$(COMPILE_USER) -std=c11 $(LINKED) $< $(LIBRARY)/libdevstream.a -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm

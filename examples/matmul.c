@@ -112,6 +112,7 @@ int main(int argc, char **argv) {
     matrix c = matrix_new(m, n);
     float *expected = malloc(c.bytes);
     int result = 0;
+    char name[DS_DEVICE_NAME_SIZE];
     ds_stream s;
     if (!expected)
         return 1;
@@ -120,7 +121,8 @@ int main(int argc, char **argv) {
     DS_CHECK(ds_stream_create(NULL, &s));
     DS_CHECK(ds_copy(a.device, a.host, a.bytes, s));
     DS_CHECK(ds_copy(b.device, b.host, b.bytes, s));
-    printf("%u x %u by %u x %u\n", m, k, k, n);
+    DS_CHECK(ds_device_format(ds_device_current(), name, sizeof name));
+    printf("%u x %u by %u x %u on %s\n", m, k, k, n, name);
     for (int tiled = 0; tiled < 2; tiled++) {
         DS_CHECK(ds_fill(c.device, 0, 4, c.bytes / 4, s));
         double ms = time_launch(tiled, a, b, c, s);

@@ -208,6 +208,8 @@ int main(int argc, char **argv) {
     if (!out)
         fail("cannot write the output");
 
+    char name[DS_DEVICE_NAME_SIZE];
+    DS_CHECK(ds_device_format(ds_device_current(), name, sizeof name));
     DS_CHECK(ds_stream_create(NULL, &copy_in));
     DS_CHECK(ds_stream_create(NULL, &compute));
     DS_CHECK(ds_stream_create(NULL, &copy_back));
@@ -227,7 +229,7 @@ int main(int argc, char **argv) {
 
     double ms =
         1e3 * difftime(end.tv_sec, begin.tv_sec) + 1e-6 * (double)(end.tv_nsec - begin.tv_nsec);
-    printf("%zu x %zu pixels in %.3f ms\n", p.nx, p.ny, ms);
+    printf("%zu x %zu pixels on %s in %.3f ms\n", p.nx, p.ny, name, ms);
     int same = fflush(out) == 0 && check(&p, out);
     printf("check: %s, checksum %08x\n", same ? "the same bytes as a plain loop" : "WRONG",
            (unsigned)checksum(&p, out));

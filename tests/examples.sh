@@ -1,0 +1,47 @@
+#!/bin/sh
+# Runs the programs of examples/ that check themselves, on the CPU driver and on the stand-in for cudart, and compares the lines that
+# must be the same on both: examples.sh FOLDER, with FOLDER/cpu/NAME and, if the toolkit is there, FOLDER/standin/NAME.
+# The sizes are small, since the stand-in interprets the kernels. A line per example and a closing count.
+set -u
+cd "$(dirname "$0")/.."
+folder=$1
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+head -n 165 examples/data/digits.csv >"$dir/digits.csv"
+
+# Runs one on both drivers.
+t() { # t LINES NAME ARGUMENTS...: LINES is a pattern of the lines that must be equal
+    lines=$1 name=$2
+    shift 2
+    reason=
+    for driver in cpu standin; do
+        [ -x "$folder/$driver/$name" ] || continue
+        if ! timeout 300 "$folder/$driver/$name" "$@" >"$dir/$driver" 2>&1; then
+            reason="fails on $driver"
+            cat "$dir/$driver"
+        elif [ $driver = standin ] && ! grep -q 'cuda:0' "$dir/standin"; then
+            reason="does not use the CUDA driver"
+            cat "$dir/standin"
+        fi
+        # without times and rates
+        sed -n "/$lines/{s/ ([^()]*)\$//;p}" "$dir/$driver" >"$dir/$driver.lines"
+        [ -s "$dir/$driver.lines" ] || reason="${reason:-prints no line with $lines}"
+    done
+    if [ -z "$reason" ] && [ -x "$folder/standin/$name" ] && ! cmp -s "$dir/cpu.lines" "$dir/standin.lines"; then
+        reason="the drivers differ"
+        diff "$dir/cpu.lines" "$dir/standin.lines"
+    fi
+    if [ -z "$reason" ]; then passed=$((passed + 1)); echo "ok    $name"; else failed=$((failed + 1)); echo "FAIL  $name: $reason"; fi
+}
+
+export DEVSTREAM_CPU_DEVICES=3
+t '^check' jacobi 40 36 30 3
+t '^check' matmul 33 20 50
+t '^check' pipeline
+t '^checksum' demo --total 300000 --piece 70001
+t '^check' graph --total 300000
+t '^weights' train --epochs 1 "$dir/digits.csv"
+
+echo "examples: $passed passed, $failed failed"
+[ $failed -eq 0 ]
