@@ -170,7 +170,7 @@ defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
 	@B=$(B) JOBS=$$(($(JOBS) + 1)) tests/defects/run.sh # some sleep until their deadline
 
-kernels: ## compile kernels/ to PTX and write it into the files that hold it (clang 14); assemble it (ptxas)
+kernels: ## compile kernels/ and kernel files to PTX and write the files that hold it (clang 14); assemble it (ptxas)
 	@tools/kernels.sh && tools/kernels.sh --assemble
 
 check-gpu: cmocka $(PLUGINS) $(B)/conformance-static $(B)/bench-cuda ## probes, the same tests and benchmarks on a real GPU; PART=risks: only these; writes docs/gpu/
