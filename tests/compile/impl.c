@@ -3,6 +3,7 @@
 #if __has_include("devstream_comm.h")
 #include "devstream_comm.h"
 #include "devstream_rng.h"
+#include "devstream_kernel.h"
 #else
 #include "devstream.h"
 #endif
