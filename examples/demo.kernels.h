@@ -1,5 +1,7 @@
 /* demo.kernels.h - the kernels of demo.c and graph.c, for the CPU and for GPUs: how often each byte
-   occurs in a piece of data, and the sums of its checksum. */
+   occurs in a piece of data, and the sums of its checksum.
+
+   After a change, `tools/devstream-kernels examples/demo.kernels.h` writes the CUDA form. */
 #ifndef DEMO_KERNELS_H
 #define DEMO_KERNELS_H
 #include "devstream_kernel.h"

@@ -43,6 +43,7 @@ typedef struct part {
 
 static size_t nx = 512;
 static size_t ny = 512;
+static int sweeps = 1000;
 static int parts;
 static part all[MOST_PARTS];
 
@@ -146,7 +147,7 @@ static float get_largest_change(void) {
 }
 
 /* Returns the seconds that the sweeps took. */
-static double run(int sweeps) {
+static double run(void) {
     ds_graph_exec step[2] = { capture_sweep(0), capture_sweep(1) };
     struct timespec begin;
     struct timespec end;
@@ -192,17 +193,36 @@ static uint32_t checksum(const float *numbers, size_t count) {
     return hash;
 }
 
-int main(int argc, char **argv) {
-    long argument[4] = { (long)nx, (long)ny, 1000, 0 };
+/* Compares the result with a plain loop. */
+static int check(const float *result) {
+    float *plain[2] = { field_new(), field_new() };
+    for (int k = 0; k < sweeps; k++)
+        plain_sweep(plain[k % 2], plain[!(k % 2)]);
+    int same = memcmp(result, plain[sweeps % 2], nx * ny * sizeof(float)) == 0;
+    printf("check: %s, checksum %08x\n", same ? "the same bits as a plain loop" : "WRONG",
+           (unsigned)checksum(result, nx * ny));
+    free(plain[0]);
+    free(plain[1]);
+    return same;
+}
+
+/* Sets the options; 0 if there is a wrong one. */
+static int read_arguments(int argc, char **argv) {
+    long value[4] = { (long)nx, (long)ny, sweeps, 0 };
     for (int i = 1; i < argc && i <= 4; i++)
-        argument[i - 1] = strtol(argv[i], NULL, 10);
-    if (argc > 5 || argument[0] < 3 || argument[1] < 4 || argument[2] < 1 || argument[3] < 0) {
+        value[i - 1] = strtol(argv[i], NULL, 10);
+    nx = (size_t)value[0];
+    ny = (size_t)value[1];
+    sweeps = (int)value[2];
+    parts = value[3] < MOST_PARTS ? (int)value[3] : MOST_PARTS;
+    return argc <= 5 && value[0] >= 3 && value[1] >= 4 && value[2] >= 1 && value[3] >= 0;
+}
+
+int main(int argc, char **argv) {
+    if (!read_arguments(argc, argv)) {
         fprintf(stderr, "usage: jacobi [NX [NY [SWEEPS [PARTS]]]]\n");
         return 1;
     }
-    nx = (size_t)argument[0];
-    ny = (size_t)argument[1];
-    int sweeps = (int)argument[2];
 
     /* Without GPUs there are as many virtual devices as DEVSTREAM_CPU_DEVICES says, or 4. */
     ds_cpu_desc cpu = { .devices = getenv("DEVSTREAM_CPU_DEVICES") ? 0 : 4 };
@@ -213,33 +233,26 @@ int main(int argc, char **argv) {
     DS_CHECK(ds_device_get_current(&first));
     DS_CHECK(ds_device_format(first, name, sizeof name));
     DS_CHECK(ds_device_get_count((ds_device_type)first.type, &devices));
-    parts = argument[3] && argument[3] < MOST_PARTS ? (int)argument[3] : devices;
-    parts = parts < MOST_PARTS ? parts : MOST_PARTS;
+    if (!parts)
+        parts = devices < MOST_PARTS ? devices : MOST_PARTS;
     if ((size_t)parts > (ny - 2) / 2)
         parts = (int)((ny - 2) / 2); /* of two rows each */
 
-    float *plain[2] = { field_new(), field_new() };
-    float *result = field_new();
+    float *field = field_new();
     for (int i = 0; i < parts; i++)
-        open_part(i, (ds_device){ first.type, i % devices }, result);
-    double seconds = run(sweeps);
+        open_part(i, (ds_device){ first.type, i % devices }, field);
+    double seconds = run();
     for (part *p = all; p < all + parts; p++) {
         size_t bytes = p->rows * nx * sizeof(float);
-        DS_CHECK(ds_copy(result + p->first * nx, p->field[sweeps % 2] + nx, bytes, p->inner));
+        DS_CHECK(ds_copy(field + p->first * nx, p->field[sweeps % 2] + nx, bytes, p->inner));
         DS_CHECK(ds_stream_synchronize(p->inner));
         close_part(p);
     }
     DS_CHECK(ds_shutdown());
 
-    for (int k = 0; k < sweeps; k++)
-        plain_sweep(plain[k % 2], plain[!(k % 2)]);
-    int same = memcmp(result, plain[sweeps % 2], nx * ny * sizeof(float)) == 0;
     printf("%zu x %zu points, %d sweeps in %d parts from %s: %.3f ms, %.2f GB/s\n", nx, ny, sweeps,
            parts, name, 1e3 * seconds, 8e-9 * (double)(nx * ny) * sweeps / seconds);
-    printf("check: %s, checksum %08x\n", same ? "the same bits as a plain loop" : "WRONG",
-           (unsigned)checksum(result, nx * ny));
-    free(plain[0]);
-    free(plain[1]);
-    free(result);
+    int same = check(field);
+    free(field);
     return same ? 0 : 2;
 }

@@ -1,4 +1,6 @@
-/* jacobi.kernels.h - the kernels of jacobi.c, for the CPU and for GPUs. */
+/* jacobi.kernels.h - the kernels of jacobi.c, for the CPU and for GPUs.
+
+   After a change, `tools/devstream-kernels examples/jacobi.kernels.h` writes the CUDA form. */
 #ifndef JACOBI_KERNELS_H
 #define JACOBI_KERNELS_H
 #include "devstream_kernel.h"

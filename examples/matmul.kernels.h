@@ -1,5 +1,7 @@
 /* matmul.kernels.h - the kernels of matmul.c, for the CPU and for GPUs. Matrices are row by row:
-   a has m rows of k numbers, b has k rows of n, c = a b has m rows of n. */
+   a has m rows of k numbers, b has k rows of n, c = a b has m rows of n.
+
+   After a change, `tools/devstream-kernels examples/matmul.kernels.h` writes the CUDA form. */
 #ifndef MATMUL_KERNELS_H
 #define MATMUL_KERNELS_H
 #include "devstream_kernel.h"

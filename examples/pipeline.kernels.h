@@ -1,4 +1,6 @@
-/* pipeline.kernels.h - the kernels of pipeline.c, for the CPU and for GPUs. */
+/* pipeline.kernels.h - the kernels of pipeline.c, for the CPU and for GPUs.
+
+   After a change, `tools/devstream-kernels examples/pipeline.kernels.h` writes the CUDA form. */
 #ifndef PIPELINE_KERNELS_H
 #define PIPELINE_KERNELS_H
 #include "devstream_kernel.h"

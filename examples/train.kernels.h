@@ -1,5 +1,7 @@
 /* train.kernels.h - the kernels of train.c, for the CPU and for GPUs. A number is the work of one
-   thread, and sums are taken in the order of their index, so both forms give the same bits. */
+   thread, and sums are taken in the order of their index, so both forms give the same bits.
+
+   After a change, `tools/devstream-kernels examples/train.kernels.h` writes the CUDA form. */
 #ifndef TRAIN_KERNELS_H
 #define TRAIN_KERNELS_H
 #include "devstream_kernel.h"
