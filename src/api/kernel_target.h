@@ -121,6 +121,13 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 
+/** Unrolls the loop that follows, whose number of iterations is a constant of at most 16. */
+#if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS_UNROLL _Pragma("unroll")
+#else
+#define DS_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #ifdef __cplusplus
 #define DS__STATIC_ASSERT static_assert
 #else
@@ -134,13 +141,6 @@ typedef __SIZE_TYPE__ size_t;
                                "compile them without -ffast-math");
 #else
 #define DS__KERNEL_OPTIONS(name)
-#endif
-
-/** Unrolls the loop that follows, whose number of iterations is a constant of at most 16. */
-#if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
-#define DS_UNROLL _Pragma("unroll")
-#else
-#define DS_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 /** Qualifies a function that kernels call in both forms: `DS_KERNEL_FN float half(float x) {...}`. */
