@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from jacobi.kernels.h, check sum 4104006204-3874. Do not edit. */
+/* Written by devstream-kernels from jacobi.kernels.h, check sum 3529864081-3963. Do not edit. */
 #if !defined(DEVSTREAM_PTX_jacobi) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_jacobi
 #define DS_PTX_sweep , jacobi__ptx
