@@ -65,7 +65,7 @@ UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
 # Examples that check themselves: each one is compiled once and linked with both drivers.
-ifeq ($(filter musl aarch64,$(MODE)),)
+ifeq ($(MODE),)
 RUN_NAMES   := jacobi matmul pipeline demo graph train
 RUNS        := $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
