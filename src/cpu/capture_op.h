@@ -179,23 +179,32 @@ static const char *const ds__cpu_unpinned =
     "each launch would access pageable memory; use ds_pinned_alloc, ds_pinned_register, or "
     "DS_COPY_HOST_STABLE for stable memory";
 
-/* The table of what an operation does on a stream that captures. The lock is held. */
+static ds_result ds__cpu_capture_kernel(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    if (!op->u.kernel.kernel->cpu_fn)
+        return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    if (op->u.kernel.kernel->ours)
+        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
+                                "a copy between devices of different drivers cannot be captured");
+    return ds__cpu_capture_node(s, c, op);
+}
+
+/* Captures a copy or fill. Pageable memory may not exist any more when the graph runs. */
+static ds_result ds__cpu_capture_move(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
+    if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE ||
+        (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
+        return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
+    return ds__cpu_capture_node(s, c, op);
+}
+
+/* Executes an operation on a stream that captures: it becomes a node, changes the nodes that the
+   stream's next operation will depend on, or is refused. The lock is held. */
 static ds_result ds__cpu_capture_op(ds__cpu_stream *s, ds__capture *c, const ds__op *op) {
     switch (op->kind) {
     case DS__OP_KERNEL:
-        if (!op->u.kernel.kernel->cpu_fn)
-            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-        if (op->u.kernel.kernel->ours)
-            return ds__capture_fail(
-                DS_ERR_CAPTURE_UNSUPPORTED, c, 0,
-                "a copy between devices of different drivers cannot be captured");
-        return ds__cpu_capture_node(s, c, op);
+        return ds__cpu_capture_kernel(s, c, op);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__place_of(op, DS__OP_DST) == DS__AT_PAGEABLE ||
-            (op->kind == DS__OP_COPY && ds__place_of(op, DS__OP_SRC) == DS__AT_PAGEABLE))
-            return ds__capture_fail(DS_ERR_CAPTURE_UNSUPPORTED, c, 0, ds__cpu_unpinned);
-        return ds__cpu_capture_node(s, c, op);
+        return ds__cpu_capture_move(s, c, op);
     case DS__OP_HOST:
     case DS__OP_GRAPH:
     case DS__OP_EXTERNAL_RECORD:

@@ -89,7 +89,19 @@ static size_t ds__cpu_objects_of(const ds__body *b, ds__object **out) {
     return n;
 }
 
-/* Writes the operations of all lanes (write), or only adds up their bytes. */
+/* Writes an operation of that size to a plan; the arguments of a kernel follow its head. */
+static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
+    if (op->kind != DS__OP_KERNEL) {
+        memcpy(to, op, bytes < sizeof *op ? bytes : sizeof *op);
+        return;
+    }
+    memcpy(to, op, DS__CPU_ARGS_AT);
+    if (op->u.kernel.args_size)
+        memcpy(to + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+}
+
+/* Writes the operations of all lanes (write), or only adds up their bytes. `at` has the bytes of
+   each lane so far. */
 static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
     uint32_t records = 0;
     uint32_t waits = 0;
@@ -105,15 +117,10 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int 
             ds__cpu_lane_op(&x->flat[e->flat], &records, &waits, &op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
-        if (write) {
-            char *to = (char *)p->block[e->lane] + offsetof(ds__cpu_block, data) + at[e->lane];
-            memcpy(to, &op,
-                   op.kind == DS__OP_KERNEL ? DS__CPU_ARGS_AT
-                   : bytes < sizeof op      ? bytes
-                                            : sizeof op);
-            if (op.kind == DS__OP_KERNEL && op.u.kernel.args_size)
-                memcpy(to + DS__CPU_ARGS_AT, op.u.kernel.args, op.u.kernel.args_size);
-        }
+        if (write)
+            ds__cpu_op_write((char *)p->block[e->lane] + offsetof(ds__cpu_block, data) +
+                                 at[e->lane],
+                             &op, bytes);
         at[e->lane] += bytes;
     }
 }

@@ -149,7 +149,24 @@ static int ds__cpu_flatten(ds__cpu_exec *x, const ds__body *b, uint32_t after) {
     return 1;
 }
 
-/* Sorts the flat nodes so that each comes after those it depends on; *out_order is the caller's. */
+/* Counts the dependencies of each flat node in `left`, and lists the successors: those of node i
+   stand in `successor` from start[i] to start[i + 1] - 1. `start` has room for two nodes more, and
+   all its numbers must be 0. */
+static void ds__cpu_list_successors(ds__cpu_exec *x, uint32_t *start, uint32_t *successor) {
+    for (uint32_t i = 0; i < x->flats; i++) {
+        x->flat[i].left = x->flat[i].dep_count;
+        for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+            start[x->flat[i].deps[k] + 2]++;
+    }
+    for (uint32_t i = 2; i < x->flats + 2; i++)
+        start[i] += start[i - 1];
+    for (uint32_t i = 0; i < x->flats; i++)
+        for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
+            successor[start[x->flat[i].deps[k] + 1]++] = i;
+}
+
+/* Sorts the flat nodes so that each comes after those it depends on (Kahn's algorithm). Returns 0
+   if there is no memory. The caller frees *out_order in any case. */
 static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     uint32_t *start = ds__host_alloc((x->flats + 2u) * sizeof *start);
     uint32_t edges = 0;
@@ -160,16 +177,7 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
     uint32_t *successor = ds__host_alloc((edges + 1u) * sizeof *successor);
     *out_order = order;
     if (start && order && successor) {
-        for (uint32_t i = 0; i < x->flats; i++) {
-            x->flat[i].left = x->flat[i].dep_count;
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
-                start[x->flat[i].deps[k] + 2]++;
-        }
-        for (uint32_t i = 2; i < x->flats + 2; i++)
-            start[i] += start[i - 1];
-        for (uint32_t i = 0; i < x->flats; i++)
-            for (uint32_t k = 0; k < x->flat[i].dep_count; k++)
-                successor[start[x->flat[i].deps[k] + 1]++] = i;
+        ds__cpu_list_successors(x, start, successor);
         for (uint32_t i = 0; i < x->flats; i++)
             if (x->flat[i].left == 0)
                 order[n++] = i;

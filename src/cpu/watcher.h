@@ -62,8 +62,11 @@ static void *ds__cpu_watcher_main(void *unused) {
             break;
         unsigned count = ds__cpu_watch_lanes(list + 1, 32);
         ds__registries_unlock();
-        /* nothing tells of a death */
-        nap = word != seen || !nap ? 1000000 : nap < 16000000 ? nap + nap / 4 : nap;
+        /* the death of a process rings no bell */
+        if (word != seen || !nap)
+            nap = 1000000;
+        else if (nap < 16000000)
+            nap += nap / 4;
         seen = word;
         list[0] = (ds__sleep){ word, (uintptr_t)&ds__cpu.watch_word, 2 | 128 /* private */, 0 };
         if (count)
