@@ -69,20 +69,19 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     return 0;
 }
 
-/* Waits until the stream has passed `upto`; 0: the time was over first. With a time limit it
-   runs nothing. */
-static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
-                             int sleep_at_once) {
-    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
-    uint64_t start = ds__now_ns();
-    uint64_t spun = start;
-    uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
-    for (uint32_t spins = 0; !sleep_at_once && !ds__cpu.no_spin; spins++) {
+/* Results of ds__cpu_wait_spin. */
+enum { DS__CPU_TIMED_OUT, DS__CPU_PASSED, DS__CPU_SPUN };
+
+/* Waits without sleeping. DS__CPU_SPUN: the time to spin is over first. That time begins at `since`,
+   and again after each help. */
+static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, uint64_t deadline,
+                             int help) {
+    for (uint32_t spins = 0;; spins++) {
         if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
-            return 1;
-        /* now and then only: looking at the stream's state takes its cache line from the worker */
+            return DS__CPU_PASSED;
+        /* rarely, because a look at the stream's state takes its cache line from the worker */
         if (help && spins % 32 == 0 && ds__cpu_help(s, upto)) {
-            spun = ds__now_ns();
+            since = ds__now_ns();
             continue;
         }
         ds__processor_pause();
@@ -90,38 +89,66 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
             continue;
         uint64_t now = ds__now_ns();
         if (now >= deadline)
-            return 0;
-        if (now - spun > DS__CPU_WAIT_SPIN_NS)
-            break;
+            return DS__CPU_TIMED_OUT;
+        if (now - since > DS__CPU_WAIT_SPIN_NS)
+            return DS__CPU_SPUN;
     }
-    _Atomic uint32_t flag = 0;
-    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+}
+
+/* Lists a waiter with the stream. Returns 0 if the number is passed already. */
+static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
     ds__lock_take(&s->wait_lock);
-    int listed = ds__cpu_enlist(s, &me);
+    int listed = ds__cpu_enlist(s, me);
     if (ds__cpu.fabric)
         atomic_fetch_add(&ds__cpu.wanted, listed);
     ds__lock_give(&s->wait_lock);
     if (ds__cpu.fabric && listed)
         ds__cpu_wake_worker();
-    while (listed && atomic_load_explicit(&flag, memory_order_acquire) == 0) {
+    return listed;
+}
+
+/* Takes a waiter out of the stream's list. Returns 0 if the waiter is not in the list any more,
+   because the number was passed in this moment. */
+static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
+    int listed = 0;
+    ds__lock_take(&s->wait_lock);
+    for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
+        if (*p == me) {
+            *p = me->next;
+            listed = 1;
+            break;
+        }
+    if (ds__cpu.fabric && listed)
+        atomic_fetch_sub(&ds__cpu.wanted, 1);
+    ds__lock_give(&s->wait_lock);
+    return listed;
+}
+
+/* Waits until the stream has passed `upto`, first spinning, then asleep. Returns 0 if the time is
+   over first. With a time limit the thread runs no work meanwhile. */
+static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
+                             int sleep_at_once) {
+    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
+    uint64_t start = ds__now_ns();
+    uint64_t deadline = timeout_ns > DS__FOREVER - 1 - start ? DS__FOREVER : start + timeout_ns;
+    if (!sleep_at_once && !ds__cpu.no_spin) {
+        int spun = ds__cpu_wait_spin(s, upto, start, deadline, help);
+        if (spun != DS__CPU_SPUN)
+            return spun == DS__CPU_PASSED;
+    }
+
+    _Atomic uint32_t flag = 0;
+    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+    if (!ds__cpu_wait_begin(s, &me))
+        return 1;
+    while (atomic_load_explicit(&flag, memory_order_acquire) == 0) {
         if (help && ds__cpu_help(s, upto))
             continue;
         uint64_t left = DS__FOREVER;
         if (deadline != DS__FOREVER) {
             uint64_t now = ds__now_ns();
-            if (now >= deadline) {
-                ds__lock_take(&s->wait_lock);
-                for (ds__cpu_waiter **p = &s->waiters; *p; p = &(*p)->next)
-                    if (*p == &me) {
-                        *p = me.next;
-                        listed = 0;
-                        break;
-                    }
-                if (ds__cpu.fabric && !listed)
-                    atomic_fetch_sub(&ds__cpu.wanted, 1);
-                ds__lock_give(&s->wait_lock);
-                return !listed ? 0 : 1; /* not in the list any more: it was passed in this moment */
-            }
+            if (now >= deadline)
+                return !ds__cpu_wait_cancel(s, &me);
             left = deadline - now;
         }
         atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);

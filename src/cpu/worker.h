@@ -123,10 +123,48 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
     }
 }
 
+/* Looks once for work, and runs it: a ready stream, else the polled streams, else a job. Returns 1
+   if there was work. */
+static int ds__cpu_look(ds__cpu_worker *w) {
+    int found = 0;
+    uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
+    for (uint32_t i = 0;
+         i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
+        ds__processor_pause();
+    ds__cpu_stream *s = ds__cpu_pop_ready();
+    if (s) {
+        ds__cpu_unpoll_fresh(w);
+        if (ds__cpu.seed)
+            for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
+                ds__os_yield();
+        ds__cpu_run(w, s, UINT64_MAX);
+        found = 1;
+    } else if (w->polled_count) {
+        found = ds__cpu_poll(w);
+    }
+    ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
+    if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
+        found = ds__cpu_job_join(w, NULL, 0);
+    return found;
+}
+
+/* Counts the calling worker among those that spin. Returns 0, and does not count it, if enough
+   workers spin already. */
+static int ds__cpu_spinner_add(void) {
+    if (ds__cpu.no_spin)
+        return 0;
+    if (atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
+        return 1;
+    atomic_fetch_sub(&ds__cpu.spinners, 1);
+    return 0;
+}
+
+/* Runs work, and after DS__CPU_POLL_NS without work sleeps. A worker beyond `spin_limit` sleeps at
+   once. */
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
-    ds__tls.in_callback = 1; /* what runs here is the user's code, which must not call back */
+    ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
         return NULL;
@@ -135,37 +173,14 @@ static void *ds__cpu_worker_main(void *arg) {
     int spinning = 0;
     int looks = 0;
     while (!atomic_load_explicit(&ds__cpu.quit, memory_order_acquire)) {
-        int found = 0;
-        uint64_t before = atomic_load_explicit(&w->operations, memory_order_relaxed);
-        for (uint32_t i = 0;
-             i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
-            ds__processor_pause();
-        ds__cpu_stream *s = ds__cpu_pop_ready();
-        if (s) {
-            ds__cpu_unpoll_fresh(w);
-            if (ds__cpu.seed)
-                for (uint64_t n = before * 0x9e3779b97f4a7c15u >> 62; n; n--)
-                    ds__os_yield();
-            ds__cpu_run(w, s, UINT64_MAX);
-            found = 1;
-        } else if (w->polled_count) {
-            found = ds__cpu_poll(w);
-        }
-        ds__cpu_adapt(w, atomic_load_explicit(&w->operations, memory_order_relaxed) - before);
-        if (!found && atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0) {
-            found = ds__cpu_job_join(w, NULL, 0);
-        }
-        if (found) {
+        if (ds__cpu_look(w)) {
             looks = 0;
             continue;
         }
         if (looks++ == 0)
             last = ds__now_ns();
-        if (!spinning && !ds__cpu.no_spin &&
-            atomic_fetch_add(&ds__cpu.spinners, 1) < ds__cpu.spin_limit)
-            spinning = 1;
-        else if (!spinning && !ds__cpu.no_spin)
-            atomic_fetch_sub(&ds__cpu.spinners, 1);
+        if (!spinning)
+            spinning = ds__cpu_spinner_add();
         if (spinning && ((looks & 15) || ds__now_ns() - last < DS__CPU_POLL_NS)) {
             ds__processor_pause();
             continue;
@@ -251,10 +266,10 @@ static int ds__cpu_watch_held(void) {
     return 1;
 }
 
-/* One tick: returns 1 while there is something to watch. Nothing waits for workers that sleep or
-   are in a long operation, if all of them have been so for a tick. */
-static int ds__cpu_watch(uint64_t *host_progress) {
-    int busy = ds__cpu.fabric && ds__cpu_watch_held();
+/* Starts one more thread for host functions if all of them are stuck: a stream waits, none is
+   idle, and none has taken a stream since the last tick. Returns 1 if a stream waits. */
+static int ds__cpu_watch_hosts(uint64_t *host_progress) {
+    int busy = 0;
     ds__lock_take(&ds__cpu.lock);
     if (ds__cpu.host_head) {
         busy = 1;
@@ -263,26 +278,38 @@ static int ds__cpu_watch(uint64_t *host_progress) {
         *host_progress = ds__cpu.host_progress;
     }
     ds__lock_give(&ds__cpu.lock);
+    return busy;
+}
+
+/* Frees the work that a busy worker holds up: polled streams with new operations, waiters that
+   were missed after the last short operation, and ready streams. */
+static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
+    for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
+        ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
+        if (s && ds__cpu_has_work(s))
+            ds__cpu_unpoll(s);
+    }
+    ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
+    if (running && atomic_load(&running->waiting))
+        ds__cpu_notify(running);
+    if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
+        ds__cpu_wake_worker();
+}
+
+/* One tick of the monitor. Returns 1 while there is something to watch; that is not so if all
+   workers have slept, or have been in a long operation, for a tick. A worker whose beat is odd and
+   unchanged has been in one operation, or one long run, for a whole tick. */
+static int ds__cpu_watch(uint64_t *host_progress) {
+    int busy = ds__cpu.fabric && ds__cpu_watch_held();
+    busy |= ds__cpu_watch_hosts(host_progress);
     if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers
                        : atomic_load(&ds__cpu.lookers) > 0)
         busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
         uint32_t beat = atomic_load_explicit(&w->beat, memory_order_relaxed);
-        if ((beat & 1) && beat == w->last_beat) {
-            /* in one operation, or one long run, for a whole tick: what it polls, what is ready,
-               and who was missed when the last short operation was passed, must not wait */
-            for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
-                ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
-                if (s && ds__cpu_has_work(s))
-                    ds__cpu_unpoll(s);
-            }
-            ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
-            if (running && atomic_load(&running->waiting))
-                ds__cpu_notify(running);
-            if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
-                ds__cpu_wake_worker();
-        }
+        if ((beat & 1) && beat == w->last_beat)
+            ds__cpu_relieve_worker(w);
         busy |= beat != w->last_beat;
         w->last_beat = beat;
     }
