@@ -132,25 +132,37 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     return r;
 }
 
-/* The inline rule (DS__CPU_INLINE_BYTES): on an idle stream the caller runs a small copy or fill
-   itself. 0: it did not. */
+/* Returns 1 if the stream must be ordered with the legacy stream of its device. The answer is
+   final only under the stream's put lock. */
+static inline int ds__cpu_has_legacy_order(const ds__cpu_stream *s) {
+    return (s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used);
+}
+
+/* Returns 1 for a copy or fill that the caller may run itself (DS__CPU_INLINE_BYTES). */
+static inline int ds__cpu_is_small(const ds__op *op) {
+    return !ds__cpu.seed && !ds__cpu.is_inline && ds__op_bytes(op) <= DS__CPU_INLINE_BYTES &&
+           !(op->flags & DS__OP_STAGED);
+}
+
+/* Makes the caller the owner of the stream, if the stream has passed `number`, the last operation
+   submitted, and no thread runs it. The put lock is held. */
+static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
+    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
+    return number == atomic_load_explicit(&s->done, memory_order_acquire) &&
+           !ds__cpu_has_legacy_order(s) &&
+           !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
+           (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
+           atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
+}
+
+/* Runs a small copy or fill on the caller's thread, if nothing is pending on the stream. Returns 0
+   if it did not run; it must be enqueued then. */
 static int ds__cpu_at_once(ds__cpu_stream *s, const ds__op *op) {
-    if (ds__cpu.seed || ds__cpu.is_inline || ds__op_bytes(op) > DS__CPU_INLINE_BYTES ||
-        (op->flags & DS__OP_STAGED))
-        return 0;
-    if ((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used))
-        return 0;
-    if (!ds__lock_try(&s->put_lock))
+    if (!ds__cpu_is_small(op) || ds__cpu_has_legacy_order(s) || !ds__lock_try(&s->put_lock))
         return 0;
     uint64_t number = atomic_load_explicit(&s->submitted, memory_order_relaxed);
-    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
-    int mine = number == atomic_load_explicit(&s->done, memory_order_acquire) &&
-               !((s->flags & DS_STREAM_BLOCKING) &&
-                 atomic_load(&ds__cpu.device[s->device].legacy_used)) && /* under the lock */
-               !atomic_load_explicit(&s->closing, memory_order_relaxed) &&
-               (state == DS__CPU_IDLE || state == DS__CPU_POLLED) &&
-               atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
-    /* what the stream has passed may have failed since the caller looked */
+    int mine = ds__cpu_take_drained(s, number);
+    /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed) {
         if (op->kind == DS__OP_COPY)
@@ -217,12 +229,11 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
 static int ds__cpu_hold(ds__cpu_stream *s) {
     if (ds__cpu_watched(s) || !ds__lock_try(&s->put_lock))
         return 0;
-    int idle =
-        atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
-            atomic_load_explicit(&s->done, memory_order_acquire) &&
-        !((s->flags & DS_STREAM_BLOCKING) && atomic_load(&ds__cpu.device[s->device].legacy_used)) &&
-        !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
-        !ds__cpu_stream_failure(s);
+    int idle = atomic_load_explicit(&s->submitted, memory_order_relaxed) ==
+                   atomic_load_explicit(&s->done, memory_order_acquire) &&
+               !ds__cpu_has_legacy_order(s) &&
+               !atomic_load_explicit(&s->closing, memory_order_relaxed) && !ds__cpu_watched(s) &&
+               !ds__cpu_stream_failure(s);
     if (!idle)
         ds__lock_give(&s->put_lock);
     return idle;
@@ -246,6 +257,20 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
     return DS_OK;
 }
 
+static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *op) {
+    /* a stream that captures would have captured it */
+    if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
+        return DS__CHANGED;
+    if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
+        return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    return ds__cpu_enqueue(s, op, NULL);
+}
+
+static ds_result ds__cpu_submit_host(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = ds__cpu_host_ready();
+    return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
+}
+
 static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     ds__cpu_stream *s = stream;
     ds_result captured;
@@ -256,17 +281,10 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return captured;
     switch (op->kind) {
     case DS__OP_KERNEL:
-        /* it would have been captured */
-        if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
-            return DS__CHANGED;
-        if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
-            return ds__cpu_kernel_load(0, op->u.kernel.kernel);
-        return ds__cpu_enqueue(s, op, NULL);
+        return ds__cpu_submit_kernel(s, op);
     case DS__OP_COPY:
     case DS__OP_FILL:
-        if (ds__cpu_at_once(s, op))
-            return DS_OK;
-        return ds__cpu_submit_move(s, op);
+        return ds__cpu_at_once(s, op) ? DS_OK : ds__cpu_submit_move(s, op);
     case DS__OP_RECORD:
     case DS__OP_EXTERNAL_RECORD:
         return ds__cpu_submit_record(s, op);
@@ -279,10 +297,8 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
         return ds__cpu_submit_launch(s, op);
     case DS__OP_UPLOAD:
         return ds__cpu_submit_upload(op);
-    default: {
-        ds_result r = ds__cpu_host_ready();
-        return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
-    }
+    default:
+        return ds__cpu_submit_host(s, op);
     }
 }
 
@@ -307,9 +323,8 @@ static inline ds_result ds__cpu_event_look(ds__cpu_event *e, int wait) {
     return DS__LIKELY(!e->board) ? DS_OK : ds__cpu_event_foreign(e, wait);
 }
 
-/* Another thread may have brought the event up to date since, for no wait: what will be waited
-   for is watched, whatever that is now. */
-
+/* Makes the stream wait for an event. Another thread may record the event between the update and
+   the look at its token; the token that was read is therefore watched. */
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_event *e = op->u.event.event;
     for (;;) {
@@ -321,11 +336,12 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
         ds__lock_give(&e->lock);
-        if (DS__LIKELY(!capture))
-            return on ? ((r = ds__cpu_event_watch(e, on, upto)) < 0
-                             ? r
-                             : ds__cpu_submit_wait(s, op, on, upto))
-                      : DS_OK;
+        if (DS__LIKELY(!capture)) {
+            if (!on)
+                return DS_OK;
+            r = ds__cpu_event_watch(e, on, upto);
+            return r < 0 ? r : ds__cpu_submit_wait(s, op, on, upto);
+        }
         if (ds__cpu_fork_event(s, e, &r))
             return r;
     }
