@@ -64,7 +64,7 @@ static ds_result ds__cpu_launch_add_record(ds__cpu_launch *run, const ds__cpu_fl
         if (!run->stamp[record])
             return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a time stamp");
     }
-    if (!e->board)
+    if (!e->registry)
         return DS_OK;
     if (!run->shared)
         run->shared = ds__host_alloc(x->records * sizeof *run->shared);
@@ -133,7 +133,7 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
-        if (e->board)
+        if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
 }
@@ -203,17 +203,18 @@ fail:
     return r;
 }
 
+/* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
     ds__cpu_exec *x = op->u.graph.exec;
     return x->dirty ? ds__cpu_plan_make(x) : DS_OK;
 }
 
-/* Starts a lane: in this moment nobody runs it, or somebody who has emptied it and will see its
-   new operations. */
+/* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
+   operations. hold_first: if the first operation is a wait, the lane is parked without a thread. */
 static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     uint32_t idle = DS__CPU_IDLE;
     ds__op *op = (ds__op *)(void *)(lane->head->data);
-    /* it would only be parked */
+    /* a worker would only park the lane */
     if (hold_first && op->kind == DS__CPU_OP_LANE_WAIT &&
         atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_RUNNING)) {
         ds__cpu_stream *on = op->u.wait.stream;
@@ -226,13 +227,16 @@ static void ds__cpu_lane_start(ds__cpu_stream *lane, int hold_first) {
     ds__cpu_kick(lane);
 }
 
-/* What failed so far stays failed, later operations run again. The stream has nothing to do. */
+/* Ends the failure of a stream without pending work. Numbers that have failed stay failed; later
+   operations run. */
 static void ds__cpu_forgive(ds__cpu_stream *s) {
     ds__cpu_stays_failed(s, atomic_load(&s->failure), atomic_load(&s->failed_from),
                          atomic_load(&s->done));
     atomic_store(&s->failure, NULL);
 }
 
+/* Gives the lanes their operations, and starts them. The owner of the stream runs the first lane
+   itself, unless more urgent streams are ready. */
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -250,7 +254,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
                                   memory_order_relaxed);
         if (f)
             ds__cpu_fail_stream(lane, f, lane->lane_base + 1);
-        /* a failure that an earlier launch's stream brought along is not this one's */
+        /* the failure came from the stream of an earlier launch */
         else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure))
             ds__cpu_forgive(lane);
     }
@@ -265,7 +269,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     uint32_t idle = DS__CPU_IDLE;
     if (x->lanes == 0 || !nest)
         return;
-    /* who emptied it goes on with it */
+    /* the thread that has emptied the lane continues with it */
     if (!atomic_compare_exchange_strong(&x->lane[0]->state, &idle, DS__CPU_RUNNING))
         return;
     ds__tls.nested++;
@@ -273,7 +277,8 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     ds__tls.nested--;
 }
 
-/* The stream has come to a launch. DS__CPU_GONE: it is parked and will come again. */
+/* Runs a launch: waits for its turn, starts the lanes, and waits for all of them. DS__CPU_GONE: the
+   stream is parked, and comes to the launch again. */
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who) {
     ds__cpu_launch *run = op->u.graph.exec;
@@ -309,7 +314,8 @@ static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__o
     return DS__CPU_EMPTY;
 }
 
-/* Operations that only lanes have. */
+/* Runs an operation that only lanes have: a record or wait of an event node, or a wait for another
+   lane. */
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                              uint64_t number, int failed, int who) {
     ds__cpu_launch *run = s->launch;
@@ -320,7 +326,7 @@ static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op 
             atomic_store_explicit(&stamp->ns, ds__cpu_now(s), memory_order_release);
         if (run->shared && run->shared[op->u.wait.upto])
             ds__cpu_lane_pass(run->shared[op->u.wait.upto], number, failed);
-        return DS__CPU_EMPTY; /* the launch gives it back */
+        return DS__CPU_EMPTY; /* the launch drops the reference to the stamp */
     }
     if (op->kind == DS__CPU_OP_NODE_WAIT)
         t = run->token[op->u.wait.upto];
