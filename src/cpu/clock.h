@@ -31,20 +31,20 @@
 #include "queue.h"
 #include "scheduler.h"
 
-/* The clock goes on to this time, if it is not there yet. */
+/* Advances the clock to this time, unless it has passed the time already. */
 static void ds__cpu_clock_up(int64_t time) {
     int64_t now = atomic_load(&ds__cpu.clock);
     while (now < time && !atomic_compare_exchange_weak(&ds__cpu.clock, &now, time)) {
     }
 }
 
-/* When the number was passed; 0 when that is long ago: what came after it began at a time that
-   the clock has passed, or who asks. */
+/* Returns the time at which the stream passed the number. Returns 0 if the stream has passed later
+   numbers since; the clock or the waiting stream has passed that time too (policy, point 3). */
 static int64_t ds__cpu_time_of(const ds__cpu_stream *s, uint64_t upto) {
     return s->virt && atomic_load(&s->done) == upto ? atomic_load(&s->virt->end) : 0;
 }
 
-/* The stream comes after what `on` has passed. */
+/* Advances the time of a stream that has waited for a number of `on`. */
 static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t upto) {
     if (DS__LIKELY(!s->virt))
         return;
@@ -53,7 +53,7 @@ static void ds__cpu_after(ds__cpu_stream *s, const ds__cpu_stream *on, uint64_t 
         s->virt->time = time;
 }
 
-/* A time stamp, which is never 0. */
+/* Returns a time stamp, which is never 0: virtual time, or real time without a virtual clock. */
 static uint64_t ds__cpu_now(const ds__cpu_stream *s) {
     return DS__LIKELY(!s->virt) ? ds__now_ns() : (uint64_t)s->virt->time + 1;
 }
@@ -64,8 +64,9 @@ static void ds__cpu_virtual_pass(ds__cpu_stream *s) {
         atomic_fetch_add_explicit(&ds__cpu.passed, 1, memory_order_relaxed);
 }
 
-/* An operation of the stream is put in; if the clock went on since the last one, the stream
-   learns of it. */
+/* Counts a submission. If the clock has advanced since the last submission of the stream, a note of
+   the clock is enqueued. If too many operations are held back, all work runs. The put lock is
+   held. */
 static ds_result ds__cpu_put_clock(ds__cpu_stream *s) {
     int64_t now = atomic_load(&ds__cpu.clock);
     uint64_t puts = atomic_fetch_add_explicit(&ds__cpu.puts, 1, memory_order_relaxed);

@@ -25,6 +25,7 @@
 #include "host_func.h"
 #include "clock.h"
 
+/* Drops a reference to a stamp, which may be NULL. The last one returns it to the pool. */
 static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     if (!stamp || atomic_fetch_sub_explicit(&stamp->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -34,9 +35,10 @@ static void ds__cpu_stamp_give(ds__cpu_stamp *stamp) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
-/* The next operation in the queue; steps over the end of a block. */
+/* Returns the next operation in the queue. At the end of a block, the head moves to the next block,
+   and the old one goes to the producer or to the pool. */
 static ds__op *ds__cpu_head(ds__cpu_stream *s) {
-    /* a lane's piece is longer than a block */
+    /* not `data[head_at]`: the operations of a lane are in one piece, longer than a block */
     ds__op *op = (ds__op *)(void *)((char *)s->head + offsetof(ds__cpu_block, data) + s->head_at);
     if (DS__UNLIKELY(op->kind == DS__OP_JUMP)) {
         ds__cpu_block *old = s->head;
@@ -51,16 +53,16 @@ static ds__op *ds__cpu_head(ds__cpu_stream *s) {
     return op;
 }
 
-/* What became of the stream that ds__cpu_run worked on. */
+/* Results of a run: the stream is empty, belongs to another thread, or has operations left. */
 enum { DS__CPU_EMPTY, DS__CPU_GONE, DS__CPU_MORE };
 
-/* Who runs a stream: a worker or a waiting thread (not the user's host functions), a thread for
-   host functions (only those), or the submitter itself in inline mode. */
+/* The thread that runs a stream: a worker or a waiting thread, which runs no host functions; a
+   thread for host functions, which runs only these; or the submitter in inline mode. */
 enum { DS__CPU_WORK, DS__CPU_HOST, DS__CPU_ALL };
 
-/* The stream `on`, for which stream s has to wait, is free to be run: the thread that has s runs
-   it up to there, which saves parking one stream and waking it for the other. Not past more
-   urgent ready streams. 0: it could not. */
+/* Runs the stream `on` up to the number for which stream s waits, on the thread that owns s. This
+   saves parking s and waking it. Returns 0 if `on` has not passed the number: another thread has
+   it, a more urgent stream is ready, or too many streams run inside one another. */
 static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto) {
     uint32_t state = atomic_load(&on->state);
@@ -81,7 +83,8 @@ static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return atomic_load_explicit(&on->done, memory_order_acquire) >= upto;
 }
 
-/* The stream waits until `on` has passed `upto`. */
+/* Waits until `on` has passed `upto`, and takes over the failure of that number. DS__CPU_GONE: the
+   stream is parked. */
 static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto, uint64_t number, int who) {
     if (atomic_load_explicit(&on->done, memory_order_acquire) < upto &&
@@ -256,7 +259,7 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
     uint64_t count = 0;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    int unfenced = 0; /* the last operation was passed without a barrier */
+    int unfenced = 0; /* 1: the last operation was passed without a barrier */
     while (number < end) {
         if (DS__UNLIKELY(number >= upto)) {
             result = DS__CPU_MORE;
@@ -292,7 +295,8 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
     return result;
 }
 
-/* Runs an owned stream and settles what becomes of it. Returns 1 when it did something. */
+/* Runs a stream that the caller owns up to `upto`, and then makes it ready or idle, or lets the
+   worker poll it. w: NULL if the caller is not a worker. Returns 1. */
 static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     uint32_t beat =
         w && ds__tls.nested == 0 ? atomic_load_explicit(&w->beat, memory_order_relaxed) + 1 : 0;

@@ -31,7 +31,8 @@ static int ds__cpu_clamp(int priority) {
     return priority < greatest ? greatest : priority;
 }
 
-/* Takes a stream object from the pool, with a virtual time if there is a fabric. NULL: no memory. */
+/* Takes a stream object from the pool; with a fabric, the object has a virtual time. NULL: no
+   memory. */
 static ds__cpu_stream *ds__cpu_stream_take(void) {
     ds__lock_take(&ds__cpu.object_lock);
     if (!ds__cpu.free_streams) {
@@ -123,12 +124,13 @@ static ds_result ds__cpu_stream_create(int device, int kind, unsigned flags, int
     return *out ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a stream");
 }
 
-/* The caller owns the stream; it is drained and nobody can put work on it. A stream that ever
-   failed is not used again, since events may still ask whether their number failed. */
+/* Returns the object of a destroyed stream to the pool. The caller owns the stream, which is
+   drained, and no operation can be enqueued on it. An object that ever failed is not used again,
+   because events may still ask whether their number failed. */
 static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__cpu_device *d = &ds__cpu.device[s->device];
-    /* who destroys it has said so and not looked at its state yet: it must not find the next
-       one's */
+    /* ds__cpu_stream_destroy, which holds this lock, may have set `closing` but not yet tried the
+       state: it must not find the state of the object's next stream */
     ds__lock_take(&s->put_lock);
     ds__cpu_block *b = s->head; /* a lane has none */
     s->head = s->tail = NULL;
@@ -154,12 +156,13 @@ static void ds__cpu_recycle(ds__cpu_stream *s) {
     ds__lock_give(&ds__cpu.object_lock);
 }
 
+/* Destroys a stream; its pending work still runs, and then the object is recycled. */
 static void ds__cpu_stream_destroy(void *stream) {
     ds__cpu_stream *s = stream;
     if (ds__cpu_watched(s) && s->kind != DS__STREAM_LEGACY)
         ds__cpu_destroy_captured(s);
     uint32_t idle = DS__CPU_IDLE;
-    ds__lock_take(&s->put_lock); /* after this no operation gets in any more */
+    ds__lock_take(&s->put_lock); /* no operation is enqueued after this */
     atomic_store(&s->closing, 1);
     int mine = atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING);
     ds__lock_give(&s->put_lock);
@@ -174,6 +177,8 @@ static void ds__cpu_stream_unwrap(void *stream) {
     ds__lock_give(&ds__cpu.device[s->device].lock);
 }
 
+/* Returns the stream object that `native` is. own: the caller becomes its owner, which requires
+   that ds__cpu_stream_unwrap has taken the owner away. */
 static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned *out_flags,
                                      int *out_priority, void **out) {
     ds__cpu_device *d = &ds__cpu.device[device];

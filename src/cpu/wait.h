@@ -20,9 +20,8 @@
 #include "clock.h"
 #include "run.h"
 
-/* A waiting thread runs what the awaited operation depends on, and nothing else: the stream
-   itself up to that operation, or the stream on which it is parked, and so on. Returns 1 when it
-   did something. */
+/* Runs work that the awaited operation depends on, and no other work: the stream itself up to that
+   operation, or the stream on which it is parked, and so on. Returns 1 if any work was run. */
 static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     for (int depth = 0; depth < 64; depth++) {
         switch (atomic_load_explicit(&s->state, memory_order_acquire)) {
@@ -36,13 +35,13 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             atomic_fetch_add_explicit(&ds__cpu.helped, 1, memory_order_relaxed);
             return 1;
         }
-        case DS__CPU_POLLED: { /* the worker that polls it has not come for it in all this time */
+        case DS__CPU_POLLED: { /* the worker that polls the stream is late */
             uint32_t polled = DS__CPU_POLLED;
             if (ds__cpu_has_work(s) &&
                 atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING)) {
                 atomic_store(&s->state, DS__CPU_READY);
                 ds__cpu_push_ready(s);
-                continue; /* and take it from there */
+                continue; /* to the case READY */
             }
             return 0;
         }
@@ -53,8 +52,8 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
             uint32_t count = atomic_load(&s->park_count);
             ds__cpu_stream *on = atomic_load(&s->park_on);
             uint64_t number = atomic_load(&s->park_upto);
-            /* unchanged since: while s has not passed `upto`, what it is parked on is what it
-               depends on */
+            /* if the count has not changed while s has not passed `upto`, s depends on the stream
+               on which it is parked */
             if ((count & 1) || atomic_load(&s->done) >= upto ||
                 atomic_load(&s->park_count) != count)
                 return 0;
@@ -72,8 +71,8 @@ static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
 /* Results of ds__cpu_wait_spin. */
 enum { DS__CPU_TIMED_OUT, DS__CPU_PASSED, DS__CPU_SPUN };
 
-/* Waits without sleeping. DS__CPU_SPUN: the time to spin is over first. That time begins at `since`,
-   and again after each help. */
+/* Waits without sleeping. DS__CPU_SPUN: the time to spin, which begins at `since` and again after
+   each help, is over first. */
 static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, uint64_t deadline,
                              int help) {
     for (uint32_t spins = 0;; spins++) {
@@ -158,7 +157,8 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
     return 1;
 }
 
-/* Under a virtual clock; a wait for no time lets run what can, but not for ever. */
+/* Waits under a virtual clock, which advances to the end of the awaited work. A wait with timeout 0
+   lets work run until nothing more can run, for at most DS__CPU_ASKS times DS__CPU_ASK_NS. */
 static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns) {
     int over = atomic_load(&s->done) >= upto;
     uint32_t rests = atomic_load(&ds__cpu.rests);
@@ -172,6 +172,8 @@ static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeo
     return over;
 }
 
+/* Waits until the stream has passed `upto`. Returns 0 if the time is over first. sleep_at_once: the
+   thread does not spin, and runs no work meanwhile. No lock of the driver is held. */
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
     if (DS__UNLIKELY(ds__cpu.fabric != NULL))
         return ds__cpu_wait_virtual(s, upto, timeout_ns);
@@ -180,9 +182,9 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
     if (timeout_ns == 0)
         return 0;
     if (!sleep_at_once && !ds__cpu.no_spin) {
-        /* Most waits are over in a microsecond. Looking at the stream's state, for help, takes
-           its cache line from the worker: so once, for a stream that nobody has yet, and then
-           leave the worker alone. */
+        /* Most waits are over in a microsecond. A look at the stream's state takes its cache line
+           from the worker. The thread therefore looks once, for a stream that no thread has taken
+           yet, and then only while jobs exist. */
         if (timeout_ns == DS__FOREVER && !ds__cpu.seed &&
             atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
             ds__cpu_help(s, upto);
