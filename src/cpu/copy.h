@@ -19,7 +19,8 @@
 #include "scheduler.h"
 #include "job.h"
 
-/* Bytes first .. first+count-1 of the copy, row by row. */
+/* Copies bytes first to first+count-1 of the operation, row by row. around: long rows are copied
+   with stores past the caches. */
 static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int around) {
     size_t width = op->u.copy.width;
     char *dst = op->u.copy.dst;
@@ -39,7 +40,7 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
     }
 }
 
-/* The same through a buffer, as when two GPUs cannot reach each other. */
+/* Copies through a buffer, as between two GPUs that cannot reach each other. */
 static void ds__cpu_copy_staged(const ds__op *op) {
     char stage[4096];
     size_t width = op->u.copy.width;
@@ -52,9 +53,8 @@ static void ds__cpu_copy_staged(const ds__op *op) {
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
-/* Sets n bytes to a pattern of eight, whose first byte stands at `to`. Stores through the
-   caches: measured faster than those around them at every size that was tried, since nothing is
-   read. */
+/* Fills n bytes with a pattern of 8 bytes, which begins at `to`. Plain stores were faster than
+   stores past the caches at each measured size, because a fill reads no memory. */
 static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     uint64_t word;
     uint64_t block[512];
@@ -74,7 +74,7 @@ static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     memcpy(to, pattern, n);
 }
 
-/* Elements first .. first+count-1 of the fill. */
+/* Fills elements first to first+count-1 of the operation. */
 static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count) {
     size_t width = op->u.fill.width;
     size_t size = op->u.fill.value_size;

@@ -146,7 +146,7 @@ static ds_result ds__cpu_start(void) {
     return DS_OK;
 }
 
-/* Drains everything, ends the threads, frees. */
+/* Waits for all work, ends all threads, and frees all memory of the driver. */
 static void ds__cpu_stop(void) {
     atomic_store(&ds__callers.gone_fn, (void (*)(void))0);
     if (ds__cpu.workers_started && ds__cpu.device)
@@ -186,14 +186,14 @@ static void ds__cpu_stop(void) {
     memset(&ds__cpu, 0, sizeof ds__cpu);
 }
 
-/* Notes all pending work; NULL: no memory. */
+/* Lists all pending work. NULL: no memory. */
 static ds__cpu_pending *ds__cpu_list_pending(void) {
     ds__cpu_pending *mark = ds__host_alloc(sizeof *mark);
     for (int i = 0; mark && i < ds__cpu.devices; i++) {
         size_t n;
         ds__cpu_token *one = ds__cpu_tokens(i, 0, &n);
         if (n == 0) {
-            ds__host_free(one); /* the work that it was for ended meanwhile */
+            ds__host_free(one); /* the work has ended meanwhile */
             continue;
         }
         ds__cpu_pending *more = NULL;
@@ -212,6 +212,8 @@ static ds__cpu_pending *ds__cpu_list_pending(void) {
     return mark;
 }
 
+/* Returns 1 if the work that was pending at the first call with this mark is done. The first call,
+   with *mark NULL, makes the mark; the last one frees it. */
 static int ds__cpu_passed(void **mark) {
     ds__cpu_pending *m = *mark;
     if (!m)
@@ -229,6 +231,7 @@ static int ds__cpu_passed(void **mark) {
     return 1;
 }
 
+/* Returns 1 if waiting threads and several workers may share an operation. */
 static int ds__cpu_spreads(void) {
     return !ds__cpu_explores();
 }
