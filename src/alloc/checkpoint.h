@@ -203,14 +203,6 @@ static ds_result ds__rewind_plan(ds__mem_pool *p, ds__rewind *q) {
     return r;
 }
 
-static void ds__arena_lock_ready(ds__arena *a, int kind) {
-    ds__arena_lock(a);
-    while (!ds__counter_room_ready(a, kind, 0)) {
-        ds__make_ready(a, kind, 0);
-        ds__arena_lock(a);
-    }
-}
-
 static int ds__rewind_end(const ds_mem_block *gone) {
     ds__segment *s = ds__segment_of(gone->ptr);
     ds__arena *a = s ? atomic_load(&s->arena) : NULL;

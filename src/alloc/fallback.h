@@ -213,8 +213,14 @@ static void ds__tell_oom(ds__arena *a, size_t needed) {
     size_t reserved = atomic_load(&dev->reserved);
     if (limit && avail > limit - (reserved < limit ? reserved : limit))
         avail = limit - (reserved < limit ? reserved : limit);
-    ds__mem_note(dev, DS_ACTION_OOM, avail, needed, a->stream_id, a->pool->id, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, ds__mem_label());
+    ds__mem_note(dev, &(ds__history_event){ .address = avail,
+                                            .bytes = needed,
+                                            .stream = a->stream_id,
+                                            .pool = a->pool->id,
+                                            .file = ds__tls.site.file,
+                                            .label = ds__mem_label(),
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_OOM });
     for (size_t i = 0;; i++) {
         ds__callback c = ds__callback_get(&ds__memory_state.oom, i);
         if (!c.fn)

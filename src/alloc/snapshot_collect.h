@@ -156,9 +156,11 @@ static void ds__snap_device(ds__snap *s, ds__mem_dev *dev, uint32_t number, unsi
     ds__snap_forget(s);
     ds__snap_events(s, d, number, only);
     ds__snap_forget(s);
-    /* for the next one */
-    ds__mem_note(dev, DS_ACTION_SNAPSHOT, 0, d->active, 0, 0, ds__tls.site.file,
-                 (uint32_t)ds__tls.site.line, NULL);
+    /* shows in the next snapshot */
+    ds__mem_note(dev, &(ds__history_event){ .bytes = d->active,
+                                            .file = ds__tls.site.file,
+                                            .line = (uint32_t)ds__tls.site.line,
+                                            .action = DS_ACTION_SNAPSHOT });
 }
 
 static int ds__snap_order(const void *a, const void *b) {

@@ -96,9 +96,9 @@ typedef struct ds__snap {
     int64_t to_wall_ns; /* and from that to the time of day */
 } ds__snap;
 
-#define DS__SNAP_MORE(s, list, count, room)                                                      \
-    (!(s)->broken && ((s)->broken = !ds__snap_room(&(s)->list, sizeof *(s)->list, (s)->count, 1, \
-                                                   &(s)->room)) == 0)
+#define DS__SNAP_MORE(s, list, count, room)                                                       \
+    (!(s)->broken && ((s)->broken = !ds__array_reserve(&(s)->list, sizeof *(s)->list, (s)->count, \
+                                                       1, &(s)->room)) == 0)
 
 /* Finds the slot of the element that has this hash and is equal, or the place for it. `same`
    compares the key with the element at an index. NULL: no memory. */
@@ -159,7 +159,7 @@ static uint32_t ds__snap_text(ds__snap *s, const char *text) {
         return slot ? *slot : 0;
     if (!DS__SNAP_MORE(s, texts, texts_count, texts_room))
         return 0;
-    if (!ds__snap_room(&s->text, 1, s->text_size, n, &s->text_room)) {
+    if (!ds__array_reserve(&s->text, 1, s->text_size, n, &s->text_room)) {
         s->broken = 1;
         return 0;
     }
