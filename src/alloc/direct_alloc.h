@@ -176,10 +176,8 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
     ds__mem_pool *p = a->pool;
     const ds_mem_config *c = ds__pool_policy(p);
     int async = c->backend == DS_MEM_DRIVER_POOL;
-    size_t guard = c->guard_bytes;
     void *base = NULL;
-    q->size =
-        request->size <= SIZE_MAX / 4 ? ds__rounded_by(c, request->size + guard) : SIZE_MAX / 2;
+    q->size = ds__request_block_size(c, request->size, 0);
     q->kind = ds__kind_of(c, q->size);
     DS__REQUIRE(request->alignment <= DS__UNIT, "an alignment of %zu needs the native backend",
                 request->alignment);
@@ -199,7 +197,9 @@ static ds_result ds__direct_alloc(ds__wanted *q, const ds_mem_request *request, 
         ds__direct_untake(q, async, base);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to keep track of %zu bytes", q->asked);
     }
-    if (a->watched && (r = ds__watched_alloc(q, guard)) < 0) {
+    if (a->watched)
+        r = ds__watched_alloc(q, c->guard_bytes);
+    if (r < 0) {
         ds__arena_lock(a);
         DS_IGNORE(ds__free_slow(a, q->block));
         return r;

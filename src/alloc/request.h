@@ -55,6 +55,12 @@ static size_t ds__rounded_by(const ds_mem_config *c, size_t size) {
                              !c->best_fit_by_address && !c->single_pool, size);
 }
 
+/* Returns the size of the block for a request of `asked` bytes, with the policy's guard and an
+   alignment (0: none). Sizes that no device has give SIZE_MAX / 2. */
+static size_t ds__request_block_size(const ds_mem_config *c, size_t asked, size_t align) {
+    return asked <= SIZE_MAX / 4 ? ds__rounded_by(c, asked + c->guard_bytes) + align : SIZE_MAX / 2;
+}
+
 /* A request in progress. */
 typedef struct ds__wanted {
     ds__arena *a;

@@ -113,7 +113,8 @@ static void ds__mem_shutdown(void) {
     ds__memory_state.sorted = NULL;
     ds__memory_state.free_segments = NULL;
     ds__memory_state.policies = NULL;
-    ds__memory_state.pool_count = ds__memory_state.pool_room = 0;
+    ds__memory_state.pool_count = 0;
+    ds__memory_state.pool_room = 0;
     ds__memory_state.sorted_count = ds__memory_state.sorted_room = 0;
     ds__memory_state.configured = 0;
 }
