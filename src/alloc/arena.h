@@ -124,7 +124,7 @@ static void ds__expect_end(const ds__stream *s) {
     ds__tls.mute--;
 }
 
-/* Gives an arena to a stream. The arena is locked, or no other thread knows it. */
+/* Gives an arena to a stream. The device is locked; the arena too, if it had a stream before. */
 static void ds__arena_assign(ds__arena *a, const ds__stream *s, ds_stream handle,
                              const void *identity) {
     a->stream = handle;
@@ -167,19 +167,11 @@ static ds__arena *ds__arena_of(ds__mem_pool *p, ds__stream *s, ds_stream handle)
         if (ds__arena_take_over(a, s, handle, identity))
             return a;
 
-    ds__arena *a = ds__kept_alloc(sizeof *a);
-    if (!a) {
+    ds__arena *a = ds__arena_new(p);
+    if (a)
+        ds__arena_assign(a, s, handle, identity);
+    else
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a stream");
-        return NULL;
-    }
-    ds__mutex_init(&a->grow);
-    ds__mutex_init(&a->giving);
-    a->pool = p;
-    a->dev = p->dev;
-    ds__arena_assign(a, s, handle, identity);
-    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
-    a->next = p->arenas;
-    p->arenas = a;
     return a;
 }
 

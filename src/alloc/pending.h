@@ -102,12 +102,12 @@ __attribute__((unused)) static void ds__mem_return(ds__mem_block *b) {
 
 #define DS__POLLS 64 /* pending blocks that are examined at a time */
 
-/* Marks up to DS__POLLS pending blocks as quiet, the oldest first, and returns how many. The
-   arena is not locked. */
-static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block *list[DS__POLLS]) {
+/* Marks up to `most` pending blocks as quiet, the oldest first, and returns their number. The arena
+   is not locked. */
+static size_t ds__pending_batch_take(ds__arena *a, ds__mem_block **list, size_t most) {
     size_t n = 0;
     ds__arena_lock(a);
-    for (ds__mem_block *b = a->pending; b && n < DS__POLLS; b = b->list_next)
+    for (ds__mem_block *b = a->pending; b && n < most; b = b->list_next)
         if (!b->quiet) {
             b->quiet = 1;
             list[n++] = b;
@@ -139,7 +139,7 @@ static size_t ds__pending_poll(ds__arena *a, int wait) {
     ds__mem_block *list[DS__POLLS];
     for (;;) {
         size_t ready = 0;
-        size_t n = ds__pending_batch_take(a, list);
+        size_t n = ds__pending_batch_take(a, list, DS__POLLS);
         for (size_t i = 0; i < n; i++) {
             ds__mem_block *b = list[i];
             if ((wait ? ds__uses_awaited(b->uses) : ds__uses_done(b->uses)) &&

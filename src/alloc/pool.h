@@ -51,6 +51,23 @@ static void ds__arena_apply(ds__arena *a) {
     a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
 }
 
+/* Makes an arena without a stream and links it into the pool's list. Returns NULL without host
+   memory. The device is locked, or no other thread knows the pool. */
+static ds__arena *ds__arena_new(ds__mem_pool *p) {
+    ds__arena *a = ds__kept_alloc(sizeof *a);
+    if (!a)
+        return NULL;
+    ds__mutex_init(&a->grow);
+    ds__mutex_init(&a->giving);
+    a->pool = p;
+    a->dev = p->dev;
+    ds__arena_apply(a);
+    ds__count_in(a, atomic_load(&p->dev->owner) != (void *)(uintptr_t)&ds__no_owner);
+    a->next = p->arenas;
+    p->arenas = a;
+    return a;
+}
+
 /* A copy of a policy that stays until shutdown. */
 typedef struct ds__mem_policy {
     struct ds__mem_policy *next;
@@ -192,25 +209,31 @@ static ds_result ds__mem_setup(void) {
     return r;
 }
 
+/* Makes the record of a device with `total` bytes of memory. Returns NULL without host memory. */
+static ds__mem_dev *ds__mem_dev_new(ds_device device, size_t total, const ds_mem_config *config) {
+    ds__mem_dev *dev = ds__kept_alloc(sizeof *dev);
+    if (!dev)
+        return NULL;
+    ds__mutex_init(&dev->lock);
+    dev->device = device;
+    dev->total = total;
+    dev->has_space = -1;
+    dev->main.dev = dev;
+    dev->main.owners = 1;
+    return ds__mem_pool_apply(&dev->main, config) ? dev : NULL;
+}
+
 /* Makes the record of a device and publishes it. On failure returns NULL and sets the error.
    ds__memory_state.lock is held. */
 static ds__mem_dev *ds__mem_device_new(ds_device device) {
     ds_device_properties properties;
     if (ds__driver_of(device)->device_properties(device.index, &properties) < 0)
         return NULL;
-    ds__mem_dev *dev = ds__kept_alloc(sizeof *dev);
+    ds__mem_dev *dev = ds__mem_dev_new(device, properties.total_memory, &ds__memory_state.config);
     if (!dev) {
         ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the allocator of a device");
         return NULL;
     }
-    ds__mutex_init(&dev->lock);
-    dev->device = device;
-    dev->total = properties.total_memory;
-    dev->has_space = -1;
-    dev->main.dev = dev;
-    dev->main.owners = 1;
-    if (!ds__mem_pool_apply(&dev->main, &ds__memory_state.config))
-        return NULL;
     ds__mem_limit(dev);
     atomic_store_explicit(ds__module_device(DS__MODULE_ALLOC, ds__backend_of(device), device.index),
                           dev, memory_order_release);
