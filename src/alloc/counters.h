@@ -40,8 +40,8 @@ static inline void ds__counter_peak_raise(int64_t *peak, int64_t now) {
         *peak = now;
 }
 
-/* Raises the peaks of a domain that one thread counts in, and sets `room`, if not NULL, to what is
-   left below the peaks. */
+/* Raises the peaks of a domain that one thread counts in, and sets `room`, if not NULL, to the
+   difference between counts and peaks. */
 __attribute__((noinline)) static void ds__at_peak(ds__tally *t, ds__headroom *room) {
     for (int m = 0; m < DS__METRICS; m++) {
         int from = m < DS__ACTIVE ? m : m - DS__ACTIVE;
@@ -282,7 +282,8 @@ static int64_t ds__below_peak(const ds__domain *d, int64_t now[2][DS__METRICS], 
 }
 
 /* Computes the room of each arena of the default pool, by kind, in counts (0) and bytes (1): the
-   usual room, and an equal part of what is left below the device's peaks. All is locked. */
+   usual room, and an equal part of the difference between the device's counts and peaks. All is
+   locked. */
 static void ds__room_divide(const ds__mem_dev *dev, int64_t now[2][DS__METRICS], int arenas,
                             int64_t share[2][2]) {
     for (int b = 0; b < 2; b++) {

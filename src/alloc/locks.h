@@ -14,7 +14,7 @@
    of them only by ds__mem_lock_all. Drivers must be called without a spinlock; arena.h and
    record_use.h have exceptions. ds__make_ready expects the arena's lock and releases it;
    ds__arena_lock_ready returns with that lock held. ds__count_begin expects that lock and may
-   return 1 with all locks of the device held; ds__count_end releases what is held.
+   return 1 with all locks of the device held; ds__count_end releases the locks.
    Threads: any. */
 #ifndef DS__ALLOC_LOCKS_H
 #define DS__ALLOC_LOCKS_H
@@ -81,7 +81,7 @@ __attribute__((noinline)) static int ds__count_begin(ds__arena *a, int kind, int
     return 0;
 }
 
-/* Ends ds__count_begin, which has returned `all`, and unlocks what is locked. */
+/* Ends ds__count_begin, which has returned `all`, and releases its locks. */
 static void ds__count_end(ds__arena *a, int all) {
     if (!all) {
         ds__arena_unlock(a);

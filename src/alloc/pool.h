@@ -351,7 +351,7 @@ static ds__mem_pool *ds__mem_pool_reuse(ds__mem_dev *dev, const ds_mem_config *c
     if (found && !ds__policy_keep(config))
         found = NULL;
     if (found) {
-        ds__counter_fold(dev); /* what it has counted remains the device's */
+        ds__counter_fold(dev); /* the device keeps the counts of the pool */
         memset(&found->stats, 0, sizeof found->stats);
         ds__host_free(found->label);
         found->label = label;

@@ -3,7 +3,7 @@
    Implements ds_mem_write_summary: writes the statistics of a device as the table of
    torch.cuda.memory_summary (ds__report_table_write), row by row to the user's writer.
 
-   Invariants: The text is torch's apart from the name in the title, also on CPU devices. The
+   Invariants: The text is PyTorch's apart from the name in the title, also on CPU devices. The
    rows of one metric share the unit of each column; the row of all sizes determines it.
    Locks: none of its own. ds_mem_get_stats stops the device; the writer is called after that,
    with no lock held.

@@ -4,7 +4,7 @@
    and last block (ds__segment_first_new, ds__segment_retire).
    ds__segment_reserve and ds__segment_unreserve keep the reserved bytes within the limits of the
    device and the pool. Growing segments, plain segments and blocks without a cache use these
-   functions. ds__async_has and ds__async_surplus return what the driver's own pool has.
+   functions. ds__async_has and ds__async_surplus return the bytes of the driver's own pool.
 
    Invariants: ds__memory_state.sorted has every segment in the order of base addresses. Reserved
    bytes may exceed the bytes of the segments only while dev->moving counts a call between

@@ -3,7 +3,7 @@
    ds__snap_collect copies the segments, blocks, pools and history of all devices, or of one
    pool, into a ds__snap. CUDA's devices come first. ds__snap_free frees it.
 
-   Invariants: Each run of mapped blocks between holes becomes a segment, as in torch's
+   Invariants: Each run of mapped blocks between holes becomes a segment, as in PyTorch's
    snapshots. Segments are sorted by device and address. The times of a device's events are
    nanoseconds and never decrease; their labels, places and pools are replaced by numbers. If
    memory runs out, the whole snapshot is dropped.

@@ -1,7 +1,7 @@
 /* alloc/snapshot_write.h - writing a snapshot as pickle or JSON.
 
    ds__write_snapshot writes segments, events, settings, annotations and devices in the
-   structure of torch's snapshots. One walk over the collected data makes the pickle or the
+   structure of PyTorch's snapshots. One walk over the collected data makes the pickle or the
    JSON, so both have the same contents.
 
    Invariants: The words of actions follow DS__WORD_alloc in the order of ds_mem_action. The
