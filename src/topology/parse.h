@@ -286,7 +286,7 @@ static ds_result ds__tpeer_line(ds__twords *w) {
     r = ds__tpeer_value(w, value, &peer.rate);
     int hosts = !w->list[0][0] + !w->list[1][0];
     if (r == DS_OK && !value && hosts == 1)
-        return ds__tword_fail(w, 1, "host memory is not a device");
+        return ds__tword_fail(w, w->list[0][0] ? 2 : 1, "host memory is not a device");
     for (int i = 0; i < w->count[0] && r == DS_OK; i++)
         for (int k = 0; k < w->count[1] && r == DS_OK; k++) {
             const int node[2] = { w->list[0][i], w->list[1][k] };
