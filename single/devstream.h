@@ -5438,6 +5438,13 @@ typedef __SIZE_TYPE__ size_t;
 #define DS__INDEPENDENT(...) _Pragma("GCC ivdep") for (__VA_ARGS__)
 #endif
 
+/** Unrolls the loop that follows, whose number of iterations is a constant of at most 16. */
+#if defined(__clang__) || defined(DEVSTREAM_KERNEL_DEVICE)
+#define DS_UNROLL _Pragma("unroll")
+#else
+#define DS_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #ifdef __cplusplus
 #define DS__STATIC_ASSERT static_assert
 #else
@@ -6007,7 +6014,9 @@ DS_KERNEL_FN int dsk__uniform(int line) {
     DS__BLOCK_FUNCTION(name, __VA_ARGS__);                                                         \
     DS__KERNEL_ARGS(name, counts, dims, __VA_ARGS__)                                               \
     DS__QUIET_BEGIN                                                                                \
-    DS__KERNEL_EXACT static void name##__run(ds_kernel_block *dsk__outer, const void *dsk__args) { \
+    /* not inlined, so that warnings of the optimiser stay in here */                              \
+    DS__KERNEL_EXACT __attribute__((noinline)) static void name##__run(                            \
+        ds_kernel_block *dsk__outer, const void *dsk__args) {                                      \
         const struct name##_args *dsk__a = (const struct name##_args *)dsk__args;                  \
         /* a copy that no other function sees, so that the extents are constants */                \
         ds_kernel_block dsk__block = *dsk__outer;                                                  \
