@@ -55,9 +55,9 @@
    Environment, read when needed:
        DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
 
-   Contents: results; initialisation; devices; streams; the current stream; events; memory; copies
-   and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver; call
-   sites; implementation.
+   Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
+   copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;
+   call sites; implementation.
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
@@ -102,6 +102,7 @@ extern "C" {
 #endif
 
 #include "api/result.h"
+#include "api/check.h"
 #include "api/init.h"
 #include "api/device.h"
 #include "api/stream.h"
@@ -167,6 +168,7 @@ extern "C" {
 #include "core/drivers.h"
 #include "core/types.h"
 #include "core/internal.h"
+#include "core/check.h"
 #include "core/fault.h"
 #include "core/layers.h"
 #include "core/init.h"

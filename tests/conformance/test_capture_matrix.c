@@ -57,6 +57,11 @@ static void no_callback(ds_stream stream, ds_result status, void *user) {
     (void)user;
 }
 
+static void no_check(const ds_check_item *item, void *user) {
+    (void)item;
+    (void)user;
+}
+
 static ds_result put_nothing(ds_stream stream, void *user) {
     (void)stream;
     (void)user;
@@ -117,6 +122,9 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", good(ds_result_get_text(DS_OK) != NULL)) \
     X(BOTH, SAFE, "", good(ds_error_get_last() != NULL)) \
     X(BOTH, SAFE, "", good((ds_site_set("here", 1), 1))) \
+    X(BOTH, SAFE, "", good((ds_check_set_handler(no_check, NULL), 1))) \
+    X(BOTH, SAFE, "", \
+      good((ds_check_set_handler(no_check, NULL), ds_check_report(DS_ERR_DRIVER, "", "", 1), 1))) \
     X(BOTH, SAFE, "", good(ds_version_get() > 0)) \
     X(BOTH, KEEPS(ILLEGAL_STATE), "", ds_init(NULL)) \
     X(BOTH, SAFE, "", ds_backend_get_info(0, &k->backend)) \

@@ -143,6 +143,20 @@ static void step_names(void) {
     CALL_VOID((void)ds_mem_stats_get_name(small_size()));
 }
 
+static void take_check(const ds_check_item *item, void *user) {
+    (void)user;
+    if (item->result >= 0 || !item->error)
+        die("a failed check without a negative result or a sentence");
+}
+
+/* Never the default handler, which would end the process. */
+static void step_check(void) {
+    CALL_VOID(ds_check_set_handler(take_check, NULL));
+    CALL_VOID((void)DS_CHECK(ds_stream_query(any_stream())));
+    CALL_VOID(
+        ds_check_report(DS_ERR_DRIVER, odd() ? NULL : "text", odd() ? NULL : "file", any_int()));
+}
+
 static void step_sync_debug(void) {
     ds_sync_debug_mode mode;
     switch (pick(3)) {
@@ -238,9 +252,9 @@ static void step_range(void) {
     }
 }
 
-static const step_fn steps[] = {
-    step_device_text, step_device_current, step_device_current, step_backend, step_device_query,
-    step_device_wait, step_device_wait,    step_nvml,           step_names,   step_sync_debug,
-    step_cpu,         step_range_nested,   step_range
-};
+static const step_fn steps[] = { step_device_text,  step_device_current, step_device_current,
+                                 step_backend,      step_device_query,   step_device_wait,
+                                 step_device_wait,  step_nvml,           step_names,
+                                 step_check,        step_sync_debug,     step_cpu,
+                                 step_range_nested, step_range };
 const step_group device_steps = { steps, COUNT(steps) };
