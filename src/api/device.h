@@ -112,6 +112,10 @@ DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
 /** Returns the thread's current device. Initially cuda:0 if available, else cpu:0. */
 DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
+/** Returns the device with this index (from 0) of the type of the thread's current device, as
+    cudaSetDevice(index) names one. The call that uses the device refuses an index that does not
+    exist. Initialises devstream; if that fails, the call that uses the device fails, too. */
+DSDEF ds_device ds_device_at(int index); /* takes a call site */
 /** Sets the current device of the calling thread. A zeroed device or a negative index has no
     effect. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);

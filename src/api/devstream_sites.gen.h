@@ -81,6 +81,12 @@ static inline DS_MUST_USE ds_result ds_at_device_get_current(const char *file_, 
 }
 #define ds_device_get_current(...) ds_at_device_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline ds_device ds_at_device_at(const char *file_, int line_,
+        int index_) {
+    return ds_site_set(file_, line_), (ds_device_at)(index_);
+}
+#define ds_device_at(...) ds_at_device_at(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, int line_,
         ds_device device_) {
     return ds_site_set(file_, line_), (ds_device_set_current)(device_);

@@ -145,6 +145,7 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_device_format(k->device, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_device_get_current(&k->device)) \
     X(BOTH, SAFE, "", ds_device_set_current(k->device)) \
+    X(BOTH, SAFE, "", ds_device_set_current(ds_device_at(0))) \
     X(BOTH, SAFE, "", ds_device_push(k->other_device)) \
     X(BOTH, SAFE, "", both(ds_device_push(k->other_device), ds_device_pop())) \
     X(BOTH, SAFE, "", left(enter_device(k), ds_device_scope_leave(&k->scope))) \
@@ -731,6 +732,8 @@ static int missing_rows(const char *path) {
         char *at = declares ? strstr(line, " ds_") : NULL;
         char *end = NULL;
         if (at && !strncmp(at, " ds_result ds_", 14))
+            at = strstr(at + 1, " ds_");
+        if (at && !strncmp(at, " ds_device ds_", 14))
             at = strstr(at + 1, " ds_");
         if (at && !strncmp(at, " ds_scope ds_", 13))
             at = strstr(at + 1, " ds_");

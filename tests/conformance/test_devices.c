@@ -387,6 +387,28 @@ static void test_a_zeroed_device_or_a_negative_index_sets_nothing(void **state) 
     assert_true(same(current(), harness_device(1)));
 }
 
+static void test_an_index_names_a_device_of_the_current_type(void **state) {
+    int n = harness_device_count();
+    ds_stream s;
+    ds_device d;
+    (void)state;
+    ok(ds_device_set_current(harness_device(1)));
+
+    for (int i = 0; i < n; i++)
+        assert_true(same(ds_device_at(i), with_index(i)));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_device_at(0) }, &s));
+    ok(ds_stream_get_device(s, &d));
+    assert_true(same(d, with_index(0)));
+    refused(ds_device_set_current(ds_device_at(n)), DS_ERR_DEVICE_RANGE);
+    refused(ds_device_synchronize(ds_device_at(-1)), DS_ERR_DEVICE_RANGE);
+
+    assert_true(same(current(), harness_device(1)));
+    ok(ds_device_set_current(ds_cpu(0))); /* the CPU driver is there with GPUs, too */
+    assert_int_equal(ds_device_at(0).type, DS_DEVICE_CPU);
+    ok(ds_device_set_current(harness_device(0)));
+    ok(ds_stream_destroy(s));
+}
+
 static void test_devices_that_are_not_there_are_not_set(void **state) {
     int cuda;
     (void)state;
@@ -937,6 +959,7 @@ const struct CMUnitTest tests_devices[] = {
     DS_TEST(test_print_refuses_small_buffers_and_what_is_no_device, "peers a.5"),
     DS_TEST(test_set_and_get_agree, "peers 21, torch 10"),
     DS_TEST(test_a_zeroed_device_or_a_negative_index_sets_nothing, "peers 31, torch 9"),
+    DS_TEST(test_an_index_names_a_device_of_the_current_type, "devices"),
     DS_TEST(test_devices_that_are_not_there_are_not_set, "peers 24 26 59"),
     DS_TEST(test_a_push_that_fails_leaves_no_frame, "peers 24"),
     DS_TEST(test_pop_restores_the_device_at_entry, "peers 22, torch 10 11"),

@@ -30,7 +30,7 @@ static void step_device_text(void) {
 static void step_device_current(void) {
     switch (pick(4)) {
     case 0:
-        CALL(ds_device_set_current(any_device()));
+        CALL(ds_device_set_current(odd() ? ds_device_at(any_int()) : any_device()));
         break;
     case 1:
         CALL(ds_device_push(any_device()));
