@@ -192,6 +192,7 @@ extern "C" {
 #include "core/segment.h"
 #include "core/user_memory.h"
 #include "core/copy.h"
+#include "core/copy_sync.h"
 #include "core/host_func.h"
 #include "core/kernel.h"
 #include "core/graph.h"

@@ -535,6 +535,18 @@ static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
 }
 #define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_copy_sync(const char *file_, int line_,
+        void *dst_, const void *src_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_copy_sync)(dst_, src_, size_);
+}
+#define ds_copy_sync(...) ds_at_copy_sync(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_fill_sync(const char *file_, int line_,
+        void *ptr_, uint32_t value_, size_t value_size_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_fill_sync)(ptr_, value_, value_size_, count_);
+}
+#define ds_fill_sync(...) ds_at_fill_sync(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
     return ds_site_set(file_, line_), (ds_stream_launch_host_func)(stream_, fn_, user_, dtor_fn_);

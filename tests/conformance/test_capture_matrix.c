@@ -289,6 +289,9 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, KEEPS(CAPTURE_UNSUPPORTED), "", ds_fill(ordinary, 0, 4, 16, k->origin)) \
     X(BOTH, SAFE, "", ds_fill(k->words, 0, 4, 16, k->outside)) \
     X(BOTH, SAFE, "", ds_fill_2d(k->words, 16, 0, 4, 2, 4, k->origin)) \
+    X(BOTH, SAFE, "P10", ds_copy_sync(k->words, k->pinned, 64)) \
+    X(BOTH, SAFE, "P10", ds_copy_sync(ordinary, k->words, 64)) \
+    X(BOTH, SAFE, "P10", ds_fill_sync(k->words, 0, 4, 16)) \
     X(BOTH, SAFE, "", ds_stream_launch_host_func(k->origin, nothing, NULL, NULL)) \
     X(BOTH, SAFE, "", ds_stream_launch_host_func(k->outside, nothing, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_UNSUPPORTED), "b.5", \
@@ -371,6 +374,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_stream_wait_stream(k->outside, k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_copy(k->words, k->pinned, 64, k->legacy)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_fill(k->words, 0, 4, 16, k->legacy)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_copy_sync(k->words, k->pinned, 64)) \
+    X(BOTH, SPOILS(CAPTURE_IMPLICIT),    "P10", ds_fill_sync(k->words, 0, 4, 16)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_launch_host_func(k->legacy, nothing, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", ds_stream_add_callback(k->legacy, no_callback, NULL, NULL)) \
     X(BOTH, SPOILS(CAPTURE_IMPLICIT), "P10", \

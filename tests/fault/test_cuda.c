@@ -319,6 +319,8 @@ static void cold_verbs(world *w, void (*after)(const char *verb)) {
     DO(ds_stream_synchronize(w->elsewhere))
     DO(ds_stream_synchronize(s))
     DO(ds_stream_query(s))
+    DO(ds_fill_sync(w->far, 7, 1, N))
+    DO(ds_copy_sync(w->page, w->d, N))
     DO(ds_stream_get_per_thread(ds_cuda(w->device), &s))
     DO(ds_fill(w->d, 7, 1, N, s))
     DO(ds_fill(w->far, 7, 4, N / 4, s)) /* another device's memory */
@@ -2058,6 +2060,8 @@ static ds_result little_program(void) {
     STEP(ds_pinned_register(page, N));
     registered = 1;
     STEP(ds_device_can_access_peer(ds_cuda(0), ds_cuda(1), &peer));
+    STEP(ds_fill_sync(far, 0, 1, N));
+    STEP(ds_copy_sync(dev, far, N));
     uint64_t *h = pin;
     *h = 3;
     for (uint64_t i = 0; i < 2; i++)
