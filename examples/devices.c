@@ -6,6 +6,7 @@
                 -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -pthread
    Run:      ./devices [--size SIZE] [--runs N]   SIZE in bytes, or with K, M or G; 64M and 5 unless
                                                   given
+             ./devices --all                      also the attributes of each device
              DEVSTREAM_CPU_DEVICES=2 ./devices    with two virtual CPU devices
 
    Every rate is the median of N copies of SIZE bytes, in GB/s (10^9 bytes per second, each byte
@@ -25,6 +26,7 @@
 
 #include "devstream.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +37,7 @@ enum { FINE = 0, FAILED = 1, WRONG = 2, MAX_RUNS = 1000 };
 typedef struct bench {
     size_t size;      /* bytes of a copy */
     int runs;         /* copies of which the median is taken */
+    int all;          /* 1: print all attributes */
     uint64_t pattern; /* number of the pattern last made */
     void *source;     /* pinned: the pattern */
     void *back;       /* pinned: what came back */
@@ -66,6 +69,24 @@ static int print_device(ds_device device) {
     printf("         unified addressing %s, pci %s\n", p.unified_addressing ? "yes" : "no",
            p.pci[0] ? p.pci : "none");
     printf("         uuid %s\n", uuid);
+    return FINE;
+fail:
+    return FAILED;
+}
+
+/* Every attribute that the device has. */
+static int print_attributes(ds_device device) {
+#define ATTRIBUTE(name, value, text) name,
+    static const ds_attribute all[] = { DS_ATTRIBUTES(ATTRIBUTE) };
+#undef ATTRIBUTE
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int64_t value;
+        ds_result r = ds_device_get_attribute(device, all[i], &value);
+        if (r == DS_ERR_UNSUPPORTED)
+            continue;
+        DS_CHECK(r);
+        printf("         %s %" PRId64 "\n", ds_attribute_get_name(all[i]), value);
+    }
     return FINE;
 fail:
     return FAILED;
@@ -293,7 +314,8 @@ static int run(bench *b) {
     for (int i = 0; i < DS_BACKEND_COUNT; i++) {
         DS_CHECK(ds_backend_get_info(i, &backend[i]));
         for (int k = 0; k < backend[i].device_count; k++)
-            if (print_device((ds_device){ (int32_t)backend[i].type, k }) != FINE)
+            if (print_device((ds_device){ (int32_t)backend[i].type, k }) != FINE ||
+                (b->all && print_attributes((ds_device){ (int32_t)backend[i].type, k }) != FINE))
                 goto fail;
     }
     for (int i = 0; i < DS_BACKEND_COUNT; i++)
@@ -330,17 +352,25 @@ int main(int argc, char **argv) {
     int i = 1, result;
     b.size = (size_t)64 << 20;
     b.runs = 5;
-    for (; i + 1 < argc; i += 2) {
+    for (; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         size_t runs = 0;
-        if (strcmp(argv[i], "--size") == 0 && parse_size(argv[i + 1], &b.size) == FINE)
+        if (strcmp(argv[i], "--all") == 0) {
+            b.all = 1;
             continue;
-        if (strcmp(argv[i], "--runs") != 0 || parse_size(argv[i + 1], &runs) != FINE ||
-            runs > MAX_RUNS)
+        }
+        if (strcmp(argv[i], "--size") == 0 && parse_size(value, &b.size) == FINE) {
+            i++;
+            continue;
+        }
+        if (strcmp(argv[i], "--runs") != 0 || parse_size(value, &runs) != FINE || runs > MAX_RUNS)
             break;
         b.runs = (int)runs;
+        i++;
     }
     if (i < argc) {
-        fprintf(stderr, "usage: devices [--size SIZE] [--runs N]   (N from 1 to %d)\n", MAX_RUNS);
+        fprintf(stderr, "usage: devices [--all] [--size SIZE] [--runs N]   (N from 1 to %d)\n",
+                MAX_RUNS);
         return FAILED;
     }
     result = run(&b);

@@ -122,6 +122,12 @@ static inline DS_MUST_USE ds_result ds_at_device_get_capability(const char *file
 }
 #define ds_device_get_capability(...) ds_at_device_get_capability(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_device_get_attribute(const char *file_, int line_,
+        ds_device device_, ds_attribute attribute_, int64_t *out_) {
+    return ds_site_set(file_, line_), (ds_device_get_attribute)(device_, attribute_, out_);
+}
+#define ds_device_get_attribute(...) ds_at_device_get_attribute(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_uuid_format(const char *file_, int line_,
         const unsigned char uuid_[16], char *out_, size_t size_) {
     return ds_site_set(file_, line_), (ds_uuid_format)(uuid_, out_, size_);

@@ -108,6 +108,15 @@ static ds_result ds__cuda_start(void) {
     return r;
 }
 
+/* The numbers of the attributes are cudart's. The core has checked the arguments, so a value that
+   cudart calls invalid is an attribute that this version does not know. */
+static ds_result ds__cuda_device_attribute(int device, ds_attribute attribute, int64_t *out) {
+    int value = 0;
+    ds_result r = ds__cuda_attribute(device, (enum cudaDeviceAttr)attribute, &value);
+    *out = value;
+    return r == DS_ERR_INVALID_VALUE ? DS_ERR_UNSUPPORTED : r;
+}
+
 /* PTX for compute_60 is in the library; devices compile it for themselves. */
 static const char *ds__cuda_architectures(void) {
     return "sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_100 sm_101 "

@@ -39,6 +39,7 @@ typedef struct kit {
     unsigned flags;
     size_t size;
     uint64_t id;
+    int64_t attribute;
     double ms;
 } kit;
 
@@ -152,6 +153,8 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", ds_device_get_properties(k->device, &k->properties)) \
     X(BOTH, SAFE, "", ds_device_get_name(k->device, k->text, sizeof k->text)) \
     X(BOTH, SAFE, "", ds_device_get_capability(k->device, &k->number, NULL)) \
+    X(BOTH, SAFE, "", ds_device_get_attribute(k->device, DS_ATTR_MULTIPROCESSORS, &k->attribute)) \
+    X(BOTH, SAFE, "", good(ds_attribute_get_name(DS_ATTR_MULTIPROCESSORS) != NULL)) \
     X(BOTH, SAFE, "", good(known_or_not(ds_device_get_utilization(k->device, &k->flags, NULL)))) \
     X(BOTH, SAFE, "", good(known_or_not(ds_device_get_temperature(k->device, &k->flags)))) \
     X(BOTH, SAFE, "", good(known_or_not(ds_device_get_power_draw(k->device, &k->flags)))) \

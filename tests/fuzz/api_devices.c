@@ -74,9 +74,16 @@ static void step_device_query(void) {
     ds_device_properties properties;
     ds_device device = any_device();
     size_t bytes, more_bytes;
+    int64_t value;
     int n, m;
-    switch (pick(6)) {
-    case 0:
+    switch (pick(7)) {
+    case 0: {
+        ds_attribute attribute = (ds_attribute)(odd() ? any_int() : (int)byte());
+        CALL_OUT(ds_device_get_attribute(device, attribute, MAYBE(value)), value);
+        CALL_VOID((void)ds_attribute_get_name(attribute));
+        break;
+    }
+    case 6:
         CALL_OUT(ds_device_get_properties(device, MAYBE(properties)), properties);
         break;
     case 1:
