@@ -72,21 +72,19 @@ static ds_result ds__cpu_start(void) {
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
     ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
-    if (desc->peer_access)
-        ds__cpu.peers = ds__host_alloc(n * n);
     if (desc->fabric &&
         (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
     ds__cpu.started = 1;
-    if (!ds__cpu.device || !ds__cpu.worker || (desc->peer_access && !ds__cpu.peers) ||
-        (desc->fabric && !ds__cpu.link_free)) {
+    ds_result r = ds__cpu_peers_make(desc, n, &ds__cpu.peers);
+    if (r == DS_OK && (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free)))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+    if (r < 0) {
         ds__cpu_stop();
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+        return r;
     }
-    if (desc->peer_access)
-        memcpy(ds__cpu.peers, desc->peer_access, n * n);
     size_t memory = desc->memory_limit         ? desc->memory_limit
                     : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
                                                : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");

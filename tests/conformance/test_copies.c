@@ -1030,6 +1030,43 @@ static void test_copies_are_staged_where_peer_access_is_off(void **state) {
     harness_restart(NULL);
 }
 
+/* all 1, none 0, half 1 for an even distance. */
+static int access_of(const char *word, int from, int to) {
+    if (from == to || !*word || strcmp(word, "all") == 0)
+        return 1;
+    return strcmp(word, "half") == 0 && (from - to) % 2 == 0;
+}
+
+static void test_the_environment_selects_peer_access(void **state) {
+    static const char *const words[] = { "", "all", "none", "half" };
+    static const unsigned char peers[4] = { 1, 1, 0, 1 };
+    ds_cpu_desc four = { .devices = 4 }, two = { .devices = 2, .peer_access = peers };
+    int can = -1;
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        setenv("DEVSTREAM_CPU_PEERS", words[i], 1);
+        harness_restart(&(ds_init_desc){ .cpu = &four });
+        for (int from = 0; from < 4; from++)
+            for (int to = 0; to < 4; to++) {
+                ok(ds_device_can_access_peer(ds_cpu(from), ds_cpu(to), &can));
+                assert_int_equal(can, access_of(words[i], from, to));
+            }
+    }
+
+    /* the options count more */
+    setenv("DEVSTREAM_CPU_PEERS", "none", 1);
+    harness_restart(&(ds_init_desc){ .cpu = &two });
+    ok(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can));
+    assert_int_equal(can, 1);
+    harness_shutdown();
+
+    setenv("DEVSTREAM_CPU_PEERS", "some", 1);
+    refused(ds_device_can_access_peer(ds_cpu(0), ds_cpu(1), &can), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "DEVSTREAM_CPU_PEERS is \"some\""));
+    unsetenv("DEVSTREAM_CPU_PEERS");
+    harness_restart(NULL);
+}
+
 static void test_peer_access_may_be_one_way(void **state) {
     (void)state;
     static const unsigned char peers[4] = { 1, 1, 0, 1 };
@@ -1135,6 +1172,7 @@ const struct CMUnitTest tests_copies[] = {
     DS_TEST_CPU(test_memory_of_the_program_where_a_devices_was_is_copied, "memory"),
     DS_TEST_CPU(test_memory_limit_is_kept_and_memory_info_moves, "peers 25"),
     DS_TEST_CPU(test_copies_are_staged_where_peer_access_is_off, "copies"),
+    DS_TEST_CPU(test_the_environment_selects_peer_access, "copies"),
     DS_TEST_CPU(test_peer_access_may_be_one_way, "copies"),
 };
 const size_t tests_copies_count = sizeof tests_copies / sizeof tests_copies[0];
