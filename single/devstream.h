@@ -50,15 +50,15 @@
                                  which needs no library (before glibc 2.34: -ldl)
    Environment, read once at the first call:
        DEVSTREAM_CPU_DEVICES, DEVSTREAM_CPU_WORKERS, DEVSTREAM_CPU_MEMORY, DEVSTREAM_CPU_INLINE,
-       DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
+       DEVSTREAM_CPU_PEERS, DEVSTREAM_CPU_SEED, DEVSTREAM_LAYERS, DEVSTREAM_FAULT,
        DEVSTREAM_LOG (0: silent, 1: errors, 2: warnings too),
        DEVSTREAM_PER_THREAD_DEFAULT_STREAM, DEVSTREAM_SYNC_DEBUG (default, warn, error)
    Environment, read when needed:
        DEVSTREAM_NVML (another name of libnvidia-ml.so.1)
 
-   Contents: results; initialisation; devices; streams; the current stream; events; memory; copies
-   and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver; call
-   sites; implementation.
+   Contents: results; checks; initialisation; devices; streams; the current stream; events; memory;
+   copies and fills; host functions; data types; kernels; graphs; capture; ranges; the CPU driver;
+   call sites; implementation.
 
    Rules that hold everywhere:
    - Any thread may call any function at any time, except ds_init and ds_shutdown, which may not run
@@ -237,6 +237,48 @@ DSDEF const char *ds_result_get_text(ds_result result);
     Callable anywhere. */
 DSDEF const char *ds_error_get_last(void);
 
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+/** Argument of a check handler. The strings are valid until the thread's next failing call. */
+typedef struct ds_check_item {
+    ds_result result;  /**< the negative result */
+    const char *text;  /**< the expression */
+    const char *file;  /**< file of the check */
+    int line;          /**< line of the check */
+    const char *error; /**< ds_error_get_last() of the thread */
+} ds_check_item;
+
+/** Receives the failed checks of DS_CHECK. May call devstream if the thread of the check may. */
+typedef void (*ds_check_fn)(const ds_check_item *item, void *user);
+
+/** Sets the handler of the process for failed checks. NULL restores the default handler, which
+    writes one line to standard error and calls exit(1). A handler may end the thread or the
+    process; if it returns, DS_CHECK has the negative result as its value. ds_shutdown does not
+    change the handler. A check that has begun on another thread may still use the former handler.
+    Callable anywhere; does not initialise devstream. */
+DSDEF void ds_check_set_handler(ds_check_fn fn, void *user);
+/** Invokes the handler of the process. Used by DS_CHECK. Callable anywhere. */
+DSDEF void ds_check_report(ds_result result, const char *text, const char *file, int line);
+
+/** Acts on a failed check of DS_CHECK. A program may define its own before the include, or after
+    an #undef, with a statement such as `goto fail`, `return result` or `throw`. Parameters: the
+    result, and the expression, file and line of the check. */
+#ifndef DS_CHECK_HANDLER
+#define DS_CHECK_HANDLER(result, text, file, line) ds_check_report(result, text, file, line)
+#endif
+
+/** Evaluates a ds_result expression once and has its value. A negative result is first passed to
+    DS_CHECK_HANDLER, by default to the handler of ds_check_set_handler. For use inside of
+    functions. */
+#define DS_CHECK(...)                                                      \
+    __extension__({                                                        \
+        ds_result ds_check_ = (__VA_ARGS__);                               \
+        if (ds_check_ < 0) {                                               \
+            DS_CHECK_HANDLER(ds_check_, #__VA_ARGS__, __FILE__, __LINE__); \
+        }                                                                  \
+        ds_check_;                                                         \
+    })
+
 /* ---- initialisation -------------------------------------------------------------------------- */
 
 /** Levels of log items. */
@@ -327,6 +369,7 @@ typedef enum ds_sync_debug_mode {
 
     Applies to calls that may wait, even if no work is pending:
     - ds_stream_synchronize, ds_event_synchronize and their timed forms with a time above 0
+    - ds_copy_sync, ds_fill_sync
     - copies and fills of pageable memory, and collectives with tensors in pageable memory
     - ds_device_free, ds_pinned_free, ds_pinned_unregister
     - ds_mem_empty_cache, ds_mem_trim, ds_pool_empty_cache
@@ -406,6 +449,62 @@ typedef struct ds_device_properties {
     uint64_t reserved[16];  /**< 0 */
 } ds_device_properties;
 
+/** X(name, value, meaning). The values are those of cudaDeviceAttr. A meaning without a unit is a
+    number, or 1 for yes and 0 for no. COMPUTE_MODE: 0 any process, 2 none, 3 one process. */
+/* clang-format off */
+#define DS_ATTRIBUTES(X) \
+    X(DS_ATTR_MAX_THREADS_PER_BLOCK, 1, "threads per block") \
+    X(DS_ATTR_MAX_BLOCK_X, 2, "block size in x") \
+    X(DS_ATTR_MAX_BLOCK_Y, 3, "block size in y") \
+    X(DS_ATTR_MAX_BLOCK_Z, 4, "block size in z") \
+    X(DS_ATTR_MAX_GRID_X, 5, "grid size in x") \
+    X(DS_ATTR_MAX_GRID_Y, 6, "grid size in y") \
+    X(DS_ATTR_MAX_GRID_Z, 7, "grid size in z") \
+    X(DS_ATTR_SHARED_MEMORY_PER_BLOCK, 8, "shared memory per block (bytes)") \
+    X(DS_ATTR_CONSTANT_MEMORY, 9, "constant memory (bytes)") \
+    X(DS_ATTR_WARP_SIZE, 10, "threads per warp") \
+    X(DS_ATTR_REGISTERS_PER_BLOCK, 12, "registers per block") \
+    X(DS_ATTR_CLOCK_RATE, 13, "peak clock rate (kHz)") \
+    X(DS_ATTR_MULTIPROCESSORS, 16, "multiprocessors") \
+    X(DS_ATTR_KERNEL_TIMEOUT, 17, "time limit of kernels") \
+    X(DS_ATTR_INTEGRATED, 18, "memory shared with the host") \
+    X(DS_ATTR_CAN_MAP_HOST_MEMORY, 19, "kernels reach pinned memory") \
+    X(DS_ATTR_COMPUTE_MODE, 20, "compute mode") \
+    X(DS_ATTR_CONCURRENT_KERNELS, 31, "concurrent kernels") \
+    X(DS_ATTR_ECC, 32, "ECC") \
+    X(DS_ATTR_PCI_BUS, 33, "PCI bus") \
+    X(DS_ATTR_PCI_DEVICE, 34, "PCI device") \
+    X(DS_ATTR_MEMORY_CLOCK_RATE, 36, "peak memory clock rate (kHz)") \
+    X(DS_ATTR_MEMORY_BUS_WIDTH, 37, "memory bus width (bits)") \
+    X(DS_ATTR_L2_SIZE, 38, "L2 cache (bytes)") \
+    X(DS_ATTR_MAX_THREADS_PER_MULTIPROCESSOR, 39, "threads per multiprocessor") \
+    X(DS_ATTR_COPY_ENGINES, 40, "copy engines") \
+    X(DS_ATTR_UNIFIED_ADDRESSING, 41, "unified addressing") \
+    X(DS_ATTR_PCI_DOMAIN, 50, "PCI domain") \
+    X(DS_ATTR_CAPABILITY_MAJOR, 75, "compute capability, first number") \
+    X(DS_ATTR_CAPABILITY_MINOR, 76, "compute capability, second number") \
+    X(DS_ATTR_SHARED_MEMORY_PER_MULTIPROCESSOR, 81, "shared memory per multiprocessor (bytes)") \
+    X(DS_ATTR_REGISTERS_PER_MULTIPROCESSOR, 82, "registers per multiprocessor") \
+    X(DS_ATTR_MANAGED_MEMORY, 83, "managed memory") \
+    X(DS_ATTR_PAGEABLE_MEMORY_ACCESS, 88, "kernels reach pageable memory") \
+    X(DS_ATTR_CONCURRENT_MANAGED_ACCESS, 89, "concurrent access to managed memory") \
+    X(DS_ATTR_COOPERATIVE_LAUNCH, 95, "cooperative launches") \
+    X(DS_ATTR_SHARED_MEMORY_PER_BLOCK_OPTIN, 97, "shared memory per block, on request (bytes)") \
+    X(DS_ATTR_MAX_BLOCKS_PER_MULTIPROCESSOR, 106, "blocks per multiprocessor") \
+    X(DS_ATTR_RESERVED_SHARED_MEMORY_PER_BLOCK, 111, "shared memory per block, reserved (bytes)") \
+    X(DS_ATTR_MEMORY_POOLS, 115, "memory pools")
+
+/* clang-format on */
+
+/** Attributes of a device. */
+typedef enum ds_attribute {
+
+#define DS_ATTRIBUTE_ENUM_(name, value, text) name = value,
+    DS_ATTRIBUTES(DS_ATTRIBUTE_ENUM_)
+#undef DS_ATTRIBUTE_ENUM_
+        DS_ATTRIBUTE_FORCE_INT_ = 0x7fffffff
+} ds_attribute;
+
 /** Returns the device cpu:index. */
 DSINLINE ds_device ds_cpu(int index) {
     ds_device d;
@@ -445,6 +544,10 @@ DSDEF DS_MUST_USE ds_result ds_device_parse(const char *text, ds_device *out);
 DSDEF DS_MUST_USE ds_result ds_device_format(ds_device device, char *out, size_t size);
 /** Returns the thread's current device. Initially cuda:0 if available, else cpu:0. */
 DSDEF DS_MUST_USE ds_result ds_device_get_current(ds_device *out);
+/** Returns the device with this index (from 0) of the type of the thread's current device, as
+    cudaSetDevice(index) names one. The call that uses the device refuses an index that does not
+    exist. Initialises devstream; if that fails, the call that uses the device fails, too. */
+DSDEF ds_device ds_device_at(int index); /* takes a call site */
 /** Sets the current device of the calling thread. A zeroed device or a negative index has no
     effect. DS_ERR_INVALID_VALUE: an index above 0 without a type. */
 DSDEF DS_MUST_USE ds_result ds_device_set_current(ds_device device);
@@ -464,6 +567,13 @@ DSDEF DS_MUST_USE ds_result ds_device_get_name(ds_device device, char *out, size
     NULL. */
 DSDEF DS_MUST_USE ds_result ds_device_get_capability(ds_device device, int *out_major,
                                                      int *out_minor);
+/** Returns an attribute of a device. Name, memory and UUID are in ds_device_properties. For a CPU
+    device, returns the limits that the driver enforces. DS_ERR_UNSUPPORTED: the device has no such
+    hardware, or its driver does not know the attribute. DS_ERR_INVALID_VALUE: unknown attribute. */
+DSDEF DS_MUST_USE ds_result ds_device_get_attribute(ds_device device, ds_attribute attribute,
+                                                    int64_t *out);
+/** Returns the meaning of an attribute ("threads per warp"), or "unknown". Callable anywhere. */
+DSDEF const char *ds_attribute_get_name(ds_attribute attribute);
 /** Writes a UUID as 36 characters and a terminating zero; size must be at least 37. Callable
     anywhere. */
 DSDEF DS_MUST_USE ds_result ds_uuid_format(const unsigned char uuid[16], char *out, size_t size);
@@ -561,12 +671,16 @@ DSINLINE ds_stream_desc ds_stream_desc_paddle(void) {
     return ds_stream_desc_torch();
 }
 
-/** Returns the defaults of cupy.cuda.Stream and cudaStreamCreate: blocking with respect to the
-    legacy stream. */
-DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
+/** Returns the defaults of cudaStreamCreate: blocking with respect to the legacy stream. */
+DSINLINE ds_stream_desc ds_stream_desc_cuda(void) {
     ds_stream_desc d = ds_stream_desc_torch();
     d.flags = DS_STREAM_BLOCKING;
     return d;
+}
+
+/** Returns the defaults of cupy.cuda.Stream, which are those of cudaStreamCreate. */
+DSINLINE ds_stream_desc ds_stream_desc_cupy(void) {
+    return ds_stream_desc_cuda();
 }
 
 /** Returns the defaults of mindspore.hal.Stream: priority 0. MindSpore leaves the flags to its
@@ -903,6 +1017,18 @@ DSDEF DS_MUST_USE ds_result ds_fill(void *ptr, uint32_t value, size_t value_size
     bytes, a multiple of value_size. */
 DSDEF DS_MUST_USE ds_result ds_fill_2d(void *ptr, size_t pitch, uint32_t value, size_t value_size,
                                        size_t width, size_t height, ds_stream stream);
+/** Copies size bytes as ds_copy does and returns when the copy is complete (blocks), as cudaMemcpy
+    does. The copy runs on the default stream of the thread's current device
+    (ds_stream_get_default), after the earlier work of the device's blocking streams. If an operand
+    is on another device, the copy also runs after the earlier work of that device's default stream.
+    Non-blocking streams are not ordered with the copy: wait for them first. During a capture the
+    default stream is refused as in other calls. size 0 does nothing. */
+DSDEF DS_MUST_USE ds_result ds_copy_sync(void *dst, const void *src, size_t size);
+/** Fills as ds_fill does, in the order of ds_copy_sync, and returns when the fill is complete
+    (blocks). cudaMemset counts bytes: its value_size is 1, and it does not block for device
+    memory. */
+DSDEF DS_MUST_USE ds_result ds_fill_sync(void *ptr, uint32_t value, size_t value_size,
+                                         size_t count);
 
 /* ---- host functions -------------------------------------------------------------------------- */
 
@@ -1714,14 +1840,15 @@ typedef struct ds_cpu_desc {
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
     /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
-        access */
+        access, unless the environment has none, or half: devices with even and odd index have no
+        access to each other [DEVSTREAM_CPU_PEERS=all, none or half] */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to
         expose ordering bugs [DEVSTREAM_CPU_SEED] */
     uint64_t seed;
     /** NULL: no fabric. Otherwise a virtual clock with modelled links; copied by ds_init. workers
-        and the environment variables for devices, inline mode and seed have no effect. peer_access,
+        and the environment variables for devices, peers, inline mode and seed have no effect. peer_access,
         DS_CPU_INLINE and seed must not be set */
     const ds_cpu_fabric *fabric;
     uint64_t reserved[8]; /**< 0 */
@@ -1944,6 +2071,12 @@ static inline DS_MUST_USE ds_result ds_at_device_get_current(const char *file_, 
 }
 #define ds_device_get_current(...) ds_at_device_get_current(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline ds_device ds_at_device_at(const char *file_, int line_,
+        int index_) {
+    return ds_site_set(file_, line_), (ds_device_at)(index_);
+}
+#define ds_device_at(...) ds_at_device_at(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_device_set_current(const char *file_, int line_,
         ds_device device_) {
     return ds_site_set(file_, line_), (ds_device_set_current)(device_);
@@ -1978,6 +2111,12 @@ static inline DS_MUST_USE ds_result ds_at_device_get_capability(const char *file
     return ds_site_set(file_, line_), (ds_device_get_capability)(device_, out_major_, out_minor_);
 }
 #define ds_device_get_capability(...) ds_at_device_get_capability(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_device_get_attribute(const char *file_, int line_,
+        ds_device device_, ds_attribute attribute_, int64_t *out_) {
+    return ds_site_set(file_, line_), (ds_device_get_attribute)(device_, attribute_, out_);
+}
+#define ds_device_get_attribute(...) ds_at_device_get_attribute(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_uuid_format(const char *file_, int line_,
         const unsigned char uuid_[16], char *out_, size_t size_) {
@@ -2391,6 +2530,18 @@ static inline DS_MUST_USE ds_result ds_at_fill_2d(const char *file_, int line_,
     return ds_site_set(file_, line_), (ds_fill_2d)(ptr_, pitch_, value_, value_size_, width_, height_, stream_);
 }
 #define ds_fill_2d(...) ds_at_fill_2d(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_copy_sync(const char *file_, int line_,
+        void *dst_, const void *src_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_copy_sync)(dst_, src_, size_);
+}
+#define ds_copy_sync(...) ds_at_copy_sync(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_fill_sync(const char *file_, int line_,
+        void *ptr_, uint32_t value_, size_t value_size_, size_t count_) {
+    return ds_site_set(file_, line_), (ds_fill_sync)(ptr_, value_, value_size_, count_);
+}
+#define ds_fill_sync(...) ds_at_fill_sync(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_stream_launch_host_func(const char *file_, int line_,
         ds_stream stream_, ds_host_fn fn_, void *user_, ds_host_fn dtor_fn_) {
@@ -7707,6 +7858,15 @@ static void ds__modules_forget(void) {
    Threads: any thread may call an entry, several at once. drain and stop are called by
    ds_shutdown only. */
 
+/* Limits of all compute capabilities (CUDA C++ Programming Guide, "Compute Capabilities"), which
+   the CPU driver keeps too. The most shared memory is that of compute capability 9.0 and 10.0. */
+enum {
+    DS__MAX_BLOCK_THREADS = 1024,
+    DS__MAX_BLOCK_Z = 64,
+    DS__MAX_GRID_YZ = 65535,
+    DS__MAX_SHARED_BYTES = 227 * 1024
+};
+
 /* What device_sensor reads, with the names for messages: percent of time and of memory's time,
    degrees Celsius, milliwatts, MHz of the multiprocessors and of the memory. */
 enum { DS__SENSOR_UTILIZATION, DS__SENSOR_TEMPERATURE, DS__SENSOR_POWER, DS__SENSOR_CLOCK };
@@ -7733,6 +7893,7 @@ typedef struct ds__processes {
    device_link    1: the two devices, which differ, are joined by NVLink.
    device_speed   Copy engines of the device, and bytes per second of its memory; 0: not known.
    device_sensor  Reads DS__SENSOR_*: one value or two. DS_ERR_UNSUPPORTED: it is not known.
+   device_attribute  Reads a ds_attribute that exists. DS_ERR_UNSUPPORTED: the device has none.
    device_processes  Lists the processes that use the device, as far as the driver knows them.
 
    Virtual memory; an open capture forbids none of these entries:
@@ -7780,6 +7941,8 @@ typedef struct ds__processes {
     X(device_speed, (int device, int *out_engines, double *out_memory), \
       (device, out_engines, out_memory)) \
     X(device_sensor, (int device, int sensor, unsigned out[2]), (device, sensor, out)) \
+    X(device_attribute, (int device, ds_attribute attribute, int64_t *out), \
+      (device, attribute, out)) \
     X(device_processes, (int device, ds__processes *out), (device, out)) \
     X(priority_range, (int device, int *out_least, int *out_greatest), \
       (device, out_least, out_greatest)) \
@@ -15241,6 +15404,45 @@ static ds_result ds__cpu_device_properties(int device, ds_device_properties *out
     return DS_OK;
 }
 
+/* Limits that the core keeps for launches, and properties of the driver. A device of this driver
+   has no warps, registers, clocks, caches and buses of its own. */
+static ds_result ds__cpu_device_attribute(int device, ds_attribute attribute, int64_t *out) {
+    int n = ds__cpu.workers;
+    const int64_t pairs[][2] = {
+        { DS_ATTR_MAX_THREADS_PER_BLOCK, DS__MAX_BLOCK_THREADS },
+        { DS_ATTR_MAX_BLOCK_X, DS__MAX_BLOCK_THREADS },
+        { DS_ATTR_MAX_BLOCK_Y, DS__MAX_BLOCK_THREADS },
+        { DS_ATTR_MAX_BLOCK_Z, DS__MAX_BLOCK_Z },
+        { DS_ATTR_MAX_GRID_X, INT_MAX },
+        { DS_ATTR_MAX_GRID_Y, DS__MAX_GRID_YZ },
+        { DS_ATTR_MAX_GRID_Z, DS__MAX_GRID_YZ },
+        { DS_ATTR_SHARED_MEMORY_PER_BLOCK, DS__MAX_SHARED_BYTES },
+        { DS_ATTR_SHARED_MEMORY_PER_BLOCK_OPTIN, DS__MAX_SHARED_BYTES },
+        { DS_ATTR_MULTIPROCESSORS, n },
+        { DS_ATTR_CONCURRENT_KERNELS, n > 1 && !ds__cpu.is_inline && !ds__cpu.seed },
+        { DS_ATTR_COPY_ENGINES, ds__cpu.fabric ? ds__cpu.fabric->engines : n },
+        { DS_ATTR_KERNEL_TIMEOUT, 0 },
+        { DS_ATTR_INTEGRATED, 1 },
+        { DS_ATTR_CAN_MAP_HOST_MEMORY, 1 },
+        { DS_ATTR_COMPUTE_MODE, 0 },
+        { DS_ATTR_UNIFIED_ADDRESSING, 1 },
+        { DS_ATTR_CAPABILITY_MAJOR, 0 },
+        { DS_ATTR_CAPABILITY_MINOR, 0 },
+        { DS_ATTR_MANAGED_MEMORY, 0 },
+        { DS_ATTR_PAGEABLE_MEMORY_ACCESS, 1 },
+        { DS_ATTR_CONCURRENT_MANAGED_ACCESS, 0 },
+        { DS_ATTR_COOPERATIVE_LAUNCH, 0 },
+        { DS_ATTR_MEMORY_POOLS, 1 },
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i][0] == (int64_t)attribute) {
+            *out = pairs[i][1];
+            return DS_OK;
+        }
+    return ds__fail(DS_ERR_UNSUPPORTED, "cpu:%d does not have attribute %d, which GPUs have",
+                    device, (int)attribute);
+}
+
 static const char *ds__cpu_architectures(void) {
     return ds__os_architecture();
 }
@@ -15339,8 +15541,8 @@ static ds_result ds__cpu_priority_range(int device, int *out_least, int *out_gre
 /* cpu/options.h - options of the CPU driver.
 
    Checks a ds_cpu_desc (ds__cpu_check), and keeps a copy of it until ds_shutdown
-   (ds__cpu_configure). ds__cpu_option reads a number from the options or else from the
-   environment.
+   (ds__cpu_configure). ds__cpu_option reads a number, and ds__cpu_peers_make the peer access, from
+   the options or else from the environment.
 
    Invariants: the kept options own all memory that they point to. A kept fabric has no zeros
    where 0 means a default, and its number of devices is also that of the options. A refused
@@ -15363,6 +15565,39 @@ static const ds_cpu_desc *ds__cpu_kept;
 static const ds_cpu_desc *ds__cpu_desc(void) {
     static const ds_cpu_desc none;
     return ds__cpu_kept ? ds__cpu_kept : &none;
+}
+
+/* Reads DEVSTREAM_CPU_PEERS. *out_all: all devices have access; *out_half: those whose indices are
+   both even or both odd have access. */
+static ds_result ds__cpu_peers_read(int *out_all, int *out_half) {
+    const char *text = getenv("DEVSTREAM_CPU_PEERS");
+    *out_all = !text || !*text || strcmp(text, "all") == 0;
+    *out_half = !*out_all && strcmp(text, "half") == 0;
+    DS__REQUIRE(*out_all || *out_half || strcmp(text, "none") == 0,
+                "DEVSTREAM_CPU_PEERS is \"%.20s\"; it must be all, none or half", text);
+    return DS_OK;
+}
+
+/* Makes the matrix of the peer access, of the options or else of the environment. *out NULL: all
+   devices have access, or a fabric defines it. The caller frees the matrix. */
+static ds_result ds__cpu_peers_make(const ds_cpu_desc *desc, size_t devices, unsigned char **out) {
+    int all;
+    int half;
+    ds_result r = ds__cpu_peers_read(&all, &half);
+    *out = NULL;
+    if (r < 0 || desc->fabric || (all && !desc->peer_access))
+        return r;
+
+    unsigned char *peers = ds__host_alloc(devices * devices);
+    if (!peers)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the peer access of %zu devices",
+                        devices);
+    for (size_t i = 0; i < devices * devices; i++)
+        peers[i] = desc->peer_access
+                       ? desc->peer_access[i]
+                       : (unsigned char)(half && (i / devices + i % devices) % 2 == 0);
+    *out = peers;
+    return DS_OK;
 }
 
 static ds_result ds__cpu_check_route(const ds_cpu_fabric *f, size_t from, size_t to) {
@@ -15554,21 +15789,19 @@ static ds_result ds__cpu_start(void) {
     size_t engines = desc->fabric ? n * (size_t)desc->fabric->engines : 0;
     ds__cpu.device = ds__host_alloc(n * sizeof *ds__cpu.device);
     ds__cpu.worker = ds__host_alloc((size_t)workers * sizeof *ds__cpu.worker);
-    if (desc->peer_access)
-        ds__cpu.peers = ds__host_alloc(n * n);
     if (desc->fabric &&
         (ds__cpu.link_free = ds__host_alloc((links + engines + n) * sizeof(int64_t))) != NULL) {
         ds__cpu.engine_free = ds__cpu.link_free + links;
         ds__cpu.memory_free = ds__cpu.engine_free + engines;
     }
     ds__cpu.started = 1;
-    if (!ds__cpu.device || !ds__cpu.worker || (desc->peer_access && !ds__cpu.peers) ||
-        (desc->fabric && !ds__cpu.link_free)) {
+    ds_result r = ds__cpu_peers_make(desc, n, &ds__cpu.peers);
+    if (r == DS_OK && (!ds__cpu.device || !ds__cpu.worker || (desc->fabric && !ds__cpu.link_free)))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+    if (r < 0) {
         ds__cpu_stop();
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the CPU driver");
+        return r;
     }
-    if (desc->peer_access)
-        memcpy(ds__cpu.peers, desc->peer_access, n * n);
     size_t memory = desc->memory_limit         ? desc->memory_limit
                     : ds__cpu_is_dry(SIZE_MAX) ? (size_t)1 << 38
                                                : (size_t)ds__env_number("DEVSTREAM_CPU_MEMORY");
@@ -16425,6 +16658,15 @@ static ds_result ds__cuda_start(void) {
         r = ds__cuda_attribute(i, cudaDevAttrMultiProcessorCount, &ds__cuda.multiprocessors[i]);
     }
     return r;
+}
+
+/* The numbers of the attributes are cudart's. The core has checked the arguments, so a value that
+   cudart calls invalid is an attribute that this version does not know. */
+static ds_result ds__cuda_device_attribute(int device, ds_attribute attribute, int64_t *out) {
+    int value = 0;
+    ds_result r = ds__cuda_attribute(device, (enum cudaDeviceAttr)attribute, &value);
+    *out = value;
+    return r == DS_ERR_INVALID_VALUE ? DS_ERR_UNSUPPORTED : r;
 }
 
 /* PTX for compute_60 is in the library; devices compile it for themselves. */
@@ -22307,6 +22549,59 @@ static ds_result ds__kernel_new(const ds_kernel_desc *desc, ds_kernel *out);
 /* Runs the destructor of a payload if the call was refused; returns the result. */
 static ds_result ds__refuse_payload(ds_result r, void *user, ds_host_fn dtor_fn);
 
+/* core/check.h - the handler for failed checks.
+
+   Keeps the handler of DS_CHECK and invokes it (ds_check_report). The default handler writes one
+   line and ends the process.
+
+   Invariants: function and argument of the handler are always a pair. The handler belongs to the
+   process: neither start nor shutdown changes it.
+   Locks: ds__check.lock is held while the pair is read or written, never while the handler runs.
+   Threads: any, also before the first call and inside of user code that devstream runs. */
+
+static struct {
+    ds__lock lock;
+    ds_check_fn fn; /* NULL: ds__check_exit */
+    void *user;
+} ds__check;
+
+/* Writes "file:line: text returned NAME: sentence" and ends the process. The sentence begins with
+   file and line, too; these are left out if they are the check's. */
+static void ds__check_exit(const ds_check_item *item, void *user) {
+    char site[300];
+    const char *error = item->error[0] ? item->error : ds_result_get_text(item->result);
+    (void)user;
+    int n = snprintf(site, sizeof site, "%s:%d: ", item->file, item->line);
+    size_t length = ds__text_length(n, sizeof site);
+    if (strncmp(error, site, length) == 0)
+        error += length;
+    fprintf(stderr, "%s:%d: %s returned %s: %s\n", item->file, item->line, item->text,
+            ds_result_get_name(item->result), error);
+    exit(1);
+}
+
+DSDEF void(ds_check_set_handler)(ds_check_fn fn, void *user) {
+    ds__lock_take(&ds__check.lock);
+    ds__check.fn = fn;
+    ds__check.user = user;
+    ds__lock_give(&ds__check.lock);
+}
+
+DSDEF void(ds_check_report)(ds_result result, const char *text, const char *file, int line) {
+    ds_check_item item = { .result = result,
+                           .text = text ? text : "",
+                           .file = file ? file : "",
+                           .line = line,
+                           .error = ds__tls.error };
+    ds__lock_take(&ds__check.lock);
+    ds_check_fn fn = ds__check.fn;
+    void *user = ds__check.user;
+    ds__lock_give(&ds__check.lock);
+    if (!fn)
+        fn = ds__check_exit;
+    fn(&item, user);
+}
+
 /* core/fault.h - fault layer: makes the n-th call of a driver entry fail.
 
    A wrapped driver table for tests of error paths (ds__fault_layer). The text "entry:n" of
@@ -23680,6 +23975,13 @@ DSDEF ds_result(ds_device_get_current)(ds_device *out) {
     return ds__device_resolve(ds_device_current(), out);
 }
 
+DSDEF ds_device(ds_device_at)(int index) {
+    ds_device device = { DS_DEVICE_CURRENT, index };
+    if (ds__api_enter("ds_device_at") == DS_OK)
+        device.type = ds__thread_device().type;
+    return device;
+}
+
 static ds_result ds__set_device(ds__thread *t, ds_device device) {
     if (device.index < 0)
         return DS_OK;
@@ -23833,6 +24135,42 @@ DSDEF ds_result(ds_device_get_capability)(ds_device device, int *out_major, int 
     if (r == DS_OK && out_minor)
         *out_minor = p.minor;
     return r;
+}
+
+/* Returns the meaning of an attribute. NULL: there is no such attribute. */
+static const char *ds__attribute_name(ds_attribute attribute) {
+    switch (attribute) {
+#define DS__CASE(name, value, text) \
+    case name:                      \
+        return text;
+        DS_ATTRIBUTES(DS__CASE)
+#undef DS__CASE
+    case DS_ATTRIBUTE_FORCE_INT_:
+        break;
+    }
+    return NULL;
+}
+
+DSDEF const char *(ds_attribute_get_name)(ds_attribute attribute) {
+    const char *name = ds__attribute_name(attribute);
+    return name ? name : "unknown";
+}
+
+DSDEF ds_result(ds_device_get_attribute)(ds_device device, ds_attribute attribute, int64_t *out) {
+    int64_t value = 0;
+    if (out)
+        *out = 0;
+    DS__ENTER("ds_device_get_attribute");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(ds__attribute_name(attribute), "%d is not an attribute; use one of DS_ATTRIBUTES",
+                (int)attribute);
+    DS__RESOLVE(device);
+    ds_result r = ds__driver_of(device)->device_attribute(device.index, attribute, &value);
+    if (r == DS_OK)
+        *out = value;
+    else
+        r = ds__fail_append(r, " (%s)", ds__attribute_name(attribute));
+    return ds__device_error(device, r);
 }
 
 DSDEF ds_result(ds_uuid_format)(const unsigned char uuid[16], char *out, size_t size) {
@@ -26101,6 +26439,12 @@ static inline ds_result ds__sync_watch_blocking(ds__stream *s, const ds__op *op)
     return DS_OK;
 }
 
+/* Enqueues a copy that was checked. */
+static ds_result ds__copy_submit(ds__stream *s, const ds__op *op) {
+    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(op) ? ds__copy_on_host(s, op)
+                                                                   : ds__stream_submit(s, op);
+}
+
 static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
     ds__op op = ds__op_make(DS__OP_COPY);
     ds_result r = ds__copy_op(s->driver, &op, copy);
@@ -26108,8 +26452,7 @@ static ds_result ds__copy_between(ds__stream *s, const ds__copy_request *copy) {
         r = ds__sync_watch_blocking(s, &op);
     if (r < 0)
         return r;
-    return s->device.type == DS_DEVICE_CPU && ds__copy_crosses(&op) ? ds__copy_on_host(s, &op)
-                                                                    : ds__stream_submit(s, &op);
+    return ds__copy_submit(s, &op);
 }
 
 /* Returns the place of known memory, DS__AT_*, for a stream of the backend. */
@@ -26222,6 +26565,17 @@ typedef struct ds__fill_request {
     unsigned flags; /* DS_COPY_* */
 } ds__fill_request;
 
+/* A fill of one row. */
+static inline ds__fill_request ds__fill_row(void *ptr, uint32_t value, size_t value_size,
+                                            size_t count) {
+    return (ds__fill_request){ .ptr = ptr,
+                               .pitch = count * (value_size <= 4 ? value_size : 0),
+                               .value_size = value_size,
+                               .width = count,
+                               .height = 1,
+                               .value = value };
+}
+
 /* Refuses an element size, extent, pitch or alignment that the drivers do not support. */
 static inline ds_result ds__fill_check(const ds__fill_request *f) {
     DS__REQUIRE(f->value_size == 1 || f->value_size == 2 || f->value_size == 4,
@@ -26298,12 +26652,7 @@ static ds_result ds__fill_rows(ds_stream stream, const ds__fill_request *fill) {
 DSDEF ds_result(ds_fill)(void *ptr, uint32_t value, size_t value_size, size_t count,
                          ds_stream stream) {
     DS__ENTER("ds_fill");
-    ds__fill_request fill = { .ptr = ptr,
-                              .pitch = count * (value_size <= 4 ? value_size : 0),
-                              .value_size = value_size,
-                              .width = count,
-                              .height = 1,
-                              .value = value };
+    ds__fill_request fill = ds__fill_row(ptr, value, value_size, count);
     return ds__fill_rows(stream, &fill);
 }
 
@@ -26317,6 +26666,88 @@ DSDEF ds_result(ds_fill_2d)(void *ptr, size_t pitch, uint32_t value, size_t valu
                               .height = height,
                               .value = value };
     return ds__fill_rows(stream, &fill);
+}
+
+/* core/copy_sync.h - synchronous copies and fills.
+
+   Enqueues a copy or fill on the default stream of the thread's current device and waits for it
+   (ds_copy_sync, ds_fill_sync), with the order of cudaMemcpy: after the earlier work of that stream
+   and, if an operand is on another device, of that device's default stream.
+
+   Invariants: arguments are checked, and the wait is reported to the sync debug mode, before the
+   host waits or work is enqueued. A default stream that captures gets no node.
+   Locks: none. The host waits without a lock.
+   Threads: any. */
+
+/* Returns the default stream of the thread's current device, pinned. NULL: *out has the error. */
+static ds__stream *ds__copy_sync_pin(ds_stream *stream, ds_result *out) {
+    *out = ds__stream_default_get(ds__thread_device(), stream);
+    ds__stream *s = *out == DS_OK ? ds__stream_pin(*stream) : NULL;
+    if (!s && *out == DS_OK)
+        *out = DS_ERR_INVALID_HANDLE;
+    return s;
+}
+
+/* Waits for the default stream of the device that has the memory, unless that is `current`. */
+static ds_result ds__copy_sync_await(ds_device current, const void *ptr) {
+    ds_pointer_info info;
+    ds_stream stream;
+    ds_result r = ds__memory_table_find(ptr, &info) ? DS_OK : ds__pointer_find(ptr, &info);
+    if (r < 0 || info.kind != DS_MEMORY_DEVICE ||
+        (info.device.type == current.type && info.device.index == current.index))
+        return r;
+    r = ds__stream_default_get(info.device, &stream);
+    return r == DS_OK ? ds__stream_sync(stream, DS__FOREVER) : r;
+}
+
+/* Does what precedes the submission: reports the wait, lets the driver refuse a stream that
+   captures, and waits for the other devices. src NULL: there is one operand. */
+static ds_result ds__copy_sync_begin(ds__stream *s, const void *dst, const void *src) {
+    ds_result r = DS_OK;
+    if (ds__sync_is_captured(s))
+        r = ds__stream_error(s, s->driver->stream_synchronize(s->native, DS__FOREVER));
+    else if (ds__sync_watched())
+        r = ds__sync_tell_stream(s, "waits for the stream");
+    if (r == DS_OK)
+        r = ds__copy_sync_await(s->device, dst);
+    return r == DS_OK && src ? ds__copy_sync_await(s->device, src) : r;
+}
+
+DSDEF ds_result(ds_copy_sync)(void *dst, const void *src, size_t size) {
+    DS__ENTER("ds_copy_sync");
+    if (!size)
+        return DS_OK;
+    ds_result r;
+    ds_stream stream;
+    ds__stream *s = ds__copy_sync_pin(&stream, &r);
+    if (!s)
+        return r;
+    ds__op op = ds__op_make(DS__OP_COPY);
+    r = ds__copy_op(s->driver, &op, &DS__COPY_ROW(dst, src, size));
+    if (r == DS_OK)
+        r = ds__copy_sync_begin(s, dst, src);
+    if (r == DS_OK)
+        r = ds__copy_submit(s, &op);
+    ds__stream_unpin(s);
+    return r == DS_OK ? ds__stream_sync(stream, DS__FOREVER) : r;
+}
+
+DSDEF ds_result(ds_fill_sync)(void *ptr, uint32_t value, size_t value_size, size_t count) {
+    DS__ENTER("ds_fill_sync");
+    ds_result r;
+    ds_stream stream;
+    ds__stream *s = ds__copy_sync_pin(&stream, &r);
+    if (!s)
+        return r;
+    ds__fill_request fill = ds__fill_row(ptr, value, value_size, count);
+    ds__op op = ds__op_make(DS__OP_FILL);
+    r = ds__fill_op(s->driver, &op, &fill);
+    if (r == DS_OK && count)
+        r = ds__copy_sync_begin(s, ptr, NULL);
+    if (r == DS_OK && count)
+        r = ds__stream_submit(s, &op);
+    ds__stream_unpin(s);
+    return r == DS_OK && count ? ds__stream_sync(stream, DS__FOREVER) : r;
 }
 
 /* core/host_func.h - host functions and callbacks.
@@ -26462,15 +26893,6 @@ static void ds__kernel_collect_all(void) {
     atomic_store(&ds__kernel_state.fresh, 0);
     atomic_store(&ds__g.deferred_kernels, 0);
 }
-
-/* Limits of all compute capabilities (CUDA C++ Programming Guide, "Compute Capabilities"), which
-   the CPU driver keeps too. The most shared memory is that of compute capability 9.0 and 10.0. */
-enum {
-    DS__MAX_BLOCK_THREADS = 1024,
-    DS__MAX_BLOCK_Z = 64,
-    DS__MAX_GRID_YZ = 65535,
-    DS__MAX_SHARED_BYTES = 227 * 1024
-};
 
 static ds_result ds__kernel_check_param(const ds_kernel_desc *d, size_t i) {
     const ds_param *p = &d->params[i];
@@ -28737,6 +29159,7 @@ DS__SYMBOL(ds_device ds_cuda(int index))
 DS__SYMBOL(ds_device ds_device_current(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_torch(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_paddle(void))
+DS__SYMBOL(ds_stream_desc ds_stream_desc_cuda(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_cupy(void))
 DS__SYMBOL(ds_stream_desc ds_stream_desc_mindspore(void))
 

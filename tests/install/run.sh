@@ -50,13 +50,13 @@ fi
 t "make install" "make_ install $without PREFIX=$dir/usr"
 (cd usr && find . ! -type d | sort) >files
 t "the files are those of docs/install.md, and links lead to them" "
-    { for h in devstream devstream_alloc devstream_comm devstream_rng; do echo ./include/\$h.h; done
+    { for h in devstream.h devstream.hpp devstream_alloc.h devstream_comm.h devstream_rng.h; do echo ./include/\$h; done
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
       for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; } | sort | diff - files
     for f in \$(cat files); do [ -s usr/\$f ]; done"
 t "all headers of the project are among them" "
-    (cd $root && ls devstream*.h) >headers; (cd usr/include && ls) | diff headers -"
+    (cd $root && ls devstream*.h devstream*.hpp) | sort >headers; (cd usr/include && ls) | sort | diff headers -"
 t "the shared library shows the declared functions and nothing else" "
     nm -D --defined-only usr/lib/libdevstream.so | awk '{ print \$NF }' | sort >shown
     grep -v '^ds_[a-z]' shown && exit 1
