@@ -97,9 +97,10 @@ static void ds__ptx_skip_blank(ds__ptx_reader *in) {
 }
 
 /* Returns the end of the word that begins at `at`. Two colons, as in ld.shared::cta, are a part of
-   it; one colon ends a label. */
+   it; one colon ends a label. ".reg.b32" is two words. */
 static const char *ds__ptx_word_end(const char *at, const char *end) {
-    while (at < end) {
+    int directive = *at++ == '.';
+    while (at < end && !(directive && *at == '.')) {
         if (ds__ptx_in_word(*at))
             at++;
         else if (end - at > 1 && at[0] == ':' && at[1] == ':')
