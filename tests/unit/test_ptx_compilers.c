@@ -1,6 +1,6 @@
 /* The PTX interpreter runs what the installed compilers, clang and nvcc, make of typical kernels
-   (ptx/typical.cu) without the optimiser and with all of its levels. Also compares the parameters of
-   these kernels with tables, which must be accepted. */
+   (ptx/typical.cu) without the optimiser and with all of its levels. Tables that fit these kernels
+   must be accepted. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream.h"
 #include "unit.h"

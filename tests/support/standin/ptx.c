@@ -18,8 +18,8 @@
    Running. Blocks run in order. The threads of a block take turns, each until it waits or has used
    its slice.
 
-   Where NVIDIA documents no result, what its GPUs give is taken: integer division and remainder by
-   zero give all ones, f32 operations give the NaN 0x7fffffff. Approximations (.approx, div.full) are
+   Where NVIDIA documents no result, the result of its GPUs is taken: integer division and remainder
+   by zero give all ones, f32 operations give the NaN 0x7fffffff. Approximations (.approx, div.full) are
    computed in f64 and rounded, so their error is smaller than the ISA allows; a GPU differs in the
    last places. Without a rounding mode add, sub and mul round to nearest and are not fused. */
 #include "ptx.h"
@@ -1042,7 +1042,7 @@ static void half_operation(parser *p, int what, int nan, uint16_t d, const uint1
     }
 }
 
-/* add sub mul fma min max neg abs of pairs of f16. Returns 0 if the instruction has another type. */
+/* add sub mul fma min max neg abs of pairs of f16. Returns 0 for an instruction of another type. */
 static int pair_operation(parser *p, int what) {
     uint16_t v[3] = { 0 }, part[3] = { 0 }, result[2];
     if (!mod(p, "f16x2"))
@@ -1441,7 +1441,7 @@ static void i_set(parser *p, int what) {
     if (with)
         emit(p, with, is_true, is_true, next_source(p, pred), 0, 0, 0);
     emit(p, OP_SELP, d,
-         constant_slot(p, half               ? 0x3c00
+         constant_slot(p, half             ? 0x3c00
                           : to.kind == K_F ? 0x3f800000
                                            : mask(32)),
          constant_slot(p, 0), is_true, 0, 0);
