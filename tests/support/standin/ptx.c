@@ -19,9 +19,9 @@
    its slice.
 
    Where NVIDIA documents no result, the result of its GPUs is taken: integer division and remainder
-   by zero give all ones, f32 operations give the NaN 0x7fffffff. Approximations (.approx, div.full) are
-   computed in f64 and rounded, so their error is smaller than the ISA allows; a GPU differs in the
-   last places. Without a rounding mode add, sub and mul round to nearest and are not fused. */
+   by zero give all ones, f32 operations give the NaN 0x7fffffff. Approximations (.approx, div.full)
+   are computed in f64 and rounded, so their error is smaller than the ISA allows; a GPU differs in
+   the last places. Without a rounding mode add, sub and mul round to nearest and are not fused. */
 #include "ptx.h"
 
 #include <fenv.h>
