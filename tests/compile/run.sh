@@ -54,7 +54,7 @@ skipped=0
 
 cxx_of() { echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/cc$/c++/'; }
 header_names=devstream.h
-[ -n "$label" ] || header_names="$header_names devstream_alloc.h devstream_comm.h devstream_rng.h"
+[ -n "$label" ] || header_names="$header_names devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h"
 alloc=devstream_alloc.h; [ -z "$label" ] || alloc=devstream.h
 rng=devstream_rng.h
 

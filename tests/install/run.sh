@@ -50,7 +50,7 @@ fi
 t "make install" "make_ install $without PREFIX=$dir/usr"
 (cd usr && find . ! -type d | sort) >files
 t "the files are those of docs/install.md, and links lead to them" "
-    { for h in devstream devstream_alloc devstream_comm devstream_rng; do echo ./include/\$h.h; done
+    { for h in devstream devstream_alloc devstream_comm devstream_rng devstream_kernel; do echo ./include/\$h.h; done
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
       for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; } | sort | diff - files
