@@ -335,27 +335,39 @@ static uint64_t nearest_half(double v) {
     return sign | (below < above || (below == above && !(low & 1)) ? low : high);
 }
 
-#define PAIR(expression)                                \
-    {                                                   \
-        uint64_t result = 0;                            \
-        for (int part = 0; part < 32; part += 16) {     \
-            double a = half_of(v[0] >> part & 0xffff);  \
-            double b = half_of(v[1] >> part & 0xffff);  \
-            double c = half_of(v[2] >> part & 0xffff);  \
-            (void)b, (void)c;                           \
-            result |= nearest_half(expression) << part; \
-        }                                               \
-        return result;                                  \
+typedef double (*half_fn)(double a, double b, double c);
+
+static uint64_t pair_bits(const uint64_t *v, half_fn value) {
+    uint64_t result = 0;
+    for (int part = 0; part < 32; part += 16) {
+        double a = half_of(v[0] >> part & 0xffff);
+        double b = half_of(v[1] >> part & 0xffff);
+        double c = half_of(v[2] >> part & 0xffff);
+        result |= nearest_half(value(a, b, c)) << part;
+    }
+    return result;
+}
+
+/* name_value is the operation on one half, name_pair the one on two. */
+#define PAIR(name, expression)                                 \
+    static double name##_value(double a, double b, double c) { \
+        (void)b, (void)c;                                      \
+        return (expression);                                   \
+    }                                                          \
+    static uint64_t name##_pair(const uint64_t *v) {           \
+        return pair_bits(v, name##_value);                     \
     }
 
-static uint64_t pair_add(const uint64_t *v) PAIR(a + b) static uint64_t pair_sub(const uint64_t *v)
-    PAIR(a - b) static uint64_t pair_mul(const uint64_t *v) PAIR(a *b) static uint64_t
-    pair_fma(const uint64_t *v) PAIR(a *b + c) static uint64_t pair_max(const uint64_t *v)
-        PAIR(a > b ? a : b) static uint64_t pair_min(const uint64_t *v)
-            PAIR(a < b ? a : b) static uint64_t pair_neg(const uint64_t *v) PAIR(-a) static uint64_t
-    pair_abs(const uint64_t *v) PAIR(a)
+PAIR(add, a + b)
+PAIR(sub, a - b)
+PAIR(mul, (a) * (b))
+PAIR(fma, (a * b) + c)
+PAIR(max, a > b ? a : b)
+PAIR(min, a < b ? a : b)
+PAIR(neg, -a)
+PAIR(abs, a)
 
-        static void test_instructions_give_the_bits_of_c(void **state) {
+static void test_instructions_give_the_bits_of_c(void **state) {
     static const struct {
         const char *instruction;
         const char *types;
@@ -381,14 +393,14 @@ static uint64_t pair_add(const uint64_t *v) PAIR(a + b) static uint64_t pair_sub
         { "cvt.ftz.f64.f32 %z, %a;", "gf", widen_ftz_bits },
         { "cvt.rni.ftz.f32.f32 %z, %a;", "ff", rint_ftz_bits },
         { "set.eq.f16.f16 %z, %a, %b;", "hhh", set_half_bits },
-        { "add.f16x2 %z, %a, %b;", "HHH", pair_add },
-        { "sub.f16x2 %z, %a, %b;", "HHH", pair_sub },
-        { "mul.f16x2 %z, %a, %b;", "HHH", pair_mul },
-        { "fma.rn.f16x2 %z, %a, %b, %c;", "HHHH", pair_fma },
-        { "max.f16x2 %z, %a, %b;", "HHH", pair_max },
-        { "min.f16x2 %z, %a, %b;", "HHH", pair_min },
-        { "neg.f16x2 %z, %a;", "HH", pair_neg },
-        { "abs.f16x2 %z, %a;", "HH", pair_abs },
+        { "add.f16x2 %z, %a, %b;", "HHH", add_pair },
+        { "sub.f16x2 %z, %a, %b;", "HHH", sub_pair },
+        { "mul.f16x2 %z, %a, %b;", "HHH", mul_pair },
+        { "fma.rn.f16x2 %z, %a, %b, %c;", "HHHH", fma_pair },
+        { "max.f16x2 %z, %a, %b;", "HHH", max_pair },
+        { "min.f16x2 %z, %a, %b;", "HHH", min_pair },
+        { "neg.f16x2 %z, %a;", "HH", neg_pair },
+        { "abs.f16x2 %z, %a;", "HH", abs_pair },
         { "{.reg.f32 x; add.rn.f32 x, %a, %b; mov.f32 %z, x; }", "fff", add_bits },
     };
 
