@@ -44,8 +44,10 @@ EXAMPLE_FLAGS := $(CUDA_FLAGS)
 EXAMPLE_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 STANDIN     := $(patsubst tests/support/standin/%.c,$(B)/standin/%.o,$(wildcard tests/support/standin/*.c))
+# The stand-in as a library has the name of the toolkit's: libcudart.so.13, .12, .11.0.
+CUDART      := libcudart.so.$(shell sed -n 's/^.define CUDART_VERSION *\([0-9]*\)[0-9]\{3\}$$/\1/p' $(CUDA_HOME)/include/cuda_runtime_api.h | sed 's/^11$$/11.0/')
 FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
-ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/libcudart.so.13
+ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/$(CUDART)
 else ifeq ($(filter musl aarch64,$(MODE)),)
 # The interpreter of PTX needs none of CUDA's headers.
 STANDIN     := $(B)/standin/ptx.o
@@ -76,7 +78,7 @@ PREFIX      ?= /usr/local
 INCLUDEDIR  ?= $(PREFIX)/include
 LIBDIR      ?= $(PREFIX)/lib
 INSTALL      = PREFIX='$(PREFIX)' INCLUDEDIR='$(INCLUDEDIR)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' VERSION=$(VERSION) SERIES=$(SERIES) \
-    HEADERS='$(HEADERS)' CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)' tools/install.sh
+    STANDIN='$(CUDA_HOME:%=build/standin/lib/$(CUDART))' HEADERS='$(HEADERS)' CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)' tools/install.sh
 
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
@@ -85,7 +87,7 @@ suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
 .PHONY: help demo train examples check conformance conformance-cuda conformance-linked linked-shared linked-static unit fault fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
-        lint library install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
+        lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -281,7 +283,15 @@ TIDY    := $(subst $(null) ,,$(TIDY))
 # its static cudart is inside of libdevstream.so and invisible there.
 library: $(LIBRARY)/libdevstream.a $(LIBRARY)/libdevstream.so.$(VERSION) ## build libdevstream.a and libdevstream.so
 
-install: library ## install headers, libraries, pkg-config and CMake files; PREFIX=/usr/local, LIBDIR=, INCLUDEDIR=, DESTDIR=
+# The stand-in as programs use it (tools/devstream-standin): optimised, and in a folder that no compiler or mode shares.
+standin: ## build the stand-in for cudart; tools/devstream-standin PROGRAM runs a program on it
+ifeq ($(CUDA_HOME),)
+	@echo "standin: CUDA's headers were not found; set CUDA_HOME" >&2; exit 1
+else
+	$(SUBMAKE) B=build/standin MODE= WARN='$(filter-out -Werror,$(WARN))' -j$(JOBS) build/standin/lib/$(CUDART)
+endif
+
+install: library $(if $(CUDA_HOME),standin) ## install headers, libraries, tools, pkg-config and CMake files; PREFIX=/usr/local, LIBDIR=, INCLUDEDIR=, DESTDIR=
 	@$(INSTALL) install $(LIBRARY)
 uninstall: ## remove what install has put there
 	@$(INSTALL) uninstall $(LIBRARY)
@@ -357,10 +367,12 @@ $(B)/standin-ptsz.o: tests/support/standin/names.c $(B)/flags
 	$(COMPILE) -std=gnu11 -fPIC $(CUDA_FLAGS) -DCUDA_API_PER_THREAD_DEFAULT_STREAM -c $< -o $@
 
 # The name and the symbol versions of NVIDIA's. It must stay loaded while its threads live.
-$(B)/lib/libcudart.so.13: $(STANDIN) $(B)/standin-ptsz.o tests/support/standin/standin.map
+$(B)/lib/$(CUDART): $(STANDIN) $(B)/standin-ptsz.o tests/support/standin/standin.map
 	@mkdir -p $(@D)
-	$(LINK) -shared $(filter %.o,$^) -o $@ -Wl,-soname,libcudart.so.13 -Wl,--version-script=tests/support/standin/standin.map \
+	@sed 's/^libcudart\.so\.[0-9.]*/$(CUDART)/' tests/support/standin/standin.map >$(B)/standin.map
+	$(LINK) -shared $(filter %.o,$^) -o $@ -Wl,-soname,$(CUDART) -Wl,--version-script=$(B)/standin.map \
 	    -Wl,-z,nodelete -pthread -lm
+	@touch $(@D)
 
 $(B)/conformance-standin: $(CONFORMANCE) $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
