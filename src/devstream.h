@@ -6,8 +6,8 @@
    in exactly one C file, and #include "devstream.h" in all other files that use it.
    Link:  cc app.c -pthread
    With NVIDIA GPUs (the same program also starts and runs without a GPU):
-          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart_static \
-              -ldl -lrt -pthread
+          cc -DDEVSTREAM_CUDA app.c -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -pthread
+   or, without cudart as a shared library, with -lcudart_static -ldl -lrt instead of -lcudart.
 
    A stream is a queue of work on a device. Work on one stream runs in order. Work on different
    streams runs concurrently, and events order one stream after another. The CUDA driver runs the
