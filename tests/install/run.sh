@@ -270,7 +270,9 @@ END
             refused '4 digits are needed' --devices 2 --peers 010 ./add
             refused 'all, none, half, or 4 digits' --devices 2 --peers 0102 ./add
             refused 'memory 4k: a number of bytes' --memory 4k ./add
-            mv cuda/lib/devstream/$name other && refused 'there is no stand-in\|is there for no cudart' ./add && mv other cuda/lib/devstream/$name"
+            cp ./add twelve && sed -i s/libcudart.so.13/libcudart.so.12/g twelve && refused 'twelve needs libcudart.so.12' ./twelve
+            mv cuda/lib/devstream/$name moved && refused 'there is no stand-in in .*/cuda/lib/devstream' ./add
+            mv moved cuda/lib/devstream/$name"
         if [ -x "$CUDA_HOME/bin/nvcc" ]; then
             t "with CUDA: a program with a fatbin ends with a sentence on the stand-in" "
                 echo '__global__ void k(void) {} int main() { k<<<1, 1>>>(); }' >fatbin.cu
