@@ -67,7 +67,8 @@ UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
 
 FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
-FUZZ_PROGRAM := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
+# Texts of PTX are read before any driver, so one driver will do.
+FUZZ_PROGRAMS := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin, build/clang-fuzz/fuzz-ptx)
 
 HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
@@ -215,9 +216,10 @@ asan: ## the tests with the address and undefined-behaviour sanitizers; SHARE=2:
 tsan: ## the tests with the thread sanitizer; SHARE=2: half of them
 
 # A report leaves its input in build/; `build/clang-fuzz/fuzz-api FILE` repeats it (tests/README.md).
-fuzz: ## fuzz the public functions for FUZZ_SECONDS (60) on the driver DS_TEST_DRIVER (cpu, or cuda on the stand-in)
+fuzz: ## fuzz the public functions for FUZZ_SECONDS (60) on the driver DS_TEST_DRIVER (cpu, or cuda on the stand-in); cpu: then PTX texts as long
 	@tests/fuzz/possible.sh || exit 0; \
-	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_PROGRAM) && tests/fuzz/run.sh $(FUZZ_PROGRAM)
+	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) $(FUZZ_PROGRAMS) && \
+	    for program in $(FUZZ_PROGRAMS); do tests/fuzz/run.sh $$program || exit 1; done
 
 # A report leaves its input in build/; the program repeats it when it gets that file.
 FUZZ_IPC := build/clang-fuzz/fuzz-ipc$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin)
@@ -226,8 +228,8 @@ fuzz-ipc: ## fuzz imports of other processes' events and memory for FUZZ_SECONDS
 	@$(FUZZ_IPC) -max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=512 -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz-ipc-
 
 fuzz-ptx: ## fuzz the texts of images that ds_kernel_create reads for FUZZ_SECONDS (60)
-	$(SUBMAKE) MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx
-	@build/clang-fuzz/fuzz-ptx -max_total_time=$(or $(FUZZ_SECONDS),60) -max_len=2048 -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz-ptx-
+	@tests/fuzz/possible.sh || exit 0; \
+	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx && tests/fuzz/run.sh build/clang-fuzz/fuzz-ptx
 
 # The conformance suite on the CPU driver, with a few seeds of the random programs, and a few unit tests.
 # qemu 7.2 on x86-64 lets a load overtake the store before it, which aarch64 forbids when both are sequentially consistent (stlr, ldar):
