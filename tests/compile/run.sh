@@ -288,7 +288,7 @@ if [ -z "$fast$label" ]; then
             esac
             rm -f app scale.ptx
             eval \"\$command\"
-            if [ -e app ]; then ./app | grep -q 'hello from the stream, world'; else grep -q 'entry scale' scale.ptx; fi
+            if [ -e app ]; then LD_LIBRARY_PATH=\${CUDA_HOME:+\$CUDA_HOME/lib64} ./app | grep -q 'hello from the stream, world'; else grep -q 'entry scale' scale.ptx; fi
             ran=\$((ran + 1))
         done <commands
         [ \$ran -gt 0 ]"
