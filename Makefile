@@ -316,7 +316,7 @@ endif
 
 $(B)/flags: force
 	@mkdir -p $(B)
-	@echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN)' >$@
+	@echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' >$@
 
 $(B)/devstream.o: src/devstream.c $(B)/flags
 	$(COMPILE) -std=c11 -c $< -o $@
