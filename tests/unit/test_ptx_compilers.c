@@ -43,11 +43,12 @@ static int compile(const char *command) {
 
 /* ---- launches ---- */
 
-static struct {
+static _Alignas(16) struct {
     float a[400], b[400], c[400];
     uint32_t words[256], sums[256];
     uint8_t bytes[5000];
     double in[20 * 16], out[20 * 16];
+    int64_t longs[64 * 8];
 } data;
 
 static void *reach(void *user, uint64_t address, size_t size, int write) {
@@ -177,6 +178,76 @@ static void check_waves(void) {
     }
 }
 
+static void check_conversions(void) {
+    float *in = data.a;
+    int64_t *out = data.longs;
+    double *real = data.out;
+    for (int i = 0; i < 64; i++)
+        in[i] = (float)(i * i * i - 60000) * 0.37f;
+    run("conversions", 1, 1, 64, 1, 0, PARAMS(&in, &out, &real));
+    for (int i = 0; i < 64; i++) {
+        int32_t whole = (int32_t)in[i];
+        int64_t wide = (int64_t)((double)in[i] * 65536);
+        int64_t want[8] = { (int8_t)whole,
+                            (uint8_t)whole,
+                            (uint16_t)whole,
+                            whole,
+                            in[i] >= 0 ? (int64_t)(uint32_t)in[i] : -1,
+                            (int64_t)in[i],
+                            wide,
+                            (int64_t)(float)wide };
+        assert_memory_equal(out + 8 * i, want, sizeof want);
+        assert_true(real[i] == (double)(float)wide + whole + (double)want[2] + (double)want[1]);
+    }
+}
+
+static void check_vectors(void) {
+    float *in = data.a;
+    float *out = data.c;
+    uint8_t *from = data.bytes;
+    uint8_t *to = data.bytes + 256;
+    for (int i = 0; i < 64; i++)
+        for (int k = 0; k < 4; k++) {
+            in[4 * i + k] = (float)(10 * i + k);
+            from[4 * i + k] = (uint8_t)(40 * i + k);
+        }
+    run("vectors", 1, 1, 64, 1, 0, PARAMS(&in, &out, &from, &to));
+    for (int i = 0; i < 64; i++, in += 4, out += 4, from += 4, to += 4) {
+        float want[4] = { in[3], in[2], in[1] + in[0], in[0] };
+        uint8_t bytes[4] = { from[1], from[0], from[3], (uint8_t)(from[2] + from[3]) };
+        assert_memory_equal(out, want, sizeof want);
+        assert_memory_equal(to, bytes, sizeof bytes);
+    }
+}
+
+static void check_functions(void) {
+    static const uint32_t fibonacci[12] = { 0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89 };
+    float *in = data.a;
+    float *out = data.c;
+    uint32_t *numbers = data.sums;
+    for (int i = 0; i < 4 * 40; i++)
+        in[i] = (float)i;
+    run("functions", 1, 1, 40, 1, 0, PARAMS(&in, &out, &numbers));
+    for (int i = 0; i < 40; i++) {
+        for (int k = 0; k < 4; k++)
+            assert_true(out[4 * i + k] == in[4 * i + (i % 2 ? (k + 1) % 4 : k)]);
+        assert_int_equal(numbers[i], fibonacci[i % 12]);
+    }
+}
+
+static void check_atomics(void) {
+    uint32_t *out = data.words;
+    uint32_t *bits = data.sums;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    bits[0] = 0x80000000;
+    run("atomics", 2, 1, 64, 1, 0, PARAMS(&out, &bits));
+    assert_int_equal(out[0], (uint32_t)(7 - 63));
+    assert_int_equal(out[1], 63 * 3);
+    assert_int_equal(out[2], 128);
+    assert_true(out[3] >= 1 && out[3] <= 64);
+    assert_int_equal(bits[0], 0x8000ffff);
+}
+
 /* ---- tables ---- */
 
 static void check_table(const char *entry, const ds_param *params, size_t count) {
@@ -202,6 +273,10 @@ static void check_tables(void) {
     check_table("stencil", (const ds_param[]){ in, out, n4, n4 }, 4);
     check_table("local_array", (const ds_param[]){ out, n4 }, 2);
     check_table("waves", (const ds_param[]){ in, out, n4 }, 3);
+    check_table("conversions", (const ds_param[]){ in, out, out }, 3);
+    check_table("vectors", (const ds_param[]){ in, out, in, out }, 4);
+    check_table("functions", (const ds_param[]){ in, out, out }, 3);
+    check_table("atomics", (const ds_param[]){ both, both }, 2);
 }
 
 /* ---- tests ---- */
@@ -219,6 +294,10 @@ static void check_all(const char *command) {
     check_stencil();
     check_local_array();
     check_waves();
+    check_conversions();
+    check_vectors();
+    check_functions();
+    check_atomics();
     ptx_unload(module);
     check_tables();
 }
