@@ -26,8 +26,8 @@
      STANDIN_MEMORY          bytes of memory of each device (8 GiB)
      STANDIN_ERROR           a number: every call returns it, as on a machine without a driver (35,
                              34) or without a GPU (100)
-     STANDIN_REPORT          1: the reason of a failed kernel, and of an image that cannot be loaded,
-                             is written to stderr
+     STANDIN_REPORT          1: the reason of a failed kernel, and of an image that cannot be
+                             loaded, is written to stderr
      STANDIN_NULL            1: as after standin_null(1)
      STANDIN_DRIVER_VERSION  the version that cudaDriverGetVersion returns (13000)
 
