@@ -104,8 +104,8 @@ typedef struct ds_cpu_desc {
         process's control groups [DEVSTREAM_CPU_MEMORY] */
     size_t memory_limit;
     /** devices x devices, row: accessing device, column: accessed device, 1: access; NULL: all have
-        access, unless the environment has none, or half: devices with even and odd index have no
-        access to each other [DEVSTREAM_CPU_PEERS=all, none or half] */
+        access, unless the environment has none, or half: the lower and the upper half of the devices
+        have no access to each other [DEVSTREAM_CPU_PEERS=all, none or half] */
     const unsigned char *peer_access;
     unsigned flags; /**< DS_CPU_* */
     /** not 0: ready streams run in a random order drawn from this seed, one operation at a time, to

@@ -33,8 +33,8 @@ static const ds_cpu_desc *ds__cpu_desc(void) {
     return ds__cpu_kept ? ds__cpu_kept : &none;
 }
 
-/* Reads DEVSTREAM_CPU_PEERS. *out_all: all devices have access; *out_half: those whose indices are
-   both even or both odd have access. */
+/* Reads DEVSTREAM_CPU_PEERS. *out_all: all devices have access; *out_half: those
+   of the lower half of the indices have access to each other, and those of the upper half. */
 static ds_result ds__cpu_peers_read(int *out_all, int *out_half) {
     const char *text = getenv("DEVSTREAM_CPU_PEERS");
     *out_all = !text || !*text || strcmp(text, "all") == 0;
@@ -58,10 +58,10 @@ static ds_result ds__cpu_peers_make(const ds_cpu_desc *desc, size_t devices, uns
     if (!peers)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the peer access of %zu devices",
                         devices);
-    for (size_t i = 0; i < devices * devices; i++)
-        peers[i] = desc->peer_access
-                       ? desc->peer_access[i]
-                       : (unsigned char)(half && (i / devices + i % devices) % 2 == 0);
+    for (size_t i = 0; i < devices * devices; i++) {
+        int near = (i / devices < devices / 2) == (i % devices < devices / 2);
+        peers[i] = desc->peer_access ? desc->peer_access[i] : (unsigned char)(half && near);
+    }
     *out = peers;
     return DS_OK;
 }
